@@ -1,0 +1,111 @@
+"""What waits in a host's queue: one URL, with what is known of it."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Any
+
+from scrapy_spider_suite.frontier.keys import state_key
+
+
+class Flag(IntFlag):
+    """Properties of an entry, kept with it on disk."""
+
+    NONE = 0
+    USER = 1
+    """A ``Request`` that a spider made: callbacks, meta and retries are Scrapy's."""
+    START = 2
+    """It came out of ``start()``."""
+    DONT_FILTER = 4
+    """It was to be fetched whether seen or not."""
+    VOLATILE = 8
+    """It cannot be stored: it lives in memory and keeps its parent un-done."""
+    PROXIED = 32
+    """It goes through a proxy: no name is resolved for it, no address is promised."""
+    NO_ROBOTS = 64
+    """Its ``dont_obey_robotstxt`` is set."""
+    SELF_REDIRECT = 16
+    """A page that redirected to itself, fetched once more with its host's cookies."""
+
+
+# Plain integers: operators of flags are Python code.
+_VOLATILE = int(Flag.VOLATILE)
+
+
+class Entry:
+    """One URL (or stored request) in the queue of one host.
+
+    *host* is the pacing key: the hostname, or the ``download_slot`` that a spider chose.
+    *key* orders the entries of a host: four bytes of inverted priority, then six bytes of
+    sequence, so that equal priorities leave in the order in which they came (U4).
+    *identity* is what deduplication knows it by (empty: the `state_key` of host and URL).
+    *payload* is ``None`` for a plain GET that the frontier made, the request itself in memory,
+    or the encoded request on disk.
+    """
+
+    __slots__ = (
+        "attempts",
+        "depth",
+        "flags",
+        "holder",
+        "hops",
+        "host",
+        "key",
+        "own_identity",
+        "payload",
+        "priority",
+        "referrer",
+        "url",
+    )
+
+    def __init__(
+        self,
+        host: str,
+        url: str,
+        identity: bytes = b"",
+        *,
+        priority: int = 0,
+        depth: int = 0,
+        hops: int = 0,
+        flags: int = 0,
+        attempts: int = 0,
+        referrer: str = "",
+        payload: Any = None,
+        key: bytes = b"",
+    ) -> None:
+        self.host = host
+        self.url = url
+        # Most identities follow from host and URL, and are not worth their memory.
+        self.own_identity = identity
+        self.priority = priority
+        self.depth = depth
+        self.hops = hops
+        self.flags = int(flags)
+        self.attempts = attempts
+        self.referrer = referrer
+        self.payload = payload
+        self.key = key
+        # The lease that cannot be committed before this entry is (volatile entries only).
+        self.holder: Any = None
+
+    @property
+    def identity(self) -> bytes:
+        """The state key."""
+        return self.own_identity or state_key(self.host, self.url)
+
+    @property
+    def volatile(self) -> bool:
+        """Whether it cannot be stored."""
+        return self.flags & _VOLATILE != 0
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.url} priority={self.priority} depth={self.depth}>"
+
+
+def order_key(priority: int, sequence: int) -> bytes:
+    """Ten bytes that sort by falling *priority*, then by rising *sequence*.
+
+    Priorities beyond 31 bits are clamped. Raises `OverflowError` after 2**48 entries.
+    """
+    inverted = 0x80000000 - max(-0x7FFFFFFF, min(0x7FFFFFFF, priority))
+    return inverted.to_bytes(4, "big") + sequence.to_bytes(6, "big")

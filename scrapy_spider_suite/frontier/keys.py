@@ -1,0 +1,19 @@
+"""Keys: what hosts and URLs are known by, in memory and on disk."""
+
+from __future__ import annotations
+
+import xxhash
+
+
+def host_key(host: str) -> bytes:
+    """The key of a host's row, and the prefix of its queue and its URLs: slot, host, NUL.
+
+    The slot is the top 16 bits of xxh3(host): the unit of assignment and hand-over.
+    """
+    name = host.encode()
+    return xxhash.xxh3_64_digest(name)[:2] + name + b"\0"
+
+
+def state_key(host: str, url: str) -> bytes:
+    """What deduplication knows a bulk link or a plain GET by: its host's key and normal form."""
+    return host_key(host) + url.encode()

@@ -1,0 +1,183 @@
+"""What becomes of a URL: one table, used by the code, the docs and a contract test.
+
+A URL is unknown, then pending, leased, and at last done or failed. `OUTCOMES` says for each
+`Event` which state it leads to, whose business another attempt is, what the host is told and
+which stat counts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a URL stands (*leased* exists in memory only)."""
+
+    PENDING = "pending"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Retry(StrEnum):
+    """Whose business another attempt is."""
+
+    NOBODY = "nobody"
+    STORE = "store"
+    """The frontier tries again (its own URLs): pending, up to SUITE_RETRY_TIMES, then failed."""
+    HOST = "host"
+    """The URL is not to blame: pending again, without counting an attempt."""
+
+
+class Health(StrEnum):
+    """What an event says about its host."""
+
+    WELL = "well"
+    OVERLOADED = "overloaded"
+    """Growing back-off, or Retry-After."""
+    UNREACHABLE = "unreachable"
+    """Growing back-off; after SUITE_DEAD_HOST_FAILURES in a row the host is given up."""
+    NONE = "none"
+    """Says nothing (nothing touched the wire, or it was our own doing)."""
+
+
+class Event(StrEnum):
+    """How one attempt ended. Stored by position: add at the end, never reorder."""
+
+    SUCCESS = "success"
+    NOT_STORED = "not_stored"
+    CALLBACK_ERROR = "callback_error"
+    PIPELINE_ERROR = "pipeline_error"
+    DISK_FULL = "disk_full"
+    REDIRECT = "redirect"
+    REPLACED = "replaced"
+    CLIENT_ERROR = "client_error"
+    TOO_MANY_REQUESTS = "too_many_requests"
+    UNAVAILABLE = "unavailable"
+    SERVER_ERROR = "server_error"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    CONNECTION_LOST = "connection_lost"
+    BAD_RESPONSE = "bad_response"
+    DATA_LOSS = "data_loss"
+    TOO_LARGE = "too_large"
+    DNS = "dns"
+    NO_SUCH_HOST = "no_such_host"
+    PRIVATE_ADDRESS = "private_address"
+    IGNORED = "ignored"
+    ROBOTS = "robots"
+    ROBOTS_UNAVAILABLE = "robots_unavailable"
+    TOO_MANY_HOPS = "too_many_hops"
+    REDIRECT_LOOP = "redirect_loop"
+    UNSUPPORTED = "unsupported"
+    DROPPED = "dropped"
+    BUDGET = "budget"
+    HOST_DEAD = "host_dead"
+    OUT_OF_FILES = "out_of_files"
+    INTERRUPTED = "interrupted"
+    DOWNLOAD_ERROR = "download_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One row of the table."""
+
+    meaning: str
+    state: State
+    retry: Retry = Retry.NOBODY
+    health: Health = Health.WELL
+
+    def after(self, attempts: int, retry_times: int, *, ours: bool) -> State:
+        """The state after *attempts* attempts; *ours*: the frontier made the URL.
+
+        Requests that a spider yielded are retried by Scrapy's RetryMiddleware, whose copies
+        arrive as `Event.REPLACED`: what reaches the table then is its last word.
+        """
+        if self.retry is Retry.HOST:
+            return State.PENDING
+        if self.retry is Retry.STORE:
+            return State.PENDING if ours and attempts <= retry_times else State.FAILED
+        return self.state
+
+
+_DONE, _FAILED, _PENDING = State.DONE, State.FAILED, State.PENDING
+
+OUTCOMES: dict[Event, Outcome] = {
+    Event.SUCCESS: Outcome("2xx, and the items are through the pipelines", _DONE),
+    Event.NOT_STORED: Outcome("2xx, and a pipeline dropped the item", _DONE),
+    Event.CALLBACK_ERROR: Outcome("the callback raised", _DONE),
+    Event.PIPELINE_ERROR: Outcome("a pipeline raised something other than DropItem", _FAILED),
+    Event.DISK_FULL: Outcome(
+        "a pipeline or the store found the disk full or read-only: the crawl pauses",
+        _PENDING, Retry.HOST,
+    ),
+    Event.REDIRECT: Outcome("3xx: its target is a link of its own", _DONE),
+    Event.REPLACED: Outcome("a middleware returned another request in its place", _DONE),
+    Event.CLIENT_ERROR: Outcome("4xx other than 408 and 429", _FAILED),
+    Event.TOO_MANY_REQUESTS: Outcome("429", _PENDING, Retry.STORE, Health.OVERLOADED),
+    Event.UNAVAILABLE: Outcome("503", _PENDING, Retry.STORE, Health.OVERLOADED),
+    Event.SERVER_ERROR: Outcome("408, and 5xx other than 503", _PENDING, Retry.STORE),
+    Event.TIMEOUT: Outcome(
+        "no complete answer in DOWNLOAD_TIMEOUT", _PENDING, Retry.STORE, Health.UNREACHABLE
+    ),
+    Event.REFUSED: Outcome("connection refused", _PENDING, Retry.STORE, Health.UNREACHABLE),
+    Event.CONNECTION_LOST: Outcome(
+        "connection failed, reset, closed, or TLS broke", _PENDING, Retry.STORE, Health.UNREACHABLE
+    ),
+    Event.BAD_RESPONSE: Outcome("what came was no HTTP, or no gzip", _PENDING, Retry.STORE),
+    Event.DATA_LOSS: Outcome("the body was cut short", _PENDING, Retry.STORE),
+    Event.TOO_LARGE: Outcome("larger than DOWNLOAD_MAXSIZE, or cancelled", _FAILED),
+    Event.DNS: Outcome(
+        "the name servers gave no answer", _PENDING, Retry.STORE, Health.UNREACHABLE
+    ),
+    Event.NO_SUCH_HOST: Outcome("the name does not exist", _FAILED, Retry.NOBODY, Health.NONE),
+    Event.PRIVATE_ADDRESS: Outcome(
+        "the host's address is not public (SUITE_ALLOW_PRIVATE_ADDRESSES)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
+    Event.IGNORED: Outcome("a middleware raised IgnoreRequest", _FAILED, Retry.NOBODY, Health.NONE),
+    Event.ROBOTS: Outcome("forbidden by robots.txt", _FAILED, Retry.NOBODY, Health.NONE),
+    Event.ROBOTS_UNAVAILABLE: Outcome(
+        "robots.txt cannot be had for now (RFC 9309 §2.3.1.4)", _PENDING, Retry.HOST, Health.NONE
+    ),
+    Event.TOO_MANY_HOPS: Outcome("the eleventh redirect in a row", _FAILED),
+    Event.REDIRECT_LOOP: Outcome("redirects to itself again", _FAILED),
+    Event.UNSUPPORTED: Outcome(
+        "no download handler for the scheme", _FAILED, Retry.NOBODY, Health.NONE
+    ),
+    Event.DROPPED: Outcome(
+        "a request_scheduled handler dropped what replaced it", _FAILED, Retry.NOBODY, Health.NONE
+    ),
+    Event.BUDGET: Outcome(
+        "the host's page budget is used up (SUITE_HOST_MAX_PAGES)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
+    Event.HOST_DEAD: Outcome(
+        "the host was given up (SUITE_DEAD_HOST_FAILURES)", _FAILED, Retry.NOBODY, Health.NONE
+    ),
+    Event.OUT_OF_FILES: Outcome(
+        "this process has no file descriptor left: our fault", _PENDING, Retry.HOST, Health.NONE
+    ),
+    Event.INTERRUPTED: Outcome(
+        "the crawl was stopped in the middle", _PENDING, Retry.HOST, Health.NONE
+    ),
+    Event.DOWNLOAD_ERROR: Outcome("any other download error", _PENDING, Retry.STORE),
+}  # fmt: skip
+
+
+def event_of_status(status: int) -> Event:
+    """The event that an HTTP status stands for.
+
+    304 (a conditional request) counts as success.
+    """
+    if status < 300 or status == 304:
+        return Event.SUCCESS
+    if status < 400:
+        return Event.REDIRECT
+    if status == 429:
+        return Event.TOO_MANY_REQUESTS
+    if status == 503:
+        return Event.UNAVAILABLE
+    if status == 408 or status >= 500:
+        return Event.SERVER_ERROR
+    return Event.CLIENT_ERROR

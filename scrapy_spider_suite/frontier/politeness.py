@@ -1,0 +1,86 @@
+"""How long a host must wait after what it answered.
+
+The plain delays are the workbench's business; here is what may make them longer:
+``Retry-After`` (RFC 9110 §10.2.3), a growing back-off after 429, 503, timeouts and failed
+connections, and giving up hosts that never answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
+
+LONGEST_WISH = 14 * 86400.0
+"""Seconds; whoever asks for more has made a mistake, or a wish that outlives the crawl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one host may be visited: seconds between visits, how many at once, URLs a visit."""
+
+    delay: float
+    concurrency: int = 1
+    burst: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """The rules of waiting: seconds, and failed connections in a row before giving up."""
+
+    base: float = 5.0
+    longest: float = 3600.0
+    dead_after: int = 5
+
+    def after(self, failures: int) -> float:
+        """Seconds to wait after *failures* in a row (1 or more): base, doubled each time."""
+        return min(self.longest, self.base * 2.0 ** min(failures - 1, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an event means for its host."""
+
+    failures: int
+    wait: float = 0.0
+    why: str = ""
+    dead: bool = False
+
+
+def judge(event: Event, failures: int, rules: BackOff, retry_after: float | None) -> Verdict:
+    """What *event* means for a host that had *failures* in a row before it.
+
+    *retry_after* is the server's own wish in seconds from now; it wins over a shorter
+    back-off, and a longer back-off wins over it. More than `LONGEST_WISH` is not granted.
+    """
+    health = OUTCOMES[event].health
+    if health is Health.NONE:
+        return Verdict(failures)
+    if health is Health.WELL:
+        return Verdict(0)
+    failures += 1
+    wait, why = rules.after(failures), f"back-off after {event.value}"
+    if retry_after is not None and retry_after >= wait:
+        wait, why = min(retry_after, max(wait, LONGEST_WISH)), "Retry-After"
+    dead = health is Health.UNREACHABLE and failures >= rules.dead_after
+    return Verdict(failures, wait, why, dead)
+
+
+def parse_retry_after(value: str, wall: float) -> float | None:
+    """Seconds to wait, from a ``Retry-After`` header in either of its forms.
+
+    *wall* is the time now in seconds since the epoch. A date in the past is 0.0; what is
+    neither a number nor a date is None.
+    """
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:12])
+    try:
+        when = parsedate_to_datetime(value)
+        if when.tzinfo is None:  # the obsolete asctime form names no zone: it is UTC
+            when = when.replace(tzinfo=UTC)
+        return max(0.0, when.timestamp() - wall)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -1,0 +1,224 @@
+"""What a robots.txt, or the lack of one, allows, and for how long (RFC 9309).
+
+`judge` turns one answer, or none, into `RobotsRules`::
+
+    2xx                     RULES             the first 500 KiB of the body are obeyed (§2.5)
+    3xx, 4xx but 429        ALLOW_ALL         (§2.3.1.3; 3xx: the caller followed five and gave up)
+    429, 5xx, no answer     DISALLOW_FOR_NOW  asked again after 5 minutes, an hour, a day (§2.3.1.4)
+
+While an origin is unreachable, what it said before goes on to hold. After 30 days of it
+everything is allowed, which is the choice that §2.3.1.4 leaves, and it is still asked daily.
+
+Times are seconds since the epoch, because verdicts outlive the process.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ada_url import URL
+
+from scrapy_spider_suite.frontier.robots_text import Group, choose, split
+
+BODY_MAX = 500 * 1024
+"""Bytes of a robots.txt that are read, the least that RFC 9309 §2.5 allows to read."""
+REDIRECTS_MAX = 5
+"""Redirects that the caller follows (§2.3.1.2)."""
+TTL = 24 * 3600.0
+"""How long rules hold by default, and at most by the standard (§2.4)."""
+TTL_MIN = 3600.0
+"""A shorter ``max-age`` counts as this: many servers send 0 for every file."""
+RETRY_AFTER = (300.0, 3600.0, 24 * 3600.0)
+"""Seconds after the first, second, and every further failure in a row."""
+UNREACHABLE_MAX = 30 * 24 * 3600.0
+"""An origin that was unreachable for so long has no robots.txt."""
+CRAWL_DELAY_MAX = 24 * 3600.0
+"""A longer ``Crawl-delay`` counts as this, the longest among 4,231 real files."""
+
+_AGENTS_KEPT = 8  # user agents whose group is remembered; more only if a project rotates them
+_MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})", re.I)
+_NO_CACHE = re.compile(r"(?:^|[\s,])no-(?:cache|store)(?:$|[\s,=])", re.I)
+
+
+class Verdict(IntEnum):
+    """What holds for an origin. The numbers are stored: never change one."""
+
+    RULES = 1
+    ALLOW_ALL = 2
+    DISALLOW_FOR_NOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsRules:
+    """What one origin allows; made by `judge`.
+
+    Attributes:
+        origin: ``scheme://host`` or ``scheme://host:port``, as `origin_of` writes it.
+        verdict: whether rules, everything or nothing holds.
+        status: of the last answer; None if there was none.
+        fetched_at: when what holds was answered; the first failure if nothing ever was.
+        checked_at: when the origin was last asked.
+        expires_at: when to ask it again.
+        unreachable_since: when the failures began that have not ended; None if it answers.
+        failures: how many in a row.
+        packed: the body, compressed by zlib; empty unless the verdict is RULES.
+    """
+
+    origin: str
+    verdict: Verdict
+    status: int | None
+    fetched_at: float
+    checked_at: float
+    expires_at: float
+    unreachable_since: float | None = None
+    failures: int = 0
+    packed: bytes = b""
+    _groups: dict[str, Group] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<RobotsRules {self.origin} {self.verdict.name} status={self.status}>"
+
+    def expired(self, now: float) -> bool:
+        """Whether to ask again. So too if the clock was set back to before the last answer."""
+        return not self.checked_at - 60.0 <= now < self.expires_at
+
+    def allowed(self, url: str, user_agent: str) -> bool:
+        """Whether *user_agent* (a product token or a whole header) may fetch *url*.
+
+        The robots.txt itself always may be. *url* is of this origin: that is not checked.
+        """
+        if self.verdict is Verdict.RULES:
+            return self._group(user_agent).allowed(url)
+        return self.verdict is Verdict.ALLOW_ALL or url == f"{self.origin}/robots.txt"
+
+    def crawl_delay(self, user_agent: str) -> float | None:
+        """Return the ``Crawl-delay`` in seconds, at most CRAWL_DELAY_MAX, or None.
+
+        Values that are no number, negative or not finite are as if absent.
+        """
+        if self.verdict is not Verdict.RULES:
+            return None
+        delay = self._group(user_agent).crawl_delay
+        # Releases of protego before 0.7 let these through.
+        if delay is None or not 0.0 <= delay < math.inf:
+            return None
+        return min(delay, CRAWL_DELAY_MAX)
+
+    @property
+    def body(self) -> bytes:
+        """The robots.txt that holds, at most BODY_MAX bytes of it.
+
+        Raises:
+            zlib.error: *packed* is damaged.
+        """
+        return zlib.decompressobj().decompress(self.packed, BODY_MAX) if self.packed else b""
+
+    @property
+    def sitemaps(self) -> tuple[str, ...]:
+        """The URLs of the ``Sitemap`` lines, as they are written."""
+        return Group(split(_decode(self.body)), None).sitemaps
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory this takes, with what was parsed so far."""
+        parsed = {group.token: group.weight for group in self._groups.values()}
+        return 600 + len(self.packed) + sum(parsed.values())
+
+    def _group(self, user_agent: str) -> Group:
+        """Return the group for *user_agent*, parsed once for all agents that it holds for."""
+        group = self._groups.get(user_agent)
+        if group is not None:
+            return group
+        lines = split(_decode(self.body))
+        token = choose(lines, user_agent)
+        same = (known for known in self._groups.values() if known.token == token)
+        group = next(same, None) or Group(lines, token)
+        if len(self._groups) >= _AGENTS_KEPT:
+            self._groups.clear()
+        self._groups[user_agent] = group
+        return group
+
+
+def judge(
+    origin: str,
+    status: int | None,
+    body: bytes = b"",
+    *,
+    now: float,
+    previous: RobotsRules | None = None,
+    max_age: float | None = None,
+    ttl: float = TTL,
+) -> RobotsRules:
+    """Decide what holds for *origin* after its robots.txt was asked for at *now*.
+
+    Args:
+        origin: of `origin_of`.
+        status: of the answer, after redirects; None for timeouts, refused connections and the
+            like, and for names that do not resolve.
+        body: decompressed, as long as it is: it is cut here.
+        previous: what held until now, however old.
+        max_age: the answer's, in seconds (`max_age`); it may shorten *ttl*, to TTL_MIN at least.
+        ttl: how long an answer holds, in seconds.
+    """
+    if status is None or status == 429 or not 200 <= status < 500:
+        return _unreachable(origin, status, now, previous)
+    if max_age is not None:
+        ttl = min(ttl, max(max_age, TTL_MIN))
+    if status >= 300:
+        return RobotsRules(origin, Verdict.ALLOW_ALL, status, now, now, now + ttl)
+    packed = zlib.compress(body[:BODY_MAX]) if body else b""
+    return RobotsRules(origin, Verdict.RULES, status, now, now, now + ttl, packed=packed)
+
+
+def _unreachable(
+    origin: str, status: int | None, now: float, previous: RobotsRules | None
+) -> RobotsRules:
+    """Count one more failure, and decide what holds until the next attempt."""
+    failures, since, verdict, fetched_at, packed = 1, now, Verdict.DISALLOW_FOR_NOW, now, b""
+    if previous is not None:
+        failures = previous.failures + 1
+        if previous.unreachable_since is not None:
+            since = min(previous.unreachable_since, now)
+        # A copy older than a whole outage is not trusted to begin one with.
+        if now - previous.fetched_at <= UNREACHABLE_MAX + TTL:
+            verdict, fetched_at = previous.verdict, previous.fetched_at
+            packed = previous.packed
+    if now - since >= UNREACHABLE_MAX:
+        verdict, fetched_at, packed = Verdict.ALLOW_ALL, now, b""
+    retry = RETRY_AFTER[min(failures, len(RETRY_AFTER)) - 1]
+    return RobotsRules(
+        origin, verdict, status, fetched_at, now, now + retry, since, failures, packed
+    )
+
+
+def origin_of(url: str) -> str:
+    """Return the origin that a robots.txt holds for: scheme, host, and port if not the default.
+
+    Lower case, without user and trailing dot, IPv6 in brackets. Empty for a URL that has none
+    (no http or https URL, or not valid).
+    """
+    try:
+        parts = URL(url)
+    except ValueError:
+        return ""
+    if parts.protocol not in ("http:", "https:"):
+        return ""
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.protocol}//{parts.hostname.rstrip('.')}{port}"
+
+
+def max_age(cache_control: str) -> float | None:
+    """Return the seconds that a ``Cache-Control`` header grants; None if it does not say."""
+    if _NO_CACHE.search(cache_control):
+        return 0.0
+    found = _MAX_AGE.search(cache_control)
+    return float(found[1]) if found else None
+
+
+def _decode(body: bytes) -> str:
+    """Read a robots.txt as UTF-8 (§2.2), without byte order mark and what is not UTF-8."""
+    return body.decode("utf-8-sig", errors="ignore")

@@ -1,0 +1,166 @@
+"""Which encoding a page is in, and how its attribute values become text.
+
+In the order of the HTML standard (§13.2.3): byte order mark, what the caller or the HTTP header
+says, what a ``meta`` says; then UTF-8 if the page is valid UTF-8, else windows-1252. Labels mean
+what they mean to browsers (``latin1`` is windows-1252), through ``w3lib``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote_from_bytes
+
+from w3lib.encoding import (
+    html_body_declared_encoding,
+    http_content_type_encoding,
+    read_bom,
+    resolve_encoding,
+    to_unicode,
+)
+
+from scrapy_spider_suite.urls._markup import unescape
+
+# Python's names of the encodings of the Encoding Standard, as w3lib resolves their labels. In the
+# plain ones markup can be read as it is: ASCII bytes are ASCII, and the second byte of a character
+# is never a quote, a bracket, a slash or white space.
+_PLAIN: Final = frozenset(
+    [
+        *("utf-8", "gb18030", "big5hkscs", "euc_jp", "cp932", "cp949"),
+        *("koi8-r", "koi8-u", "mac-roman", "cp866", "cp874"),
+        *(f"cp125{number}" for number in range(9)),
+        *(f"iso8859-{number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
+    ]
+)
+# The others are rewritten as UTF-8 first.
+_WIDE: Final = frozenset(("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"))
+_ESCAPED: Final = frozenset(("iso2022_jp", "iso2022_kr"))
+
+_ESCAPE: Final = b"\x1b"
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+# What the standard's special-query percent-encode set leaves alone.
+_QUERY_SAFE: Final = "!$%&()*+,-./:;=?@[\\]^_`{|}~"
+
+
+class Page:
+    """The bytes of a page as markup that can be scanned, and the reader of its values.
+
+    *encoding* is what the caller knows of it, *content_type* its HTTP header; both may be wrong,
+    and are not believed if they name nothing that a page can be written in.
+    """
+
+    __slots__ = ("_encoding", "_has_nul", "markup")
+
+    def __init__(
+        self, body: bytes, encoding: str | None = None, content_type: bytes | str | None = None
+    ) -> None:
+        declared, bom = read_bom(body)
+        if declared is None:
+            declared = _from_http(encoding, content_type, body)
+        if declared is None and _ESCAPE in body:
+            # The only encodings a meta can name in which ASCII bytes may not be ASCII.
+            declared = _from_meta(body)
+        if declared is not None and declared not in _PLAIN:
+            body = body[len(bom or b"") :].decode(declared, "replace").encode()
+        self.markup: Final = body
+        # None: not known yet, and not needed before a value that is not ASCII.
+        self._encoding = declared
+        self._has_nul = b"\0" in body
+
+    def read(self, value: bytes) -> str:
+        """The text of an attribute *value*. Bytes that are not text become U+FFFD, as does NUL."""
+        if value.isascii():
+            text = value.decode("ascii")
+        else:
+            text = to_unicode(value, self._markup_encoding())
+        if self._has_nul:
+            text = text.replace("\0", "\ufffd")
+        return unescape(text) if "&" in text else text
+
+    def read_url(self, value: bytes) -> str:
+        """The URL reference that *value* holds, with its query in the page's encoding.
+
+        Browsers send the letters of a query as the page has them (URL standard, §4.4, query
+        state), those of a path as UTF-8.
+        """
+        if value.isascii() and b"&" not in value and not self._has_nul:
+            return value.decode("ascii")
+        text = self.read(value)
+        if text.isascii() or "?" not in text:
+            return text
+        encoding = self.encoding
+        if encoding.startswith("utf"):
+            return text
+        head, hash_sign, fragment = text.partition("#")
+        path, mark, query = head.partition("?")
+        query = _BEYOND_ASCII.sub(lambda match: _in_query(match[0], encoding), query)
+        return path + mark + query + hash_sign + fragment
+
+    @property
+    def encoding(self) -> str:
+        """Python's name of the page's encoding."""
+        if self._encoding is None:
+            self._encoding = _from_meta(self.markup) or _guess(self.markup)
+        return self._encoding
+
+    def _markup_encoding(self) -> str:
+        """Python's name of the encoding that ``markup`` is in."""
+        encoding = self.encoding
+        return encoding if encoding in _PLAIN else "utf-8"
+
+
+def _in_query(character: str, encoding: str) -> str:
+    """*character* as a query in *encoding* has it; as a character reference if it cannot."""
+    try:
+        return quote_from_bytes(character.encode(encoding), safe=_QUERY_SAFE)
+    except UnicodeEncodeError:
+        return f"%26%23{ord(character)}%3B"
+
+
+def _from_http(encoding: str | None, content_type: bytes | str | None, body: bytes) -> str | None:
+    """What the caller or the header says, None if they say nothing that can be so."""
+    if encoding is not None:
+        found = _usable(resolve_encoding(encoding))
+    elif content_type:
+        found = _of_header(content_type)
+    else:
+        return None
+    # Markup in these has a NUL in every other byte or more; without any, the header lies.
+    if found in _WIDE:
+        return _byte_order(found, body) if b"\0" in body[:64] else None
+    return found
+
+
+@lru_cache(maxsize=256)
+def _of_header(content_type: bytes | str) -> str | None:
+    text = content_type if isinstance(content_type, str) else content_type.decode("latin-1")
+    return _usable(http_content_type_encoding(text))
+
+
+def _from_meta(body: bytes) -> str | None:
+    """What a ``meta`` near the top of *body* says; a wide encoding there can only mean UTF-8."""
+    found = _usable(html_body_declared_encoding(body))
+    return "utf-8" if found in _WIDE else found
+
+
+def _usable(name: str | None) -> str | None:
+    """*name*, one of Python's, if a page can be written in it (not base64, idna, EBCDIC, …)."""
+    if name in ("utf-16", "utf-32"):
+        name += "-le"
+    return name if name in _PLAIN or name in _WIDE or name in _ESCAPED else None
+
+
+def _byte_order(name: str, body: bytes) -> str:
+    """*name*, a wide encoding, with the byte order in which *body* begins with ASCII."""
+    return name[:-2] + ("be" if body[:1] == b"\0" else "le")
+
+
+def _guess(body: bytes) -> str:
+    """UTF-8 if *body* is valid UTF-8 (but for a character that its end cuts in two)."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(body)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"

@@ -1,0 +1,265 @@
+"""From the bytes of a page to its links: normal URLs, each once, in document order (K15).
+
+No tree, no decoded copy of the page and no object per link: one regular expression passes over the
+bytes (``_markup``), and only the values that are links become text. The work is linear in the size
+of the page and the memory is bounded by *max_links*, whatever the page holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scrapy_spider_suite.urls._declared import Rules, header_rules, refresh_target, robots_rules
+from scrapy_spider_suite.urls._encoding import Page
+from scrapy_spider_suite.urls._markup import LINK, TAG, TAGS, attributes
+from scrapy_spider_suite.urls.normalize import MAX_LENGTH, RAW_FACTOR, Resolver, Unusable
+
+MAX_LINKS: Final = 10_000
+"""Links of one page; reading stops at the last."""
+
+ELEMENTS_PER_LINK: Final = 4
+"""Reading stops, too, at this many elements for each link allowed: most then repeat others."""
+
+_URL_ATTRIBUTE: Final = {b"a": b"href", b"area": b"href", b"frame": b"src", b"iframe": b"src"}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCounts:
+    """What became of the elements of a page that name a URL: ``found`` is all of them.
+
+    The others say why elements added nothing to the links: they repeat an earlier one, are longer
+    than allowed, lead elsewhere than to http or https, are no URL, or are marked ``rel=nofollow``.
+    """
+
+    found: int = 0
+    duplicate: int = 0
+    too_long: int = 0
+    not_http: int = 0
+    malformed: int = 0
+    nofollow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PageLinks:
+    """The links of a page, and what the page says about itself.
+
+    ``links``: of a, area, frame, iframe and meta refresh; normal, absolute, each once, in document
+    order; without those marked ``rel=nofollow``, but with all others even if ``nofollow`` is set.
+    ``canonical``: the page's name for itself, normal. ``nofollow``, ``noindex``: what a robots
+    ``meta`` or an ``X-Robots-Tag`` header asks for. ``base``: what relative links were resolved
+    against, normal; empty if the page's own URL is not http or https. ``refresh``: where the page
+    sends its reader, normal. ``truncated``: it may have more than *max_links* links, and was not
+    read to its end.
+    """
+
+    links: list[str]
+    canonical: str | None
+    nofollow: bool
+    noindex: bool
+    base: str
+    refresh: str | None
+    truncated: bool
+    counts: LinkCounts
+
+
+def extract(
+    body: bytes,
+    *,
+    url: str,
+    content_type: bytes | str | None = None,
+    encoding: str | None = None,
+    x_robots_tag: Sequence[str] = (),
+    robot: str = "",
+    max_links: int = MAX_LINKS,
+    max_url_length: int = MAX_LENGTH,
+) -> PageLinks:
+    """The links of the HTML page *body*, which was found at *url*. Never raises, for any bytes.
+
+    *encoding*, if the caller knows it, goes before the charset of the *content_type* header.
+    *x_robots_tag* are the values of that header, *robot* is the product token that rules for one
+    robot are looked up by (RFC 9309 §2.2.1). Links longer than *max_url_length* characters are
+    dropped.
+    """
+    page = Page(body, encoding, content_type)
+    rules = header_rules(x_robots_tag, robot.lower())
+    reader = _Reader(page, url, rules, robot, max_links, max_url_length)
+    if not reader.read():
+        # A base after the links that it is for: rare, and read again from the start.
+        reader = _Reader(page, url, rules, robot, max_links, max_url_length, reader.base)
+        reader.read()
+    return reader.result()
+
+
+class _Reader:
+    """One pass over one page."""
+
+    def __init__(
+        self,
+        page: Page,
+        url: str,
+        rules: Rules,
+        robot: str,
+        max_links: int,
+        max_url_length: int,
+        base: str | None = None,
+    ) -> None:
+        self._page = page
+        self._robots = ("robots", robot.lower()) if robot else ("robots",)
+        self._max_links = max_links
+        self._max_length = max_url_length
+        self._max_raw = max_url_length * RAW_FACTOR
+        self._resolver = Resolver(url if base is None else base)
+        self._has_base = base is not None
+        self.base = base
+        self._links: dict[str, None] = {}
+        self._seen: set[bytes] = set()
+        self._noindex, self._nofollow = rules
+        self._canonical: str | None = None
+        self._refresh: str | None = None
+        self._found = self._too_long = self._rel_nofollow = 0
+        self._truncated = False
+        self._unusable = {Unusable.NOT_HTTP: 0, Unusable.MALFORMED: 0}
+
+    def read(self) -> bool:
+        """Read the page; False if a base turned up too late, for what was read before it."""
+        links, most = self._links, self._max_links * ELEMENTS_PER_LINK
+        for match in TAGS.finditer(self._page.markup):
+            kind = match.lastindex
+            if kind == LINK:
+                rest = match[2]
+                if rest and b"rel" in rest.lower():
+                    self._link_element(match[1], attributes(rest))
+                else:
+                    self._add(match[1])
+            elif kind == TAG and not self._tag(match[4].lower(), match[5]):
+                return False
+            if len(links) >= self._max_links or self._found >= most:
+                self._truncated = True
+                break
+        return True
+
+    def result(self) -> PageLinks:
+        """What was read."""
+        kept = len(self._links)
+        not_http = self._unusable[Unusable.NOT_HTTP]
+        malformed = self._unusable[Unusable.MALFORMED]
+        dropped = self._too_long + not_http + malformed + self._rel_nofollow
+        counts = LinkCounts(
+            found=self._found,
+            duplicate=self._found - kept - dropped,
+            too_long=self._too_long,
+            not_http=not_http,
+            malformed=malformed,
+            nofollow=self._rel_nofollow,
+        )
+        return PageLinks(
+            links=list(self._links),
+            canonical=self._canonical,
+            nofollow=self._nofollow,
+            noindex=self._noindex,
+            base=self._resolver.base or "",
+            refresh=self._refresh,
+            truncated=self._truncated,
+            counts=counts,
+        )
+
+    def _tag(self, name: bytes, raw: bytes) -> bool:
+        """Read the tag *name* with the attributes *raw*; False if it is a base that is late."""
+        found = attributes(raw)
+        if name == b"meta":
+            self._meta(found)
+        elif name == b"link":
+            self._link(found)
+        elif name == b"base":
+            return self._set_base(found.get(b"href"))
+        else:
+            value = found.get(_URL_ATTRIBUTE[name])
+            if value is not None:
+                self._link_element(value, found)
+        return True
+
+    def _link_element(self, value: bytes, found: dict[bytes, bytes]) -> None:
+        """Add the link *value* of an element with the attributes *found*, unless they forbid it."""
+        if b"rel" in found and b"nofollow" in self._words(found, b"rel"):
+            self._found += 1
+            self._rel_nofollow += 1
+        else:
+            self._add(value)
+
+    def _add(self, value: bytes) -> None:
+        """Add the link in the attribute *value*."""
+        if b"#" in value and b"&" not in value:
+            value = value[: value.index(b"#")]
+        # Most links of most pages repeat another, or differ from it in their fragment only.
+        seen = self._seen
+        if value in seen:
+            self._found += 1
+        elif len(value) <= self._max_raw:
+            seen.add(value)
+            self._add_reference(self._page.read_url(value))
+        else:
+            self._found += 1
+            self._too_long += 1
+
+    def _add_reference(self, href: str) -> str | None:
+        """Add the link *href*; its normal form, None if it has none or is too long."""
+        self._found += 1
+        url = self._resolver.resolve(href)
+        if isinstance(url, str):
+            if len(url) <= self._max_length:
+                self._links[url] = None
+                return url
+            self._too_long += 1
+        else:
+            self._unusable[url] += 1
+        return None
+
+    def _words(self, found: dict[bytes, bytes], name: bytes) -> list[bytes]:
+        """The lower-case words of the attribute *name*."""
+        value = found.get(name, b"")
+        return self._page.read(value).lower().encode().split() if value else []
+
+    def _link(self, found: dict[bytes, bytes]) -> None:
+        """Read a ``link``: the first canonical one counts."""
+        if self._canonical is None and b"canonical" in self._words(found, b"rel"):
+            self._canonical = self._resolved(found.get(b"href", b""))
+
+    def _set_base(self, value: bytes | None) -> bool:
+        """Resolve what follows against the first base that has a *value*.
+
+        False if something was resolved before. A base that is not http or https is ignored: what
+        it leads to could not be fetched anyway.
+        """
+        if self._has_base or value is None:
+            return True
+        self._has_base = True
+        base = self._resolved(value)
+        if base is None:
+            return True
+        self.base = base
+        self._resolver = Resolver(base)
+        return not (self._found or self._canonical)
+
+    def _meta(self, found: dict[bytes, bytes]) -> None:
+        """Read a ``meta``: robots rules of all of them, the refresh of the first."""
+        content = found.get(b"content")
+        if not content or len(content) > self._max_raw:
+            return
+        text = self._page.read
+        if text(found.get(b"name", b"")).strip().lower() in self._robots:
+            rules = robots_rules(text(content))
+            self._noindex |= rules.noindex
+            self._nofollow |= rules.nofollow
+        if self._refresh is None and text(found.get(b"http-equiv", b"")).lower() == "refresh":
+            target = refresh_target(self._page.read_url(content))
+            if target is not None:
+                self._refresh = self._add_reference(target)
+
+    def _resolved(self, value: bytes) -> str | None:
+        """The normal form of *value* if it has one that is not too long."""
+        if not value or len(value) > self._max_raw:
+            return None
+        url = self._resolver.resolve(self._page.read_url(value))
+        return url if isinstance(url, str) and len(url) <= self._max_length else None

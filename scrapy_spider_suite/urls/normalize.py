@@ -1,0 +1,235 @@
+"""The one spelling of a URL: what the crawl stores, compares, paces by and puts on the wire.
+
+A *normal* URL is what the WHATWG URL standard makes of the text (parsed by ``ada``), and then:
+
+- its scheme is http or https; every other URL has no normal form;
+- it has no fragment, no user name or password, no default port, no empty query and no dot at the
+  end of its host; its path is at least ``/``;
+- it holds nothing but the characters of RFC 3986: what browsers leave alone besides (``[ ] | ^``
+  and the like, and a ``%`` that begins no escape) is percent-encoded;
+- the hexadecimal digits of its escapes are upper case, and no letter, digit, ``-``, ``.``, ``_`` or
+  ``~`` is escaped (RFC 3986 §6.2.2).
+
+So a normal URL is ASCII, ``normalize`` leaves it as it is, and so does ``scrapy.Request``: what
+was stored is what is sent. The order of a query and the case of a path are never touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from ada_url import join_url, normalize_url
+
+MAX_LENGTH: Final = 2083
+"""Characters; Scrapy's ``URLLENGTH_LIMIT``."""
+
+RAW_FACTOR: Final = 4
+"""A reference this many times longer than a URL may be counts as too long without being parsed. It
+could still become short enough, by a fragment or by dot segments, but none that is meant does."""
+
+
+class Unusable(Enum):
+    """Why a reference has no normal form."""
+
+    NOT_HTTP = "not_http"
+    MALFORMED = "malformed"
+
+
+_SCHEMES: Final = ("http://", "https://")
+_PATH: Final = r"[A-Za-z0-9._~!$&()*+,;=@/-]"
+_QUERY: Final = r"(?:\?[A-Za-z0-9._~!$&()*+,;=:@/?-]+)?"
+
+# References that need no parser, because joining them is concatenation: the WHATWG rules would
+# change nothing in them. No "%" (escapes), no "'" (escaped in queries), no ":" in a relative path
+# (a scheme), no upper-case, numeric or punycode host (its last label is letters), and, checked
+# apart, no segment that begins with a dot. One regular expression costs 0.4 µs, ada 1.8 µs.
+_EASY: Final = re.compile(
+    rf"""(?:
+      (?P<absolute>https?://(?![a-z0-9.-]*xn--)[a-z0-9.-]+\.[a-z]+
+        (?::(?!(?:80|443)/)[1-9][0-9]{{1,3}}(?=/))? (?:/[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})?)
+    | (?P<rooted>/(?!/)[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})
+    | (?P<relative>[A-Za-z0-9_-]{_PATH}*{_QUERY})
+    )?(?:\#.*)?""",
+    re.VERBOSE | re.DOTALL,
+)
+_ABSOLUTE, _ROOTED, _RELATIVE = 1, 2, 3
+
+_SCHEME: Final = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]*):")
+
+# Escapes, lone percent signs, and what RFC 3986 does not allow but the URL standard leaves alone.
+_TO_RESPELL: Final = re.compile(r"%(?:[0-9A-Fa-f]{2})?|[^A-Za-z0-9._~!$&'()*+,;=:@/?-]")
+_UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]")
+
+
+def _spellings() -> dict[str, str]:
+    """The normal spelling of each escape, and of each ASCII character by itself as an escape."""
+    table: dict[str, str] = {}
+    for code in range(256):
+        escape, character = f"%{code:02X}", chr(code)
+        normal = character if _UNRESERVED.fullmatch(character) else escape
+        table |= dict.fromkeys((escape, escape.lower(), escape[:2] + escape[2].lower()), normal)
+        table[escape[0] + escape[1].lower() + escape[2]] = normal
+    return table | {chr(code): f"%{code:02X}" for code in range(128)}
+
+
+_SPELLING: Final = _spellings()
+
+
+def normalize(url: str, base: str | None = None) -> str | None:
+    """The normal form of *url*, or None if it has none: not http or https, or not a URL.
+
+    *base* is the absolute URL that a relative *url* is resolved against. Never raises.
+    """
+    if base is None:
+        easy = _EASY.fullmatch(url)
+        if easy is not None and easy.lastindex == _ABSOLUTE and "/." not in url:
+            return _with_path(easy[_ABSOLUTE])
+        found = parse(url, None)
+    else:
+        found = Resolver(base).resolve(url)
+    return found if isinstance(found, str) else None
+
+
+def normalize_many(hrefs: Iterable[str], base: str, limit: int = MAX_LENGTH) -> list[str]:
+    """The normal forms of *hrefs* against *base*, each once, in the order of first appearance.
+
+    Those without a normal form, and those longer than *limit* characters, are left out.
+    """
+    resolver = Resolver(base)
+    found: dict[str, None] = {}
+    for href in hrefs:
+        if len(href) <= limit * RAW_FACTOR:
+            url = resolver.resolve(href)
+            if isinstance(url, str) and len(url) <= limit:
+                found[url] = None
+    return list(found)
+
+
+class Resolver:
+    """Turns the references of one document into normal URLs.
+
+    *base* is an absolute URL; if it is not http or https, only absolute references resolve.
+    """
+
+    __slots__ = ("_folder", "_origin", "base")
+
+    def __init__(self, base: str) -> None:
+        self.base: Final = normalize(base)
+        page = self.base or ""
+        self._origin = origin_of(page)
+        path = page.partition("?")[0]
+        self._folder = path[: path.rfind("/") + 1]
+
+    def resolve(self, href: str) -> str | Unusable:
+        """The normal URL that *href* means here, or why there is none. Never raises."""
+        if self.base is None:
+            return parse(href, None)
+        easy = _EASY.fullmatch(href)
+        if easy is None or "/." in href:
+            return self._climb(href) if href.startswith("../") else parse(href, self.base)
+        kind = easy.lastindex
+        if kind == _ROOTED:
+            return self._origin + easy[_ROOTED]
+        if kind == _ABSOLUTE:
+            return _with_path(easy[_ABSOLUTE])
+        if kind == _RELATIVE:
+            return self._folder + easy[_RELATIVE]
+        return self.base
+
+    def _climb(self, href: str) -> str | Unusable:
+        """Like :meth:`resolve`, for an *href* that begins with ``../``."""
+        rest = href
+        folder = self._folder
+        while rest.startswith("../"):
+            rest = rest[3:]
+            folder = folder[: max(folder.rfind("/", 0, -1), len(self._origin)) + 1]
+        easy = _EASY.fullmatch(rest)
+        if easy is None or "/." in rest or easy.lastindex not in (None, _RELATIVE):
+            return parse(href, self.base)
+        return folder + (easy[_RELATIVE] or "")
+
+
+def parse(href: str, base: str | None) -> str | Unusable:
+    """Like :meth:`Resolver.resolve`, through the parser in every case; *base* is normal or None."""
+    scheme = _SCHEME.match(href)
+    if scheme is not None and scheme[1].lower() not in ("http", "https"):
+        # Said without parsing: it may be a megabyte of data: URL.
+        return Unusable.NOT_HTTP
+    try:
+        url = _whatwg(href, base)
+        if not url.startswith(_SCHEMES):
+            return Unusable.NOT_HTTP
+        return _respelled(url)
+    except ValueError:
+        return Unusable.MALFORMED
+
+
+def _whatwg(href: str, base: str | None) -> str:
+    """What the URL standard makes of *href*. Raises ValueError if it is not a URL."""
+    try:
+        return normalize_url(href) if base is None else join_url(base, href)
+    except ValueError:
+        if href.isascii():
+            raise
+        # The standard reads Unicode scalar values: a lone surrogate counts as U+FFFD.
+        scalar = href.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if scalar == href:
+            raise
+        return normalize_url(scalar) if base is None else join_url(base, scalar)
+
+
+def _respelled(url: str) -> str:
+    """The normal form of *url*, an http or https URL as ada writes it. Raises ValueError."""
+    url = url.partition("#")[0]
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    authority = authority.rpartition("@")[2]
+    host, colon, port = _host_and_port(authority)
+    if host.endswith("."):
+        host = host.rstrip(".")
+        if not host:
+            raise ValueError("no host but dots")
+        # Without its dot the host may read as a number: "0x7f.." is a name, "0x7f" 127.0.0.1.
+        again = normalize_url(f"{scheme}://{host}{colon}{port}{slash}{path}")
+        return _respelled(again)
+    path = _TO_RESPELL.sub(lambda match: _SPELLING[match[0]], path)
+    if path.endswith("?") and path.index("?") == len(path) - 1:
+        path = path[:-1]
+    return f"{scheme}://{authority}/{path}"
+
+
+def _host_and_port(authority: str) -> tuple[str, str, str]:
+    """Host, ``":"`` or nothing, and port, of an authority without user name."""
+    if authority.endswith("]"):
+        return authority, "", ""
+    host, colon, port = authority.rpartition(":")
+    return (host, colon, port) if colon else (authority, "", "")
+
+
+def _with_path(url: str) -> str:
+    """*url*, an easy absolute one, with the path ``/`` if it has none."""
+    return url if url.find("/", 8) > 0 else url + "/"
+
+
+def split(url: str) -> tuple[str, str, int | None, str]:
+    """Scheme, host, port (None: the scheme's default) and path with query, of a normal *url*."""
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    host, _, port = _host_and_port(authority)
+    return scheme, host, int(port) if port else None, "/" + path
+
+
+def host_of(url: str) -> str:
+    """The host of a normal *url*: lower case, no port, IPv6 literals in their brackets."""
+    authority = url.split("/", 3)[2]
+    if ":" not in authority:
+        return authority
+    return _host_and_port(authority)[0]
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port (unless default) of a normal *url*, without a slash at the end."""
+    return url[: url.find("/", 8)]

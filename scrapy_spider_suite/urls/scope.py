@@ -1,0 +1,95 @@
+"""Which links a crawl may follow, decided link by link with no more than the link (K4, K15).
+
+The meaning of each limit is Scrapy's: ``allowed_domains`` as in its off-site middleware (a domain
+and all below it), ``DEPTH_LIMIT`` and ``URLLENGTH_LIMIT`` with 0 for no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Final
+
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+
+class Reason(StrEnum):
+    """Why a link is out of scope: the last word of the stat that counts it."""
+
+    OFF_SITE = "off_site"
+    TOO_DEEP = "too_deep"
+    TOO_LONG = "too_long"
+
+
+_REMEMBERED: Final = 50_000
+"""Hosts whose decision is kept; when there are more, all are forgotten and decided anew."""
+
+
+class Scope:
+    """The limits of one crawl.
+
+    *allowed_domains*: None or empty allows every host. A domain allows itself and every host below
+    it; case and a dot at the end do not matter, and an international name may be written either
+    way. An entry that is a URL or has a port allows nothing, as in Scrapy. *depth_limit* and
+    *url_length_limit* are the largest depth and the most characters that are allowed, 0 for any.
+    """
+
+    __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")
+
+    def __init__(
+        self,
+        allowed_domains: Collection[str] | None = None,
+        depth_limit: int = 0,
+        url_length_limit: int = 0,
+    ) -> None:
+        self._anywhere: Final = not allowed_domains
+        self._domains: Final = frozenset(_as_host(name) for name in allowed_domains or () if name)
+        self._depth_limit: Final = depth_limit
+        self._url_length_limit: Final = url_length_limit
+        self._decided: dict[str, bool] = {}
+
+    def everywhere(self, depth: int) -> bool:
+        """Whether links at *depth* may lead anywhere, so that only their length counts."""
+        return self._anywhere and not 0 < self._depth_limit < depth
+
+    def refuses(self, url: str, host: str, depth: int) -> Reason | None:
+        """Why the normal *url* on *host* may not be followed at *depth*; None if it may."""
+        if 0 < self._depth_limit < depth:
+            return Reason.TOO_DEEP
+        if 0 < self._url_length_limit < len(url):
+            return Reason.TOO_LONG
+        if not (self._anywhere or self._on_site(host)):
+            return Reason.OFF_SITE
+        return None
+
+    def _on_site(self, host: str) -> bool:
+        """Whether *host* is an allowed domain or below one; remembered within bounds."""
+        decided = self._decided.get(host)
+        if decided is None:
+            if len(self._decided) >= _REMEMBERED:
+                self._decided.clear()
+            decided = self._decided[host] = self._is_below(host)
+        return decided
+
+    def _is_below(self, host: str) -> bool:
+        domain = host
+        while domain not in self._domains:
+            _, dot, domain = domain.partition(".")
+            if not dot:
+                return False
+        return True
+
+    def __repr__(self) -> str:
+        domains = "any" if self._anywhere else len(self._domains)
+        depth = self._depth_limit or "any"
+        return f"<Scope domains={domains} depth<={depth} length<={self._url_length_limit or 'any'}>"
+
+
+def _as_host(domain: str) -> str:
+    """*domain* as hosts are written; as it is, and so never equal to one, if it is none."""
+    if any(sign in domain for sign in "/?#@\\"):
+        return domain
+    literal = domain.count(":") > 1 and not domain.startswith("[")
+    url = normalize(f"http://[{domain}]/" if literal else f"http://{domain}/")
+    has_port = ":" in domain.rpartition("]")[2] and not literal
+    return domain if url is None or has_port else host_of(url)

@@ -1,0 +1,48 @@
+"""What waits in a host's queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_spider_suite.frontier.entries import Entry, Flag, order_key
+from scrapy_spider_suite.frontier.keys import host_key, state_key
+
+
+def test_the_identity_follows_from_host_and_url() -> None:
+    """Unless there is another: a request with a body is not its URL."""
+    assert Entry("a.t", "http://a.t/").identity == state_key("a.t", "http://a.t/")
+    assert Entry("a.t", "http://a.t/", b"other").identity == b"other"
+
+
+def test_keys_begin_with_the_slot() -> None:
+    """The top 16 bits of xxh3, as the specification of the hash gives it for the empty string."""
+    assert host_key("") == bytes.fromhex("2d06") + b"\0"
+    assert state_key("a.t", "http://a.t/")[2:] == b"a.t\0http://a.t/"
+
+
+def test_flags_are_plain_integers() -> None:
+    """Asked for several times per URL, where operators of enums are slow."""
+    entry = Entry("a.t", "http://a.t/", flags=Flag.USER | Flag.VOLATILE)
+    assert type(entry.flags) is int
+    assert entry.volatile
+    assert not Entry("a.t", "http://a.t/", flags=Flag.USER).volatile
+
+
+def test_flags_are_stored_in_a_byte() -> None:
+    """Each is one bit, and no two are the same."""
+    bits = [int(flag) for flag in Flag if flag]
+    assert len(set(bits)) == len(bits)
+    assert all(0 < bit < 256 and bit & (bit - 1) == 0 for bit in bits)
+
+
+def test_sequences_have_an_end() -> None:
+    """After 2**48 entries, which is said and not wrapped over."""
+    assert order_key(0, 2**48 - 1) > order_key(0, 0)
+    with pytest.raises(OverflowError):
+        order_key(0, 2**48)
+
+
+def test_an_entry_says_what_it_is() -> None:
+    """In logs and in failing tests."""
+    entry = Entry("a.t", "http://a.t/", priority=3, depth=2)
+    assert repr(entry) == "<Entry http://a.t/ priority=3 depth=2>"

@@ -1,0 +1,107 @@
+"""Tests of the choice of a robots.txt group, with protego as the oracle."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protego import Protego
+
+from scrapy_spider_suite.frontier.robots_text import MATCH_BUDGET, Group, choose, split
+
+AGENT = "Mozilla/5.0 (compatible; Examplebot/1.0; +https://example.com/bot)"
+
+AGENTS = ("*", "examplebot", "example", "Examplebot*", "mozilla", "bot", "other", "o*her", "**", "")
+PATHS = ("/", "/a", "/a/", "/a/b", "/*b", "/b$", "/*.html$", "/%61", "/index.html", "")
+LINES = st.one_of(
+    st.builds("{}{}".format, st.sampled_from(("User-agent: ", "user agent ", "USERAGENT:")),
+              st.sampled_from(AGENTS)),
+    st.builds("{}{}".format, st.sampled_from(("Disallow: ", "Allow:", "disalow ", " dissallow: ")),
+              st.sampled_from(PATHS)),
+    st.sampled_from((
+        "", "# User-agent: *", "Crawl-delay: 3", "crawl delay 4", "Crawl-delay: x",
+        "Sitemap: https://h.example/s.xml", "sitemap /t", "Host: h.example", "Noindex: /x",
+        "<p>User-agent: *</p>", "just text", "Disallow", "User-agent", "Request-rate: 1/5",
+        "visit-time 0100-0200", "Disallow: /c # User-agent: *",
+    )),
+)  # fmt: skip
+
+
+@given(
+    st.lists(LINES, max_size=25).map("\n".join),
+    st.sampled_from((AGENT, "Examplebot", "nobody", "other")),
+)
+def test_the_group_says_what_protego_says_of_the_whole_file(text: str, agent: str) -> None:
+    """Picking the lines first changes no answer, no delay and no sitemap."""
+    whole, lines = Protego.parse(text), split(text)
+    group = Group(lines, choose(lines, agent))
+    assert group.crawl_delay == whole.crawl_delay(agent)
+    assert group.sitemaps == tuple(whole.sitemaps)
+    for path in ("/", "/a", "/a/b", "/b", "/c", "/a/x.html", "/index.html", "/robots.txt"):
+        url = f"https://h.example{path}"
+        assert group.allowed(url) == whole.can_fetch(url, agent), path
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("User-agent: *\nUser-agent: example\nUser-agent: examplebot", "examplebot"),
+        ("User-agent: ampleb", None),
+        ("User-agent: other\nUser-agent: *", "*"),
+        ("User-agent: Example*", "example"),
+        ("", None),
+    ],
+)
+def test_choose(text: str, token: str | None) -> None:
+    """The longest name that begins a word of the User-Agent wins, then the asterisk."""
+    assert choose(split(text), AGENT) == token
+
+
+def test_groups_of_one_name_are_combined() -> None:
+    """RFC 9309 §2.2.1 combines all groups that name the agent."""
+    lines = split("User-agent: a\nDisallow: /1\nUser-agent: b\nDisallow: /2\n"
+                  "User-agent: c\nUser-agent: a\nDisallow: /3")  # fmt: skip
+    group = Group(lines, "a")
+    assert [group.allowed(f"http://h.example/{n}") for n in (1, 2, 3)] == [False, True, False]
+
+
+def test_many_agents_before_many_rules_cost_no_more_than_their_lines() -> None:
+    """A file that protego alone would turn into 225 million rules is read in linear time."""
+    agents = "".join(f"User-agent: x{n}\n" for n in range(15_000))
+    rules = "".join(f"Disallow: /{n}\n" for n in range(15_000))
+    lines = split(agents + rules)
+    begin = time.perf_counter()
+    group = Group(lines, choose(lines, "x14999"))
+    assert time.perf_counter() - begin < 2
+    assert not group.allowed("http://h.example/77")
+    assert group.weight < 16 << 20
+
+
+def test_a_question_that_would_cost_too_much_is_answered_no() -> None:
+    """Half a megabyte of wildcards meets a URL of 60,000 characters without matching it."""
+    lines = split("User-agent: *\n" + "".join(f"Disallow: /*aaaab{n}\n" for n in range(20_000)))
+    group = Group(lines, "*")
+    begin = time.perf_counter()
+    assert not group.allowed("http://h.example/" + "a" * 60_000)
+    assert time.perf_counter() - begin < 0.1
+    assert group.allowed("http://h.example/" + "a" * 2_000)
+
+
+def test_the_budget_never_meets_urls_within_scrapys_limit() -> None:
+    """500 KiB of nothing but wildcards and 2,083 characters are within it."""
+    assert MATCH_BUDGET > 500 * 1024 * 2_083
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://[::1/%20"])
+def test_a_url_that_cannot_be_split_is_not_allowed(url: str) -> None:
+    """It could not be fetched either."""
+    assert not Group(split("User-agent: *\nDisallow: /private"), "*").allowed(url)
+
+
+def test_without_a_group_everything_is_allowed() -> None:
+    """A file that names only others says nothing to us."""
+    group = Group(split("User-agent: other\nDisallow: /\nCrawl-delay: 9"), None)
+    assert group.allowed("http://h.example/")
+    assert group.crawl_delay is None
