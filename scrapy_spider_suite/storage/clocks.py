@@ -1,0 +1,60 @@
+"""The clocks of addresses, which outlive the process like those of hosts (promise 1)."""
+
+from __future__ import annotations
+
+import struct
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.workbench import AddressState, Workbench
+from scrapy_spider_suite.storage.store import Store
+
+LATEST = 30 * 86400.0
+"""No stored time is believed to be further ahead than this (a clock that was set back)."""
+GRAIN = 1e-6
+"""Seconds that are added where wall time becomes monotonic time: more than a double loses."""
+_CLOCK = struct.Struct(">d")
+
+
+class AddressClocks:
+    """Makes the states of addresses; *floor* as in `Residents`."""
+
+    def __init__(
+        self, workbench: Workbench, store: Store, policy: Policy, floor: float | None
+    ) -> None:
+        self._addresses = workbench.addresses
+        self._store = store
+        self._policy = policy
+        self._floor = floor
+        self._stored: dict[str, float] = {}
+
+    def load(self, now: float, wall: float) -> None:
+        """Take over the clocks of an earlier run. Raises `JobDamagedError`."""
+        clocks = self._store.kv("addresses")
+        for name, value in list(clocks.items()):
+            try:
+                until = _CLOCK.unpack(value)[0] - wall + GRAIN
+                if 0 < until < LATEST:
+                    self._stored[name.decode()] = now + until
+            except (struct.error, UnicodeDecodeError) as error:
+                raise JobDamagedError(f"an address's clock cannot be read ({error})") from error
+            clocks.delete(name)
+
+    def save(self, wall_offset: float) -> None:
+        """Put the clocks of all addresses in memory into the store's next batch."""
+        clocks = self._store.kv("addresses")
+        for address in self._addresses.values():
+            clocks.put(address.key.encode(), _CLOCK.pack(address.next_fetch + wall_offset))
+
+    def state(self, pacing_key: str, address: str, now: float) -> AddressState:
+        """The clock of the address paced under *pacing_key* (none of its own: "")."""
+        state = self._addresses.get(pacing_key)
+        if state is None:
+            pace = self._policy.of_address(address) if address else None
+            delay, concurrency = (pace.delay, pace.concurrency) if pace else (0.0, 0)
+            next_fetch = self._stored.pop(pacing_key, now)
+            if self._floor is not None:
+                next_fetch = max(next_fetch, self._floor + delay)
+            state = AddressState(pacing_key, delay, concurrency, next_fetch)
+            self._addresses[pacing_key] = state
+        return state

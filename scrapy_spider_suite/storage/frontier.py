@@ -1,0 +1,364 @@
+"""The frontier of one agent: the workbench in memory, the queues behind it on disk.
+
+It takes ``now`` (monotonic seconds) and decides; its caller fetches, resolves names and keeps
+the time. What it is told it writes to its store, in batches that leave the store true to
+promise 2 wherever the process is killed: a URL becomes done only together with all that came
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
+from scrapy_spider_suite.storage.clearance import Clearance, put_back
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.urls.normalize import host_of
+
+_SPILL = 1_000
+"""Children of an unfinished page that are held in memory; beyond it they are stored early."""
+_BACKLOG = 20_000
+"""Operations that may wait for the next batch before it is written ahead of its time."""
+# Plain integers: operators of flags are Python code.
+_DONT_FILTER = int(Flag.DONT_FILTER)
+_USER = int(Flag.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierStatistics:
+    """A snapshot. All are counts."""
+
+    pending: int
+    leased: int
+    hosts: int
+    addresses: int
+    unresolved: int
+    abandoning: int
+
+
+class Frontier:
+    """Schedules, leases, releases and commits. See the module for what it promises.
+
+    *capacity* is the number of hosts that may be resident. *wall_offset* (wall time minus
+    ``now``) is kept up to date by the caller.
+    """
+
+    def __init__(
+        self, store: Store, policy: Policy, *, now: float, wall: float, capacity: int,
+        counters: Counters | None = None, unclean: bool = False,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.policy = policy
+        self.counters = counters or Counters()
+        self.wall_offset = wall - now
+        self.workbench = Workbench()
+        # After an unclean end every host counts as fetched at this moment.
+        floor = now if unclean else None
+        self.residents = Residents(self.workbench, store, policy, capacity, floor)
+        self._clearance = Clearance(policy, self.residents.fronts)
+        self._ledger = Ledger(store, self.counters)
+        self._health = Health(
+            self.workbench, self.residents, self._ledger, policy.back_off, self._let_go
+        )
+        self._leased = 0
+
+    # Scheduling
+
+    def known(self, identity: bytes) -> bool:
+        """Whether the URL with this state key was ever scheduled."""
+        return self._ledger.known(identity)
+
+    def schedule(self, entries: Iterable[Entry], now: float) -> int:
+        """Make *entries* pending unless they are known; return how many were new."""
+        new = 0
+        for entry in entries:
+            new += self._schedule(entry, now)
+            if self.store.backlog > _BACKLOG:
+                self.residents.save_touched()
+                self._relieve()
+        self.residents.save_touched()
+        return new
+
+    def _schedule(self, entry: Entry, now: float) -> bool:
+        if not entry.flags & _DONT_FILTER and self.known(entry.identity):
+            self.counters.filtered += 1
+            self._let_go(entry, now)
+            return False
+        record = self.residents.touch(entry.host)
+        refusal = self._clearance.refusal(entry.host, record)
+        if refusal is not None:
+            self._ledger.conclude(entry, record, refusal, 0, now + self.wall_offset)
+            self._let_go(entry, now)
+            return False
+        self._ledger.take(entry, record)
+        self.residents.push(entry, record, now, now + self.wall_offset)
+        return True
+
+    def _relieve(self) -> None:
+        """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""
+        if self.store.backlog > _BACKLOG:
+            # The caller's next flush meets the same fault, and deals with it.
+            with suppress(StoreWriteError):
+                self.flush()
+
+    def adopt(self, lease: Lease | None, entries: list[Entry], now: float) -> None:
+        """Take *entries*, the children of *lease* if that is durable, else for themselves.
+
+        Children become pending with their page's commit, so that a page that is fetched
+        again after a crash does not bring them twice.
+        """
+        if lease is None or not self.store.durable:
+            self.schedule(entries, now)
+            return
+        # Of a volatile page nothing is stored: what holds is the page on disk that led there.
+        holder = lease.entry.holder if lease.entry.volatile else lease
+        for entry in entries:
+            if entry.volatile:
+                entry.holder = holder
+                if holder is not None:
+                    holder.holds += 1
+                self.schedule([entry], now)
+            else:
+                lease.children.append(entry)
+        lease.held_since = lease.held_since or now
+        if len(lease.children) + len(lease.links) > _SPILL:
+            self.spill(lease, now)
+
+    def spill(self, lease: Lease, now: float) -> None:
+        """Store the children of an unfinished page early: it has too many, or takes too long."""
+        children, links = lease.children, lease.links
+        lease.children, lease.links = [], []
+        lease.held_since = None
+        if children:
+            self.schedule(children, now)
+        if links:
+            page = lease.entry
+            depth = page.depth + 1
+            self.schedule(
+                (Entry(host_of(url), url, depth=depth, referrer=page.url) for url in links), now
+            )
+
+    # Leasing
+
+    def acquire(self, now: float) -> list[Lease]:
+        """Lease the URLs of the next visit, or none before its time."""
+        while (visit := self.workbench.acquire(now)) is not None:
+            host = visit.host
+            if not self._may_leave(visit, now):
+                continue
+            self._clearance.cut_short(visit)
+            leases = [Lease(entry, visit) for entry in visit.entries]
+            for entry in visit.entries:
+                self.residents.fronts.lease(entry)
+            self._leased += len(leases)
+            if not host.front and host.more and host.free():
+                self.residents.fronts.refill(host)
+                self.workbench.offer(host)
+            return leases
+        return []
+
+    def _may_leave(self, visit: Visit, now: float) -> bool:
+        """Whether a visit may go ahead; if not, its host is dealt with here."""
+        host = visit.host
+        refusal = self._clearance.refusal(host.key, host.record)
+        full = self._clearance.pages_left(host) <= 0
+        stale = bool(host.connect_to) and host.resolved_until <= now
+        if not (refusal or full or stale):
+            return True
+        put_back(visit)
+        self.workbench.release(visit)
+        if refusal:
+            self.abandon(host.key, refusal, now)
+        elif full:
+            # Its last pages are on their way: they decide whether any are left.
+            self.workbench.postpone(host, now + 1.0, "page budget")
+        else:
+            self.residents.want_address(host)
+        return False
+
+    def release(
+        self, lease: Lease, now: float, retry_after: float | None = None,
+        heard: Event | None = None,
+    ) -> None:  # fmt: skip
+        """The visit of *lease* is over: its host may be visited again, in time.
+
+        *heard* is what happened on the wire, where that is not the event of *lease* itself.
+        """
+        visit = lease.visit
+        if visit is None:
+            return
+        lease.visit = None
+        event = heard or lease.event
+        self._health.judge(visit.host, event, now, now + self.wall_offset, retry_after)
+        self.workbench.release(visit)
+        self.residents.settle_down(visit.host, now, now + self.wall_offset)
+
+    def put_back(self, lease: Lease, now: float) -> None:
+        """The URL was not asked for after all: pending as it was, nothing counted."""
+        lease.event = Event.INTERRUPTED
+        lease.children, lease.links = [], []
+        self.settle(lease, now)
+        self.release(lease, now)
+
+    # Committing
+
+    def settle(self, lease: Lease, now: float) -> None:
+        """Nothing more will come of *lease*: commit it, or as soon as nothing holds it."""
+        lease.settled = True
+        if lease.holds:
+            self.spill(lease, now)
+        else:
+            self._commit(lease, now)
+        self._relieve()
+
+    def unhold(self, lease: Lease, now: float) -> None:
+        """One thing that held *lease* is durable."""
+        lease.holds -= 1
+        if lease.settled and not lease.holds:
+            self._commit(lease, now)
+
+    def _commit(self, lease: Lease, now: float) -> None:
+        entry = lease.entry
+        event = lease.verdict()
+        outcome = OUTCOMES[event]
+        tried = outcome.retry is not Retry.HOST
+        attempts = entry.attempts + tried
+        ours = not entry.flags & _USER
+        state = outcome.after(attempts, self.policy.retry_times, ours=ours)
+        given_up = self._health.given_up(entry.host)
+        if state is State.PENDING and given_up is not None:
+            state, event = State.FAILED, given_up
+        if state is not State.PENDING:
+            # First what it brought: there may be so much of it that a batch is written in between.
+            self.spill(lease, now)
+        self.residents.fronts.unlease(entry)
+        self._leased -= 1
+        wall = now + self.wall_offset
+        record = self.residents.touch(entry.host)
+        record.attempts += tried
+        entry.attempts = attempts
+        if state is State.PENDING:
+            if tried:
+                self._ledger.again(entry, event, lease.status, wall)
+            self.residents.push(entry, record, now, wall)
+        else:
+            self._ledger.remove(entry, record)
+            self._ledger.conclude(entry, record, event, lease.status, wall)
+            self._ledger.write_states(lease.states)
+        self.residents.save_touched()
+        if state is not State.PENDING:
+            self._let_go(entry, now)
+
+    def _let_go(self, entry: Entry, now: float) -> None:
+        """A volatile *entry* is over: the page that led there need not wait for it."""
+        if entry.holder is not None:
+            holder, entry.holder = entry.holder, None
+            self.unhold(holder, now)
+
+    # Names and addresses
+
+    def resolved(
+        self, host: HostState, address: str, pacing_key: str, until: float, now: float
+    ) -> None:
+        """*host* lives at *address*, which is paced under *pacing_key*, until time *until*.
+
+        An empty *address* means that it has none of its own (a proxy's business, or a
+        slot that a spider named): only the host's own clock counts then.
+        """
+        host.connect_to = address
+        host.resolved_until = until
+        self.workbench.place(host, self.address_state(pacing_key or f"@{host.key}", address, now))
+
+    def address_state(self, pacing_key: str, address: str, now: float) -> AddressState:
+        """The clock of the address paced under *pacing_key* (none of its own: "")."""
+        return self.residents.clocks.state(pacing_key, address, now)
+
+    def unresolved(self, host: HostState, event: Event, now: float) -> None:
+        """*host* has no address: failed for good (no such host, private), or asked again later."""
+        if OUTCOMES[event].state is State.FAILED:
+            host.record.dead = event.value
+            self.abandon(host.key, event, now)
+            return
+        self._health.judge(host, event, now, now + self.wall_offset, None)
+        if not host.record.dead:
+            self.residents.want_address(host)
+
+    def silent(self, host: HostState, now: float) -> None:
+        """*host* did not answer when asked for its robots.txt: back-off, in the end given up."""
+        self._health.judge(host, Event.CONNECTION_LOST, now, now + self.wall_offset, None)
+
+    def set_crawl_delay(self, host: HostState, seconds: float) -> None:
+        """Robots.txt of *host* asks for *seconds* between fetches (0.0: it does not)."""
+        host.record.crawl_delay = seconds
+        self.residents.set_crawl_delay(host)
+        self.workbench.offer(host)
+
+    # Giving up
+
+    def abandon(self, key: str, event: Event, now: float) -> None:
+        """Fail everything that is pending for a host, a part with every tick."""
+        self._health.give_up(key, event, now, now + self.wall_offset)
+
+    # Keeping house
+
+    def tick(self, now: float) -> None:
+        """Once a second or so: admit, evict, drop, and make everything durable."""
+        if self._health.giving_up:
+            self._health.go_on(now, now + self.wall_offset)
+        self.residents.tick(now, now + self.wall_offset)
+        self.flush()
+
+    def flush(self) -> None:
+        """Make all that was said durable. Raises `StoreWriteError`; nothing is lost then."""
+        if self.store.dirty:
+            self.counters.save(self.store)
+            self.store.flush()
+
+    def close(self, now: float) -> None:
+        """Write what memory knows better than the disk. Leased URLs stay pending."""
+        self.residents.close(self.wall_offset)
+        self.flush()
+
+    # Looking
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a visit is possible; None if nothing resident is queued."""
+        return self.workbench.wait(now)
+
+    def next_visit_in(self, now: float) -> float | None:
+        """Seconds until anything at all may be visited, in memory or on disk; None: nothing is."""
+        waits = [self.workbench.wait(now), self.residents.next_due_in(now, now + self.wall_offset)]
+        known = [wait for wait in waits if wait is not None]
+        return min(known) if known else None
+
+    def ready_hosts(self, now: float) -> int:
+        """How many resident hosts could be visited now, their addresses apart."""
+        hosts = self.workbench.hosts.values()
+        return sum(1 for host in hosts if host.front and host.free() and host.next_fetch <= now)
+
+    @property
+    def pending(self) -> int:
+        """URLs that are pending or leased."""
+        return self.counters.pending + self._ledger.volatile
+
+    def statistics(self) -> FrontierStatistics:
+        """See `FrontierStatistics`."""
+        return FrontierStatistics(
+            pending=self.pending,
+            leased=self._leased,
+            hosts=len(self.workbench.hosts),
+            addresses=len(self.workbench.addresses),
+            unresolved=len(self.residents.without_address),
+            abandoning=self._health.giving_up,
+        )

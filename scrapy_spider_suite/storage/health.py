@@ -1,0 +1,105 @@
+"""What a host's answers mean for it: waiting longer, or being given up.
+
+Of a host that was given up everything that is pending fails, a part at a time. Nothing of that
+is stored: after a restart the host's record says that it is dead, and the first visit that it
+would get gives it up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.politeness import BackOff, judge
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.residents import Residents
+
+_AT_ONCE = 2_000
+"""URLs that are failed before anyone else has a turn again."""
+_NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
+
+
+class Health:
+    """Applies what `politeness.judge` decides to hosts in memory.
+
+    *let_go* is told of every URL that failed with its host.
+    """
+
+    def __init__(
+        self, workbench: Workbench, residents: Residents, ledger: Ledger, back_off: BackOff,
+        let_go: Callable[[Entry, float], None],
+    ) -> None:  # fmt: skip
+        self._workbench = workbench
+        self._residents = residents
+        self._ledger = ledger
+        self._back_off = back_off
+        self._let_go = let_go
+        self._given_up: dict[str, Event] = {}
+
+    def judge(
+        self, host: HostState, event: Event, now: float, wall: float, retry_after: float | None
+    ) -> None:
+        """Let *host* wait, or give it up, for what its last visit ended with."""
+        record: HostRecord = host.record
+        verdict = judge(event, record.failures, self._back_off, retry_after)
+        record.failures = verdict.failures
+        if verdict.wait:
+            self._workbench.postpone(host, now + verdict.wait, verdict.why)
+            record.next_fetch, record.why = host.next_fetch - now + wall, host.why
+            if event in _NO_ANSWER:
+                host.resolved_until = now  # its address may have changed
+            self._residents.touch(host.key)
+        if verdict.dead and not record.dead:
+            record.dead = Event.HOST_DEAD.value
+            self._ledger.counters.dead_hosts += 1
+            self.give_up(host.key, Event.HOST_DEAD, now, wall)
+        self._residents.save_touched()
+
+    # Giving up
+
+    @property
+    def giving_up(self) -> int:
+        """Hosts that were given up and have URLs left."""
+        return len(self._given_up)
+
+    def given_up(self, key: str) -> Event | None:
+        """Why a host is being given up; None if it is not."""
+        return self._given_up.get(key)
+
+    def give_up(self, key: str, event: Event, now: float, wall: float) -> None:
+        """Give up a host because of *event*."""
+        self._given_up[key] = event
+        self._residents.withdraw(key)
+        self._fail(key, _AT_ONCE, now, wall)
+        self._residents.save_touched()
+
+    def go_on(self, now: float, wall: float) -> None:
+        """The next part of what is pending for hosts that were given up."""
+        left = _AT_ONCE
+        for key in list(self._given_up):
+            left -= max(1, self._fail(key, left, now, wall))
+            if left <= 0:
+                break
+        self._residents.save_touched()
+
+    def _fail(self, key: str, limit: int, now: float, wall: float) -> int:
+        """Fail some *limit* pending URLs of a host; return how many."""
+        event = self._given_up[key]
+        failed = 0
+        while failed < limit:
+            entries = self._residents.drain(key, min(limit - failed, 500))
+            if not entries:
+                if not self._residents.fronts.leased(key):
+                    del self._given_up[key]
+                    self._residents.retire(key)
+                break
+            failed += len(entries)
+            for entry in entries:
+                record = self._residents.touch(key)
+                self._ledger.remove(entry, record)
+                self._ledger.conclude(entry, record, event, 0, wall)
+                self._let_go(entry, now)
+        return failed

@@ -1,0 +1,74 @@
+"""The small store that persistent parts are given: bytes in, bytes out.
+
+Robots verdicts, cookie jars and spider state each need a few keys that outlive the process.
+They ask for a `KV` and do not care what stands behind it: a column family of the job's
+database, or `MemoryKV` where there is no job. Every implementation passes the contract in
+``tests/storage/test_kv.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class KV(Protocol):
+    """An ordered map from bytes to bytes.
+
+    Keys are not empty. Values may be empty, and an empty value is not a missing one. A value
+    comes back as it was stored; whoever reads it treats it as data, never as code.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value stored under *key*, or None if there is none."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store *value* under *key*, replacing what was there."""
+        ...
+
+    def delete(self, key: bytes) -> None:
+        """Forget *key*. Forgetting an unknown key is not an error."""
+        ...
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the pairs whose key begins with *prefix*, in byte order of the keys.
+
+        They are the pairs of the moment of the call: the caller may put and delete meanwhile.
+        """
+        ...
+
+
+class MemoryKV:
+    """A `KV` in a dict, for crawls without a job directory; it ends with the process.
+
+    Nothing bounds it: a caller that stores without end keeps its own bound.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"<MemoryKV: {len(self._rows)} keys>"
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value stored under *key*, or None if there is none."""
+        return self._rows.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store *value* under *key*, replacing what was there."""
+        self._rows[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Forget *key*. Forgetting an unknown key is not an error."""
+        self._rows.pop(key, None)
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Return the pairs whose key begins with *prefix* now, in byte order of the keys."""
+        found = sorted(key for key in self._rows if key.startswith(prefix))
+        return iter([(key, self._rows[key]) for key in found])

@@ -1,0 +1,97 @@
+"""The ledger: which URL is pending, done or failed, and how many are."""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.frontier.entries import Entry, order_key
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
+from scrapy_spider_suite.storage.store import Store
+
+
+class Ledger:
+    """Writes the rows and states of entries into the store's next batch, and counts them.
+
+    Of volatile entries nothing is written while the page that led there is un-done: a row that
+    says *done* would hide, after a kill, the way to what they led to in turn. Their states are
+    written together with that page's. Times are wall times.
+    """
+
+    def __init__(self, store: Store, counters: Counters) -> None:
+        self.counters = counters
+        self.volatile = 0
+        """Volatile entries that are pending."""
+        self._store = store
+        self._volatile_known: set[bytes] = set()
+
+    def known(self, identity: bytes) -> bool:
+        """Whether the URL with this state key was ever taken or refused."""
+        return identity in self._volatile_known or self._store.state(identity) is not None
+
+    def take(self, entry: Entry, record: HostRecord) -> None:
+        """Write a new pending *entry* of the host with *record*, and give it its order key."""
+        if entry.volatile:
+            self._volatile_known.add(entry.identity)
+        else:
+            self._store.put_state(entry.identity, PENDING)
+        self._count(entry, record, 1)
+        self._give_key(entry)
+
+    def again(self, entry: Entry, event: Event, status: int, wall: float) -> None:
+        """Write that *entry*, tried once more in vain, comes after its host's other URLs."""
+        if not entry.volatile:
+            self._store.delete_row(entry.host, entry.key)
+            state = _state_of(entry, State.PENDING, event, status, wall)
+            self._store.put_state(entry.identity, state)
+        self.counters.retried += 1
+        self._give_key(entry)
+
+    def conclude(
+        self, entry: Entry, record: HostRecord, event: Event, status: int, wall: float
+    ) -> None:
+        """Write the last word on *entry*: done or failed, and why."""
+        state = OUTCOMES[event].state
+        if state is State.DONE:
+            record.done += 1
+            self.counters.done += 1
+        else:
+            state = State.FAILED
+            record.failed += 1
+            self.counters.failed += 1
+        self.counters.events[event] = self.counters.events.get(event, 0) + 1
+        last = _state_of(entry, state, event, status, wall)
+        if not entry.volatile:
+            self._store.put_state(entry.identity, last)
+        elif entry.holder is not None:
+            entry.holder.states.append((entry.identity, last))
+
+    def remove(self, entry: Entry, record: HostRecord) -> None:
+        """Take *entry*, which was pending, out of its queue."""
+        self._count(entry, record, -1)
+        if not entry.volatile:
+            self._store.delete_row(entry.host, entry.key)
+
+    def write_states(self, states: list[tuple[bytes, bytes]]) -> None:
+        """Write what became of the volatile entries of a page that is done."""
+        for identity, state in states:
+            self._store.put_state(identity, state)
+            self._volatile_known.discard(identity)
+
+    def _give_key(self, entry: Entry) -> None:
+        self.counters.sequence += 1
+        entry.key = order_key(entry.priority, self.counters.sequence)
+        if not entry.volatile:
+            self._store.put_row(entry)
+
+    def _count(self, entry: Entry, record: HostRecord, change: int) -> None:
+        """Volatile entries are not counted on disk, where no row of theirs could be found."""
+        if entry.volatile:
+            self.volatile += change
+        else:
+            record.pending += change
+            self.counters.pending += change
+
+
+def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float) -> bytes:
+    url = entry.url if entry.payload is not None else ""
+    return UrlState(state, event, entry.attempts, status, int(wall), url).to_bytes()

@@ -1,0 +1,139 @@
+"""Reading a job directory from outside, while a crawl writes it or when none does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
+from scrapy_spider_suite.storage.residents import RESIDENT
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+_BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class UrlRow:
+    """One URL that the job knows, with its state."""
+
+    url: str
+    state: UrlState
+
+
+class StoreReader:
+    """A view of a store as of its opening. Use as a context manager.
+
+    *folder* is the job's ``suite`` folder. Nothing in it is changed: the files that a RocksDB
+    secondary needs lie in a temporary folder. Raises `JobDamagedError`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / "store").is_dir():
+            raise JobDamagedError(f"{folder} has no store")
+        self._temporary = Path(tempfile.mkdtemp(prefix="scrapy-frontier-"))
+        try:
+            self.store = RocksStore(
+                folder / "store", memory=32 << 20, secondary=self._temporary / "secondary"
+            )
+        except BaseException:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            raise
+
+    def __enter__(self) -> StoreReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def counters(self) -> Counters:
+        """The counters of the job."""
+        return Counters.load(self.store)
+
+    def status(self) -> dict[str, Any] | None:
+        """What a running crawl said a second ago, or one that ended last; None if there is none."""
+        try:
+            status = json.loads((self.folder / "status.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return status if isinstance(status, dict) else None
+
+    def hosts(self) -> Iterator[tuple[str, HostRecord]]:
+        """Every host that the job has met."""
+        return self.store.records()
+
+    def host(self, name: str) -> HostRecord | None:
+        """The record of one host."""
+        return self.store.record(name)
+
+    def pending(self, host: str) -> Iterator[Entry]:
+        """The queue of *host*, in the order in which it will be fetched."""
+        record = self.store.record(host)
+        after = b"" if record is None else record.head
+        while rows := self.store.rows(host, after, _BATCH):
+            yield from rows
+            after = rows[-1].key
+
+    def urls(self, host: str) -> Iterator[UrlRow]:
+        """Every URL of *host* that the job knows, in the order of their identities."""
+        for identity, data in self.store.states(host_key(host)):
+            state = UrlState.from_bytes(data)
+            yield UrlRow(state.url or identity.decode("utf-8", "replace"), state)
+
+    # Checking
+
+    def check(self) -> Iterator[str]:
+        """Yield what is wrong with the store, a line each; nothing if all of it agrees."""
+        counters = self.counters()
+        rows: dict[str, int] = {}
+        for entry in self.store.all_rows():
+            rows[entry.host] = rows.get(entry.host, 0) + 1
+            state = self.store.state(entry.identity)
+            if state is None:
+                yield f"{entry.url} is queued, but has no state"
+            elif UrlState.from_bytes(state).state is not State.PENDING and not (
+                entry.flags & Flag.DONT_FILTER  # may be queued again after it was done
+            ):
+                yield f"{entry.url} is queued, but its state is {UrlState.from_bytes(state).state}"
+        yield from self._check_hosts(rows, counters)
+
+    def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
+        due = {host for _, host in self.store.all_due()}
+        totals = {"pending": 0, "done": 0, "failed": 0}
+        for host, record in self.hosts():
+            for name in totals:
+                totals[name] += getattr(record, name)
+            if record.pending != rows.get(host, 0):
+                queued = rows.get(host, 0)
+                yield f"{host} counts {record.pending} pending URLs, but {queued} are queued"
+            if record.pending and host not in due:
+                yield f"{host} has pending URLs, but is not on the waiting list"
+            if host in due and record.due is None:
+                yield f"{host} is on the waiting list, but its record does not say so"
+        for name, total in totals.items():
+            if total != getattr(counters, name):
+                yield f"the job counts {getattr(counters, name)} {name} URLs, its hosts {total}"
+
+
+def waits_for(record: HostRecord, wall: float) -> str:
+    """Why a host with this record is not being fetched at time *wall* (seconds since the epoch)."""
+    if record.dead:
+        return f"given up: {record.dead.replace('_', ' ')}"
+    if not record.pending:
+        return "nothing pending"
+    if record.next_fetch > wall:
+        reason = record.why or "its delay"
+        return f"{reason}: next visit in {record.next_fetch - wall:.0f} s"
+    if record.due is not None and record.due < RESIDENT:
+        return "waits on disk for room in memory"
+    return "in memory: visited as its delay and its address allow"

@@ -1,0 +1,182 @@
+"""The formats of what is stored: one `struct` per row, each round trip tested.
+
+`FORMAT` is the number of the data format as a whole: raise it with any change here, and keep
+a fixture of every older one.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import host_key as host_key
+from scrapy_spider_suite.frontier.keys import state_key as state_key
+from scrapy_spider_suite.frontier.outcomes import Event, State
+
+FORMAT = 1
+
+_HOST = struct.Struct(">BdddHHIIII")
+_ROW = struct.Struct(">BBHBiIII")
+_STATE = struct.Struct(">BBBHI")
+_STATES = tuple(State)
+_EVENTS = tuple(Event)
+_FATES = {"", *(event.value for event in Event)}
+
+
+class HostRecord:
+    """What is kept about one host for the life of the job.
+
+    *next_fetch* is wall time (seconds since the epoch), *crawl_delay* seconds, *head* a lower
+    bound of the order key of the host's first row, *due* the time under which the host waits
+    in the ``due`` family (None: it has nothing pending), *dead* the event for which the host was
+    given up, *why* the reason for *next_fetch* where it is not the ordinary delay.
+    """
+
+    __slots__ = (
+        "attempts",
+        "crawl_delay",
+        "dead",
+        "done",
+        "due",
+        "failed",
+        "failures",
+        "head",
+        "next_fetch",
+        "pending",
+        "why",
+    )
+
+    def __init__(self) -> None:
+        self.next_fetch = 0.0
+        self.due: float | None = None
+        self.crawl_delay = 0.0
+        self.failures = 0
+        self.dead = ""
+        self.why = ""
+        self.pending = 0
+        self.done = 0
+        self.failed = 0
+        self.attempts = 0
+        self.head = b""
+
+    def to_bytes(self) -> bytes:
+        """Pack the record (some 50 bytes)."""
+        return (
+            _HOST.pack(
+                len(self.head),
+                self.next_fetch,
+                -1.0 if self.due is None else self.due,
+                self.crawl_delay,
+                min(self.failures, 0xFFFF),
+                0,
+                self.pending,
+                self.done,
+                self.failed,
+                self.attempts,
+            )
+            + self.head
+            + f"{self.dead}\n{self.why}".encode()
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> HostRecord:
+        """Unpack a record. Raises `JobDamagedError` for anything else."""
+        record = cls()
+        try:
+            (
+                head, record.next_fetch, due, record.crawl_delay, record.failures, _,
+                record.pending, record.done, record.failed, record.attempts,
+            ) = _HOST.unpack_from(data)  # fmt: skip
+            record.due = None if due < 0 else due
+            record.head = data[_HOST.size : _HOST.size + head]
+            record.dead, _, record.why = data[_HOST.size + head :].decode().partition("\n")
+        except (struct.error, UnicodeDecodeError) as error:
+            raise JobDamagedError(f"a host's row cannot be read ({error})") from error
+        times = (record.next_fetch, due, record.crawl_delay)
+        if len(record.head) != head or record.dead not in _FATES or not all(map(isfinite, times)):
+            raise JobDamagedError("a host's row holds what was never written")
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class UrlState:
+    """What is kept about one URL: its state, why, how often it was tried, and its last status."""
+
+    state: State
+    event: Event | None = None
+    attempts: int = 0
+    status: int = 0
+    when: int = 0
+    """Seconds since the epoch."""
+    url: str = ""
+    """Only for identities from which the URL cannot be read."""
+
+    def to_bytes(self) -> bytes:
+        """Pack the state (9 bytes and the URL)."""
+        event = 0 if self.event is None else _EVENTS.index(self.event) + 1
+        packed = _STATE.pack(
+            _STATES.index(self.state), event, min(self.attempts, 255), self.status,
+            max(0, min(self.when, 0xFFFFFFFF)),
+        )  # fmt: skip
+        return packed + self.url.encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> UrlState:
+        """Unpack a state. Raises `JobDamagedError` for anything else."""
+        try:
+            state, event, attempts, status, when = _STATE.unpack_from(data)
+            url = data[_STATE.size :].decode()
+            return cls(
+                _STATES[state], _EVENTS[event - 1] if event else None, attempts, status, when, url
+            )
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise JobDamagedError(f"a URL's row cannot be read ({error})") from error
+
+
+PENDING = UrlState(State.PENDING).to_bytes()
+"""The state of a URL that was never tried."""
+
+
+@lru_cache(16_384)  # every link asks, and most links lead to few hosts
+def after(prefix: bytes) -> bytes:
+    """The least key beyond all that begin with a *prefix* that ends in NUL."""
+    return prefix[:-1] + b"\1"
+
+
+def pack_row(entry: Entry) -> bytes:
+    """The stored form of a pending entry; *payload* must be bytes or None."""
+    url = entry.url.encode()
+    referrer = entry.referrer.encode()
+    identity = entry.own_identity
+    if identity and identity == host_key(entry.host) + url:
+        identity = b""
+    head = _ROW.pack(
+        int(entry.flags), min(entry.attempts, 255), min(entry.depth, 0xFFFF), min(entry.hops, 255),
+        max(-0x80000000, min(0x7FFFFFFF, entry.priority)), len(url), len(referrer), len(identity),
+    )  # fmt: skip
+    return head + url + referrer + identity + (entry.payload or b"")
+
+
+def unpack_row(host: str, key: bytes, data: bytes) -> Entry:
+    """The entry that `pack_row` packed. Raises `JobDamagedError` for anything else."""
+    try:
+        (
+            flags, attempts, depth, hops, priority, n_url, n_referrer, n_identity,
+        ) = _ROW.unpack_from(data)  # fmt: skip
+        to_referrer = _ROW.size + n_url
+        to_identity = to_referrer + n_referrer
+        to_payload = to_identity + n_identity
+        if to_payload > len(data):
+            raise JobDamagedError(f"a queue row of {host} is cut short")
+        return Entry(
+            host, data[_ROW.size : to_referrer].decode(), data[to_identity:to_payload],
+            priority=priority, depth=depth, hops=hops, flags=flags, attempts=attempts,
+            referrer=data[to_referrer:to_identity].decode(),
+            payload=data[to_payload:] or None, key=key,
+        )  # fmt: skip
+    except (struct.error, UnicodeDecodeError) as error:
+        raise JobDamagedError(f"a queue row of {host} cannot be read ({error})") from error

@@ -1,0 +1,319 @@
+"""Which hosts are in memory, and how much of their queues (workbench virtualisation, U13).
+
+A host is *resident* (on the workbench, with a short front of its queue), or it waits on disk
+in the ``due`` family under the time at which it may be visited, or it has nothing pending.
+Resident hosts stand in ``due`` as well, under a time that never comes: after a kill that is
+how they are found again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.storage.clocks import GRAIN, LATEST, AddressClocks
+from scrapy_spider_suite.storage.fronts import Fronts, before
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.store import Store
+
+RESIDENT = 1e13
+"""The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
+_CACHE = 20_000
+"""Records of hosts that are not resident, kept so that links to them need no look-up."""
+_TURN = 16
+"""Visits after which a host makes room for hosts on disk that are due."""
+_AWAY = 30.0
+"""A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
+_MOVES = 2_000
+"""Hosts that come, or make room, at a time."""
+
+
+class Residents:
+    """Moves hosts and their fronts between the workbench and the store.
+
+    *floor*, after an unclean end, is the moment at which every host and address counts as
+    fetched (None otherwise).
+    """
+
+    def __init__(
+        self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
+        floor: float | None,
+    ) -> None:  # fmt: skip
+        self.fronts = Fronts(store)
+        self.clocks = AddressClocks(workbench, store, policy, floor)
+        self.without_address: dict[str, HostState] = {}
+        self._asked_later: dict[str, HostState] = {}  # without address, and nothing to fetch yet
+        self._workbench = workbench
+        self._store = store
+        self._policy = policy
+        self._capacity = capacity
+        self._floor = floor
+        self._records: dict[str, HostRecord] = {}
+        self._touched: dict[str, HostRecord] = {}
+        self._earliest = math.inf  # no host on disk is due before this (wall)
+
+    def open(self, now: float, wall: float) -> None:
+        """Take over from an earlier run: its resident hosts are due, its clocks go on."""
+        rows = self._store.due(1_000, RESIDENT)
+        while rows:
+            for _, key in rows:
+                record = self.touch(key)
+                self._store.delete_due(RESIDENT, key)
+                self._wait_on_disk(key, record, max(wall, record.next_fetch))
+            self.save_touched()
+            rows = self._store.due(1_000, RESIDENT)
+        self._earliest = 0.0
+        self.clocks.load(now, wall)
+        self._admit(now, wall)
+
+    # Records
+
+    def touch(self, key: str) -> HostRecord:
+        """The record of a host, about to be changed; `save_touched` stores it."""
+        host = self._workbench.hosts.get(key)
+        record: HostRecord
+        if host is not None:
+            record = host.record
+        else:
+            # Touched ones first: the cache may have been emptied since.
+            record = self._touched.get(key) or self._records.get(key) or self._load(key)
+        self._touched[key] = record
+        return record
+
+    def _load(self, key: str) -> HostRecord:
+        if len(self._records) >= _CACHE and self._store.durable:
+            self._records.clear()
+        record = self._store.record(key) or HostRecord()
+        self._records[key] = record
+        return record
+
+    def save_touched(self) -> None:
+        """Put the records that were touched into the store's next batch, each once."""
+        for key, record in self._touched.items():
+            host = self._workbench.hosts.get(key)
+            if host is not None:
+                self.fronts.set_head(host)
+            self._store.put_record(key, record)
+        self._touched.clear()
+
+    # Coming and going
+
+    def push(self, entry: Entry, record: HostRecord, now: float, wall: float) -> None:
+        """A pending *entry* (its row is stored): into its host's front if it belongs there."""
+        host = self._workbench.hosts.get(entry.host)
+        if host is None:
+            crowded = self._store.durable and len(self._workbench.hosts) >= self._capacity
+            if (crowded or record.due is not None) and not entry.volatile:
+                head = before(entry.key)
+                record.head = head if record.due is None else min(record.head, head)
+                if record.due is None:
+                    self._wait_on_disk(entry.host, record, max(wall, record.next_fetch))
+                return
+            host = self._bring_in(entry.host, record, now, wall, more=record.due is not None)
+        if self.fronts.push(host, entry):
+            if host.key in self._asked_later:
+                self.without_address[host.key] = self._asked_later.pop(host.key)
+            self._workbench.offer(host)
+
+    def _bring_in(
+        self, key: str, record: HostRecord, now: float, wall: float, *, more: bool
+    ) -> HostState:
+        """Make a host resident; with *more*, its rows are on disk."""
+        pace = self._policy.of_host(key)
+        delay = max(pace.delay, self._policy.start_delay)
+        host = HostState(key, delay, pace.concurrency, pace.burst)
+        host.record = record
+        self.set_crawl_delay(host)
+        wait = record.next_fetch - wall + GRAIN
+        if wait >= LATEST:
+            wait = host.gap()
+        host.next_fetch = now + max(0.0, wait)
+        if self._floor is not None:
+            host.next_fetch = max(host.next_fetch, self._floor + host.gap())
+        if wait > host.gap():
+            host.why = record.why or "kept from before"
+        self._records.pop(key, None)
+        self._workbench.hosts[key] = host
+        if self._store.durable:
+            if record.due is not None:
+                self._store.delete_due(record.due, key)
+            record.due = RESIDENT
+            self._store.put_due(RESIDENT, key)
+            self._touched[key] = record
+        if more:
+            host.cursor, host.more = record.head, True
+            self.fronts.refill(host)
+        self.want_address(host)
+        return host
+
+    def _wait_on_disk(self, key: str, record: HostRecord, when: float) -> None:
+        record.due = when
+        self._store.put_due(when, key)
+        self._touched[key] = record
+        self._earliest = min(self._earliest, when)
+
+    def _leave(self, host: HostState, wall: float, now: float) -> None:
+        """Take an idle host out of memory; what it has on disk waits there for its time."""
+        record: HostRecord = host.record
+        self.fronts.set_head(host)
+        record.next_fetch, record.why = host.next_fetch - now + wall, host.why
+        self._workbench.forget(host)
+        self.unwant_address(host.key)
+        self._records[host.key] = record
+        self._touched[host.key] = record
+        if not self._store.durable:
+            return
+        self._store.delete_due(RESIDENT, host.key)
+        record.due = None
+        if record.pending:
+            self._wait_on_disk(host.key, record, max(wall, record.next_fetch))
+
+    def visitor(self, key: str, now: float, wall: float) -> HostState:
+        """The host of traffic that has no visit: its clock counts, resident or not."""
+        host = self._workbench.hosts.get(key)
+        if host is None:
+            record = self.touch(key)
+            host = self._bring_in(key, record, now, wall, more=record.due is not None)
+            self.save_touched()
+        return host
+
+    def set_crawl_delay(self, host: HostState) -> None:
+        """Let a host go by its Crawl-delay: whoever asks for one gets one visit at a time."""
+        host.crawl_delay = host.record.crawl_delay
+        host.concurrency = 1 if host.crawl_delay else self._policy.of_host(host.key).concurrency
+
+    def next_due_in(self, now: float, wall: float) -> float | None:
+        """Seconds until a host outside the workbench may be visited; None if none waits."""
+        waits = [host.next_fetch - now for host in self._asked_later.values() if host.front]
+        if self._earliest < RESIDENT:
+            waits += [when - wall for when, _ in self._store.due(1) if when < RESIDENT]
+        return max(0.0, min(waits)) if waits else None
+
+    # Turns
+
+    def settle_down(self, host: HostState, now: float, wall: float) -> None:
+        """After a visit: refill the front, or make room for hosts that wait on disk."""
+        host.turns += 1
+        # Also one that seems to be empty: the page that is out may bring its next one, for ever.
+        goes = host.turns >= _TURN
+        if host.front or host.more:
+            goes = goes or not host.front or host.next_fetch - now >= _AWAY
+        if goes and self._crowded(wall) and self._may_leave(host):
+            self._leave(host, wall, now)
+            self.save_touched()
+            self._admit(now, wall)
+        elif host.more and not host.front:
+            self.fronts.refill(host)
+            self._workbench.offer(host)
+
+    def _crowded(self, wall: float) -> bool:
+        """Whether a host on disk is due for which there is no room."""
+        return self._earliest <= wall and len(self._workbench.hosts) >= self._capacity
+
+    @staticmethod
+    def _may_leave(host: HostState) -> bool:
+        """Volatile entries pin their host: they exist nowhere else."""
+        return host.idle() and not any(entry.volatile for _, entry in host.front)
+
+    # Giving up
+
+    def drain(self, key: str, limit: int) -> list[Entry]:
+        """Take some *limit* pending entries of a host, resident or not, out of its queue.
+
+        None are left when none are returned (leased ones apart).
+        """
+        host = self._workbench.hosts.get(key)
+        if host is None:
+            return self.fronts.drain_disk(key, self.touch(key), limit)
+        return self.fronts.drain(host, limit)
+
+    def withdraw(self, key: str) -> None:
+        """A host is not to be visited any more."""
+        host = self._workbench.hosts.get(key)
+        if host is not None:
+            self._workbench.displace(host)
+            self.unwant_address(key)
+
+    def retire(self, key: str) -> None:
+        """A host was given up: it needs no memory and no address any more."""
+        host = self._workbench.hosts.get(key)
+        if host is None:
+            record = self.touch(key)
+            if record.due is not None:
+                self._store.delete_due(record.due, key)
+                record.due = None
+
+    # Addresses
+
+    def want_address(self, host: HostState) -> None:
+        """The host's name is to be resolved before it can be visited."""
+        self._workbench.displace(host)
+        self.without_address[host.key] = host
+
+    def unwant_address(self, key: str) -> None:
+        """The host's name needs no look-up any more."""
+        self.without_address.pop(key, None)
+        self._asked_later.pop(key, None)
+
+    def wanting_address(self, now: float, limit: int) -> Iterator[HostState]:
+        """Take up to *limit* hosts whose names may be resolved now, first come first served.
+
+        Hosts that must wait or have nothing queued are put aside until the next tick.
+        """
+        while self.without_address and limit > 0:
+            key = next(iter(self.without_address))
+            host = self.without_address.pop(key)
+            if host.front and host.next_fetch <= now + 1.0:
+                limit -= 1
+                yield host
+            else:
+                self._asked_later[key] = host
+
+    # Keeping house
+
+    def tick(self, now: float, wall: float) -> None:
+        """Drop hosts that have nothing left, and admit those that wait on disk."""
+        self.without_address.update(self._asked_later)
+        self._asked_later.clear()
+        crowded = self._crowded(wall)
+        moves = _MOVES
+        for host in list(self._workbench.hosts.values()):
+            if host.front or host.more:
+                goes = crowded and host.next_fetch - now >= _AWAY and self._may_leave(host)
+            else:
+                goes = (crowded or host.next_fetch <= now) and host.idle()
+                goes = goes and not self.fronts.leased(host.key)
+            if goes and moves:
+                moves -= 1
+                self._leave(host, wall, now)
+        for _ in self._workbench.forget_addresses(now):
+            pass
+        self._admit(now, wall)
+        self.save_touched()
+
+    def _admit(self, now: float, wall: float) -> None:
+        room = min(_MOVES, self._capacity - len(self._workbench.hosts))
+        if room <= 0 or self._earliest > wall + _AWAY:
+            return
+        earliest = math.inf
+        for when, key in self._store.due(room + 1):
+            if when == RESIDENT:
+                break
+            if not room or _AWAY < when - wall < LATEST:
+                earliest = when
+                break
+            room -= 1
+            self._bring_in(key, self.touch(key), now, wall, more=True)
+        self._earliest = earliest
+        self.save_touched()
+
+    def close(self, wall_offset: float) -> None:
+        """Write the clocks of resident hosts and addresses; the hosts are due again."""
+        for key, host in self._workbench.hosts.items():
+            host.record.next_fetch, host.record.why = host.next_fetch + wall_offset, host.why
+            self._touched[key] = host.record
+        self.save_touched()
+        self.clocks.save(wall_offset)

@@ -1,0 +1,165 @@
+"""Robots verdicts by origin: the latest used in memory, all of them on disk until outdated.
+
+Row, under bucket + origin (a byte of CRC-32, then UTF-8)::
+
+    format u8 = 1 | verdict u8 | status u16 (0: none) | failures u32
+    fetched_at f64 | checked_at f64 | expires_at f64 | unreachable_since f64 (NaN: none)
+    body, compressed by zlib
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.frontier.robots import (
+    BODY_MAX,
+    TTL,
+    UNREACHABLE_MAX,
+    RobotsRules,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.kv import KV
+
+KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL
+"""Seconds that an outdated row stays: as long as its body or its failures may still count."""
+
+_ROW = struct.Struct(">BBHIdddd")
+_FORMAT = 1
+_BUCKETS = 256
+_PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdict put
+
+
+class RobotsStore:
+    """`RobotsRules` by origin, bounded in memory by number and by size.
+
+    Invariant: what is in memory is what is on disk, so memory may forget at any time. Without
+    *kv* there is no disk, and what memory forgets has to be fetched again.
+    """
+
+    def __init__(
+        self,
+        kv: KV | None,
+        max_memory_entries: int = 10_000,
+        max_memory_bytes: int = 32 << 20,
+        user_agent: str = "*",
+    ) -> None:
+        """Keep at most so many entries and about so many bytes of them in memory.
+
+        The group of *user_agent* is parsed when rules enter, for their size to be known; the
+        entry used last is kept however large it is.
+        """
+        self._kv = kv
+        self._max_entries = max_memory_entries
+        self._max_bytes = max_memory_bytes
+        self._user_agent = user_agent
+        self._memory: OrderedDict[str, tuple[RobotsRules, int]] = OrderedDict()
+        self._bytes = 0
+        self._puts = 0
+
+    def __len__(self) -> int:
+        """How many entries are in memory."""
+        return len(self._memory)
+
+    def __repr__(self) -> str:
+        return f"<RobotsStore: {len(self)} entries, {self._bytes} bytes in memory>"
+
+    def get(self, origin: str, now: float) -> RobotsRules | None:
+        """Return what holds for *origin*, or None if that is unknown or outdated at *now*."""
+        rules = self.last(origin)
+        return None if rules is None or rules.expired(now) else rules
+
+    def last(self, origin: str) -> RobotsRules | None:
+        """Return what held for *origin* when it was last asked, however long ago, or None."""
+        known = self._memory.get(origin)
+        rules = known[0] if known else self._load(origin)
+        if rules is not None:
+            self._remember(rules)
+        return rules
+
+    def put(self, rules: RobotsRules) -> None:
+        """Keep *rules* in place of what was kept for their origin."""
+        if self._kv is not None:
+            self._kv.put(_key(rules.origin), _to_row(rules))
+            self._puts += 1
+            if self._puts % _PUTS_PER_PURGE == 0:
+                bucket = self._puts // _PUTS_PER_PURGE % _BUCKETS
+                self._purge(bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
+        self._remember(rules)
+
+    def _load(self, origin: str) -> RobotsRules | None:
+        row = self._kv.get(_key(origin)) if self._kv is not None else None
+        return _from_row(origin, row) if row is not None else None
+
+    def _remember(self, rules: RobotsRules) -> None:
+        """Put *rules* first in memory, and forget the last ones while it is over its bounds."""
+        _, weight = self._memory.pop(rules.origin, (None, 0))
+        self._bytes -= weight
+        rules.crawl_delay(self._user_agent)
+        self._memory[rules.origin] = rules, rules.weight
+        self._bytes += rules.weight
+        while len(self._memory) > 1 and (
+            len(self._memory) > self._max_entries or self._bytes > self._max_bytes
+        ):
+            self._bytes -= self._memory.popitem(last=False)[1][1]
+
+    def _purge(self, bucket: int, before: float) -> None:
+        """Delete the rows of one bucket that expired before *before*, and unreadable ones."""
+        if self._kv is None:
+            return
+        for key, row in self._kv.items(bytes([bucket])):
+            rules = _from_row("", row)
+            if rules is None or rules.expires_at < before:
+                self._kv.delete(key)
+
+
+def _key(origin: str) -> bytes:
+    name = origin.encode()
+    return bytes([zlib.crc32(name) % _BUCKETS]) + name
+
+
+def _to_row(rules: RobotsRules) -> bytes:
+    since = math.nan if rules.unreachable_since is None else rules.unreachable_since
+    times = (rules.fetched_at, rules.checked_at, rules.expires_at, since)
+    head = _ROW.pack(_FORMAT, rules.verdict, min(rules.status or 0, 0xFFFF), rules.failures, *times)
+    return head + rules.packed
+
+
+def _from_row(origin: str, row: bytes) -> RobotsRules | None:
+    """Read a row back. None if it is damaged: robots are asked again, nothing is lost by it."""
+    try:
+        form, verdict, status, failures, fetched, checked, expires, since = _ROW.unpack_from(row)
+        rules = RobotsRules(
+            origin,
+            Verdict(verdict),
+            status or None,
+            fetched,
+            checked,
+            expires,
+            None if math.isnan(since) else since,
+            failures,
+            row[_ROW.size :],
+        )
+        _check(rules)
+    except (struct.error, ValueError, zlib.error):
+        return None
+    return rules if form == _FORMAT else None
+
+
+def _check(rules: RobotsRules) -> None:
+    """Refuse times that are no times and a body that cannot be unpacked.
+
+    Raises:
+        ValueError, zlib.error: so it is.
+    """
+    if not all(map(math.isfinite, (rules.fetched_at, rules.checked_at, rules.expires_at))):
+        raise ValueError("not a time")
+    unpacking = zlib.decompressobj()
+    size = len(unpacking.decompress(rules.packed, BODY_MAX))
+    if rules.packed and size < BODY_MAX and not unpacking.eof:
+        raise ValueError("a body that ends too soon")

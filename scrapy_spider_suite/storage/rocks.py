@@ -1,0 +1,329 @@
+"""The store on disk: one RocksDB with a family per kind of row (U12, U13, E8).
+
+The database and every family are opened in raw mode: bytes in, bytes out. The library's
+default mode unpickles what it reads, which no one may make us do (promise 4).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from rocksdict import (
+    AccessType,
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.storage.records import (
+    HostRecord,
+    host_key,
+    pack_row,
+    unpack_row,
+)
+from scrapy_spider_suite.storage.records import after as end_of
+from scrapy_spider_suite.storage.unwritten import Row, Unwritten
+
+FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
+_DUE = struct.Struct(">Q")
+
+
+def _microseconds(when: float) -> bytes:
+    return _DUE.pack(max(0, int(when * 1e6)))
+
+
+class RocksStore:
+    """See `Store`. *memory* (bytes) bounds write buffers and block cache together.
+
+    With *secondary*, a folder of its own, it reads a database that another process writes.
+    *power_safe* syncs every batch to the medium, so that it survives a power cut as well.
+
+    Raises `JobDamagedError` if the database cannot be opened.
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        memory: int = 80 << 20,
+        power_safe: bool = False,
+        secondary: Path | None = None,
+    ) -> None:
+        self._path = path
+        self._memory = memory
+        self._secondary = secondary
+        self._cache = Cache(memory * 2 // 5)
+        self._buffers = WriteBufferManager(memory * 3 // 5, False)
+        self._write_options = WriteOptions()
+        self._write_options.sync = power_safe
+        self._unwritten = Unwritten()
+        # Rows before it were taken: a scan from the start would walk over their remains.
+        self._due_head = b""
+        try:
+            self._open()
+        except Exception as error:  # the library raises nothing narrower
+            raise JobDamagedError(
+                f"the store in {path} cannot be opened ({error}); look at it with `scrapy frontier "
+                "check`, restore a copy, or begin anew with another JOBDIR"
+            ) from error
+
+    def _open(self, access: AccessType | None = None) -> None:
+        if access is None and self._secondary is not None:
+            access = AccessType.secondary(str(self._secondary))
+        self._db = Rdict(
+            str(self._path),
+            options=self._options(root=True),
+            column_families={name: self._options() for name in FAMILIES},
+            access_type=access or AccessType.read_write(),
+        )
+        self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
+        self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+
+    def recover(self) -> None:
+        """See `Store`. A database that could not write refuses to until it is opened again."""
+        self._let_go()
+        try:
+            self._open()
+        except Exception as error:  # the library raises nothing narrower
+            # Whoever still looks something up must find it, although nothing can be written.
+            self._let_go()
+            self._open(AccessType.read_only())
+            raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
+
+    def _let_go(self) -> None:
+        """Close the database, which holds its lock as long as anything refers to it."""
+        self._families.clear()
+        self._handles.clear()
+        with suppress(Exception):  # it says again what failed, and closes all the same
+            self._db.close()
+
+    def _options(self, *, root: bool = False) -> Options:
+        memory = self._memory
+        options = Options(raw_mode=True)
+        table = BlockBasedOptions()
+        table.set_block_cache(self._cache)
+        # Filters and indexes count as cache, and in pieces: whole ones, of a megabyte each, push
+        # one another out, and then every look-up reads one (60 us instead of 5).
+        table.set_bloom_filter(10, False)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_pin_top_level_index_and_filter(True)
+        options.set_block_based_table_factory(table)
+        options.set_write_buffer_size(memory // 8)
+        options.set_compression_type(DBCompressionType.lz4())
+        if root:
+            options.create_if_missing(True)
+            options.create_missing_column_families(True)
+            options.set_write_buffer_manager(self._buffers)
+            options.set_max_total_wal_size(memory)
+            options.set_keep_log_file_num(2)
+            options.set_max_open_files(256)
+        return options
+
+    # Writing: collected, then written as one batch
+
+    @property
+    def dirty(self) -> bool:
+        """See `Store`."""
+        return bool(self._unwritten)
+
+    @property
+    def backlog(self) -> int:
+        """See `Store`."""
+        return len(self._unwritten)
+
+    def flush(self) -> None:
+        """See `Store`. What could not be written is kept and tried again with the next flush."""
+        if not self._unwritten:
+            return
+        # Built anew each time: a failed write spends a batch.
+        batch = WriteBatch(raw_mode=True)
+        handles = self._handles
+        for family, key, value in self._unwritten:
+            if value is None:
+                batch.delete(key, handles[family])
+            else:
+                batch.put(key, value, handles[family])
+        try:
+            self._db.write(batch, self._write_options)
+        except Exception as error:  # the library raises nothing narrower
+            raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
+        self._unwritten.clear()
+
+    def close(self) -> None:
+        """See `Store`."""
+        try:
+            self.flush()
+        finally:
+            self._let_go()
+
+    # URLs
+
+    def state(self, key: bytes) -> bytes | None:
+        """See `Store`."""
+        return self._get("states", key)
+
+    def put_state(self, key: bytes, value: bytes) -> None:
+        """See `Store`."""
+        self._unwritten.set("states", key, value)
+
+    def states(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What follows *prefix* in each state key that begins with it, and the packed state."""
+        n = len(prefix)
+        for key, value in self._scan("states", prefix, end_of(prefix)):
+            if not key.startswith(prefix):
+                return
+            yield key[n:], value
+
+    # Queues
+
+    def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
+        """See `Store`. Seeks behind *after*, so that deleted rows before it cost nothing."""
+        prefix = host_key(host)
+        n = len(prefix)
+        start = prefix + after + b"\0" if after else prefix
+        rows = self._scan("queue", start, end_of(prefix), prefix)
+        return [unpack_row(host, key[n:], value) for key, value in islice(rows, limit)]
+
+    def put_row(self, entry: Entry) -> None:
+        """See `Store`."""
+        prefix = host_key(entry.host)
+        self._unwritten.set("queue", prefix + entry.key, pack_row(entry), prefix)
+
+    def delete_row(self, host: str, key: bytes) -> None:
+        """See `Store`."""
+        prefix = host_key(host)
+        self._unwritten.set("queue", prefix + key, None, prefix)
+
+    def all_rows(self) -> Iterator[Entry]:
+        """Every pending entry of the job, host by host."""
+        for key, value in self._unwritten.everywhere(self._on_disk("queue"), "queue"):
+            yield unpack_row(key[2:-11].decode(), key[-10:], value)
+
+    # Hosts
+
+    def record(self, host: str) -> HostRecord | None:
+        """See `Store`."""
+        data = self._get("hosts", host_key(host))
+        return None if data is None else HostRecord.from_bytes(data)
+
+    def put_record(self, host: str, record: HostRecord) -> None:
+        """See `Store`."""
+        self._unwritten.set("hosts", host_key(host), record.to_bytes())
+
+    def records(self) -> Iterator[tuple[str, HostRecord]]:
+        """All hosts and their records, slot by slot."""
+        for key, value in self._scan("hosts", b""):
+            yield key[2:-1].decode(), HostRecord.from_bytes(value)
+
+    def due(self, limit: int, since: float = 0.0) -> list[tuple[float, str]]:
+        """See `Store`."""
+        start = max(self._due_head, _microseconds(since))
+        rows = [_due_row(key) for key, _ in islice(self._scan("due", start), limit)]
+        if rows and not since:
+            self._due_head = _microseconds(rows[0][0])
+        return rows
+
+    def all_due(self) -> Iterator[tuple[float, str]]:
+        """Every waiting host with its time (wall)."""
+        for key, _ in self._scan("due", b""):
+            yield _due_row(key)
+
+    def put_due(self, when: float, host: str) -> None:
+        """See `Store`."""
+        key = _microseconds(when)
+        self._due_head = min(self._due_head, key)
+        self._unwritten.set("due", key + host.encode(), b"")
+
+    def delete_due(self, when: float, host: str) -> None:
+        """See `Store`."""
+        self._unwritten.set("due", _microseconds(when) + host.encode(), None)
+
+    # What components keep
+
+    def kv(self, name: str) -> KV:
+        """See `Store`."""
+        return _FamilyKV(self, "kv", name.encode() + b"\0")
+
+    @property
+    def meta(self) -> KV:
+        """Facts about the job as a whole."""
+        return _FamilyKV(self, "meta", b"")
+
+    # Reading: what is on disk, under what waits to be written
+
+    def _get(self, family: str, key: bytes) -> bytes | None:
+        waits, value = self._unwritten.find(family, key)
+        if waits:
+            return value
+        found: bytes | None = self._families[family].get(key)
+        return found
+
+    def _scan(
+        self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
+    ) -> Iterator[Row]:
+        disk = self._on_disk(family, start, end)
+        return self._unwritten.over(disk, family, start, group)
+
+    def _on_disk(
+        self, family: str, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[Row]:
+        options = ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        rows = self._families[family].iter(options)
+        rows.seek(start)
+        while rows.valid():
+            yield rows.key(), rows.value()
+            rows.next()
+
+
+def _due_row(key: bytes) -> tuple[float, str]:
+    return _DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()
+
+
+class _FamilyKV:
+    """One component's keys in a family; read back before they are flushed."""
+
+    def __init__(self, store: RocksStore, family: str, prefix: bytes) -> None:
+        self._store = store
+        self._family = family
+        self._prefix = prefix
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of *key*, or None."""
+        return self._store._get(self._family, self._prefix + key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set *key*."""
+        self._store._unwritten.set(self._family, self._prefix + key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove *key*."""
+        self._store._unwritten.set(self._family, self._prefix + key, None)
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All keys that begin with *prefix*, in order, with their values."""
+        begin = self._prefix + prefix
+        n = len(self._prefix)
+        for key, value in self._store._scan(self._family, begin):
+            if not key.startswith(begin):
+                return
+            yield key[n:], value

@@ -1,0 +1,133 @@
+"""Where the frontier keeps what must not be lost, or not fill the memory.
+
+`Store` is the interface; `MemoryStore` keeps nothing beyond the process (no JOBDIR),
+`RocksStore` (in `rocks`) keeps everything in an embedded database. Writes are collected and
+become durable together, in the order in which they were made, with `flush`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.kv import KV, MemoryKV
+from scrapy_spider_suite.storage.records import HostRecord
+
+
+class Store(Protocol):
+    """Rows of queues, states of URLs, records of hosts, and the hosts that are due."""
+
+    durable: bool
+    """Whether rows can be read back: False means that fronts must hold everything."""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything waits for `flush`."""
+
+    @property
+    def backlog(self) -> int:
+        """How many operations wait for `flush`."""
+
+    def state(self, key: bytes) -> bytes | None:
+        """The packed `UrlState` under a state key, or None: never heard of."""
+
+    def put_state(self, key: bytes, value: bytes) -> None:
+        """Set the state of a URL."""
+
+    def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
+        """Up to *limit* rows of *host* whose order keys are greater than *after*."""
+
+    def put_row(self, entry: Entry) -> None:
+        """Store a pending entry under its host and order key."""
+
+    def delete_row(self, host: str, key: bytes) -> None:
+        """Remove a row."""
+
+    def record(self, host: str) -> HostRecord | None:
+        """The record of *host*, or None."""
+
+    def put_record(self, host: str, record: HostRecord) -> None:
+        """Set the record of *host*."""
+
+    def due(self, limit: int, since: float = 0.0) -> list[tuple[float, str]]:
+        """Up to *limit* waiting hosts with their times (wall) from *since* on, earliest first."""
+
+    def put_due(self, when: float, host: str) -> None:
+        """Let *host* wait on disk until *when* (wall)."""
+
+    def delete_due(self, when: float, host: str) -> None:
+        """Take *host* off the waiting list."""
+
+    def kv(self, name: str) -> KV:
+        """A small persistent mapping for one component."""
+
+    def flush(self) -> None:
+        """Make all writes durable together. Raises `StoreWriteError`; nothing is lost then."""
+
+    def recover(self) -> None:
+        """After a failed write: get ready to try again. Raises `StoreWriteError`."""
+
+    def close(self) -> None:
+        """Flush and let go."""
+
+
+class MemoryStore:
+    """A store that lasts as long as the process: no rows, since fronts hold the entries."""
+
+    durable = False
+    dirty = False
+    backlog = 0
+
+    def __init__(self) -> None:
+        self._states: dict[bytes, bytes] = {}
+        self._records: dict[str, HostRecord] = {}
+        self._kvs: dict[str, KV] = {}
+
+    def state(self, key: bytes) -> bytes | None:
+        """See `Store`."""
+        return self._states.get(key)
+
+    def put_state(self, key: bytes, value: bytes) -> None:
+        """See `Store`."""
+        self._states[key] = value
+
+    def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
+        """Nothing: fronts hold the entries."""
+        return []
+
+    def put_row(self, entry: Entry) -> None:
+        """Nothing: fronts hold the entries."""
+
+    def delete_row(self, host: str, key: bytes) -> None:
+        """Nothing: fronts hold the entries."""
+
+    def record(self, host: str) -> HostRecord | None:
+        """See `Store`."""
+        return self._records.get(host)
+
+    def put_record(self, host: str, record: HostRecord) -> None:
+        """See `Store`."""
+        self._records[host] = record
+
+    def due(self, limit: int, since: float = 0.0) -> list[tuple[float, str]]:
+        """Nothing: every host is resident."""
+        return []
+
+    def put_due(self, when: float, host: str) -> None:
+        """Nothing: every host is resident."""
+
+    def delete_due(self, when: float, host: str) -> None:
+        """Nothing: every host is resident."""
+
+    def kv(self, name: str) -> KV:
+        """See `Store`."""
+        return self._kvs.setdefault(name, MemoryKV())
+
+    def flush(self) -> None:
+        """Nothing to make durable."""
+
+    def recover(self) -> None:
+        """Nothing can have failed."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,46 @@
+"""The contract of the frontier, on every store, and with almost no memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from contracts_durable import DurableFrontierContract
+from contracts_frontier import FrontierContract
+
+from scrapy_spider_suite.storage import frontier, fronts, residents
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+
+class TestInMemory(FrontierContract):
+    """No job directory: every host is resident, and fronts hold everything."""
+
+    def open(self, path: Path) -> Store:
+        """Open a new one."""
+        return MemoryStore()
+
+
+class TestOnDisk(DurableFrontierContract):
+    """A job directory, and room for every host."""
+
+    given_up = 100_000
+
+    def open(self, path: Path) -> Store:
+        """Open a database."""
+        return RocksStore(path, memory=4 << 20)
+
+
+class TestOnDiskWithLittleMemory(TestOnDisk):
+    """Room for three hosts, two entries each, one record, and batches of hardly anything."""
+
+    capacity = 3
+    given_up = 5_000
+
+    @pytest.fixture(autouse=True)
+    def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module, name, value in (
+            (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
+            (residents, "_MOVES", 2), (frontier, "_BACKLOG", 5),
+        ):  # fmt: skip
+            monkeypatch.setattr(module, name, value)

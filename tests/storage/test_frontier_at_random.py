@@ -1,0 +1,270 @@
+"""Whatever happens, in whatever order: every URL is pending, leased or over, and over once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from virtual import WALL, copy_of, entry
+
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.storage import frontier as frontier_module
+from scrapy_spider_suite.storage import fronts, residents
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+HOSTS = [f"h{n}.t" for n in range(6)]
+POLICY = Policy(
+    host=Pace(2.0, 1, 3), address=Pace(0.5), retry_times=1,
+    back_off=BackOff(base=1.0, longest=60.0, dead_after=3),
+)  # fmt: skip
+TINY = (
+    (fronts, "_FRONT", 2), (residents, "_CACHE", 2), (residents, "_TURN", 2),
+    (residents, "_MOVES", 3), (frontier_module, "_BACKLOG", 9), (frontier_module, "_SPILL", 2),
+)  # fmt: skip
+EVENTS = [
+    Event.SUCCESS, Event.SUCCESS, Event.CLIENT_ERROR, Event.SERVER_ERROR, Event.UNAVAILABLE,
+    Event.TIMEOUT, Event.INTERRUPTED, Event.IGNORED,
+]  # fmt: skip
+
+
+class AtRandom(RuleBasedStateMachine):
+    """A frontier with room for two hosts, whose life is in the hands of hypothesis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = [mock.patch.object(*change) for change in TINY]
+        for patch in self.patches:
+            patch.start()
+        self.folder = Path(tempfile.mkdtemp(prefix="frontier-at-random-"))
+        self.now = 0.0
+        self.lives = 0
+        self.store = RocksStore(self.folder / "0" / "store", memory=1 << 20)
+        self.frontier = self.open(unclean=False)
+        self.scheduled: set[str] = set()
+        self.over: set[str] = set()
+        self.visits: list[list[Lease]] = []
+        self.working: list[Lease] = []
+        self.number = 0
+
+    def open(self, *, unclean: bool) -> Frontier:
+        """A frontier on the store as it is."""
+        frontier = Frontier(
+            self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
+            counters=Counters.load(self.store), unclean=unclean,
+        )  # fmt: skip
+        frontier.residents.open(self.now, WALL + self.now)
+        return frontier
+
+    def teardown(self) -> None:
+        """In the end everything that was scheduled is over."""
+        try:
+            self.finish_everything()
+        finally:
+            self.store.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            for patch in self.patches:
+                patch.stop()
+
+    def finish_everything(self) -> None:
+        """Let every page that is left succeed."""
+        self.visits, unfinished = [], self.visits
+        for visit in unfinished:
+            self.end_of(visit, Event.SUCCESS, None)
+        for _ in range(5_000):
+            if not self.frontier.pending:
+                break
+            self.resolve()
+            while leases := self.frontier.acquire(self.now):
+                for lease in leases:
+                    self.take(lease)
+                self.end_of(leases, Event.SUCCESS, None)
+            for lease in list(self.working):
+                self.settle(lease)
+            self.now += 1.0
+            self.frontier.tick(self.now)
+        assert self.frontier.pending == 0
+        assert self.over == self.scheduled
+        self.frontier.flush()
+        self.check()
+
+    def check(self) -> None:
+        """The rows, the states and the counters on disk agree."""
+        with StoreReader(self.store._path.parent) as reader:
+            assert list(reader.check()) == []
+
+    @property
+    def leased(self) -> list[Lease]:
+        """Everything that is out."""
+        return [lease for visit in self.visits for lease in visit] + self.working
+
+    @invariant()
+    def the_counters_are_right(self) -> None:
+        """Nothing is counted twice, or not at all."""
+        frontier = self.frontier
+        assert frontier.pending == len(self.scheduled - self.over)
+        assert frontier.statistics().leased == len(self.leased)
+        assert frontier.counters.done + frontier.counters.failed == len(self.over)
+
+    # What happens
+
+    @rule(host=st.sampled_from(HOSTS), count=st.integers(1, 6), priority=st.integers(-1, 1))
+    def schedule(self, host: str, count: int, priority: int) -> None:
+        """New URLs, some of them for a second time."""
+        urls = [f"http://{host}/{self.number + n}" for n in range(count)]
+        self.number += count
+        known = sorted(self.scheduled)[:1]
+        self.frontier.schedule([entry(url, priority=priority) for url in urls + known], self.now)
+        self.expect(urls)
+
+    def expect(self, urls: list[str]) -> None:
+        """New URLs are pending, or have failed already because their host was given up."""
+        self.scheduled.update(urls)
+        self.over.update(url for url in urls if self.state_of(url) is State.FAILED)
+
+    def state_of(self, url: str) -> State:
+        """What the store says."""
+        data = self.store.state(entry(url).identity)
+        assert data is not None, f"{url} was lost"
+        return UrlState.from_bytes(data).state
+
+    def note_what_failed(self) -> None:
+        """Giving up a host is the only way in which URLs end without having been out."""
+        out = {lease.entry.url for lease in self.leased}
+        for url in self.scheduled - self.over - out:
+            if self.state_of(url) is State.FAILED:
+                self.over.add(url)
+
+    @rule()
+    def resolve(self) -> None:
+        """Names are looked up; two hosts share each address."""
+        for host in self.frontier.residents.wanting_address(self.now, 10):
+            address = f"10.0.0.{int(host.key[1:-2]) // 2}"
+            self.frontier.resolved(host, address, address, self.now + 20.0, self.now)
+
+    @rule()
+    def acquire(self) -> None:
+        """A visit begins; nobody is out twice, and nobody comes back from the dead."""
+        leases = self.frontier.acquire(self.now)
+        for lease in leases:
+            self.take(lease)
+        if leases:
+            self.visits.append(leases)
+        self.note_what_failed()
+
+    def take(self, lease: Lease) -> None:
+        """Look at a lease that was handed out."""
+        url = lease.entry.url
+        assert url in self.scheduled
+        assert url not in self.over
+        assert url not in {other.entry.url for other in self.leased if other is not lease}
+
+    @precondition(lambda self: self.visits)
+    @rule(data=st.data(), event=st.sampled_from(EVENTS))
+    def fetch(self, data: st.DataObject, event: Event) -> None:
+        """A visit ends: its URLs were fetched, one of them with trouble."""
+        visit = data.draw(st.sampled_from(self.visits))
+        self.visits.remove(visit)
+        wish = data.draw(st.sampled_from([None, None, 5.0, 100.0]))
+        self.end_of(visit, event, wish)
+
+    def end_of(self, visit: list[Lease], event: Event, retry_after: float | None) -> None:
+        """Transfers of a whole visit, the last with *event*."""
+        for lease in visit:
+            lease.event = event if lease is visit[-1] else Event.SUCCESS
+        last = visit[-1]
+        for lease in visit[:-1]:
+            lease.visit = None
+        if last.visit is not None:
+            bench = self.frontier.workbench
+            bench.begin(last.visit.host, last.visit.address, self.now, visit=True)
+            bench.end(last.visit.host, last.visit.address, self.now, visit=True)
+        self.working += visit
+        self.frontier.release(last, self.now, retry_after)
+        self.note_what_failed()
+
+    @precondition(lambda self: self.visits)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        """A visit comes back unused."""
+        visit = data.draw(st.sampled_from(self.visits))
+        self.visits.remove(visit)
+        for lease in visit[:-1]:
+            lease.visit = None
+        for lease in visit:
+            self.frontier.put_back(lease, self.now)
+        self.note_what_failed()
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data(), links=st.integers(0, 5))
+    def work(self, data: st.DataObject, links: int) -> None:
+        """A page has been worked on, and brought links."""
+        lease = data.draw(st.sampled_from(self.working))
+        host = data.draw(st.sampled_from(HOSTS))
+        brought = [f"http://{host}/{self.number + n}" for n in range(links)]
+        self.number += links
+        if OUTCOMES[lease.event].state is State.DONE:
+            if data.draw(st.booleans()):
+                lease.links = brought
+            else:
+                children = [entry(url, flags=int(Flag.USER)) for url in brought]
+                self.frontier.adopt(lease, children, self.now)
+        self.settle(lease)
+        if OUTCOMES[lease.event].state is State.DONE:
+            self.expect(brought)
+        self.note_what_failed()
+
+    def settle(self, lease: Lease) -> None:
+        """Commit a page."""
+        self.working.remove(lease)
+        self.frontier.settle(lease, self.now)
+        if self.state_of(lease.entry.url) is not State.PENDING:
+            self.over.add(lease.entry.url)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 100.0]))
+    def tick(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.frontier.tick(self.now)
+        self.note_what_failed()
+
+    @rule(host=st.sampled_from(HOSTS))
+    def give_up(self, host: str) -> None:
+        """A person, or the name server, says that a host is no more."""
+        if self.number % 5 == 0:
+            record = self.frontier.residents.touch(host)
+            record.dead = Event.HOST_DEAD.value
+            self.frontier.abandon(host, Event.HOST_DEAD, self.now)
+            self.note_what_failed()
+
+    @rule(kill=st.booleans())
+    def restart(self, kill: bool) -> None:
+        """The process ends, cleanly or not, after everything was written; what was out is not."""
+        self.lives += 1
+        folder = self.folder / str(self.lives)
+        if kill:
+            self.frontier.flush()
+        else:
+            self.frontier.close(self.now)
+        self.check()
+        copy_of(self.store._path, folder / "store")
+        self.store.close()
+        self.store = RocksStore(folder / "store", memory=1 << 20)
+        self.visits, self.working = [], []
+        self.frontier = self.open(unclean=kill)
+
+
+TestAtRandom = AtRandom.TestCase
+TestAtRandom.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)

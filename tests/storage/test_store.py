@@ -1,0 +1,46 @@
+"""The contract of `Store`, run by every implementation, and again after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contracts import StoreContract
+
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+MEMORY = 4 << 20
+
+
+class TestMemoryStore(StoreContract):
+    """In memory, where nothing is to be written."""
+
+    def open(self, path: Path) -> Store:
+        """Open a new one."""
+        return MemoryStore()
+
+
+class TestRocksStore(StoreContract):
+    """On disk, with everything still waiting to be written."""
+
+    def open(self, path: Path) -> Store:
+        """Open, or make, a database."""
+        return RocksStore(path, memory=MEMORY)
+
+
+class TestRocksStoreFlushed(TestRocksStore):
+    """On disk, with everything written."""
+
+    def again(self, store: Store, path: Path) -> Store:
+        """Write."""
+        store.flush()
+        return store
+
+
+class TestRocksStoreReopened(TestRocksStore):
+    """On disk, after a restart."""
+
+    def again(self, store: Store, path: Path) -> Store:
+        """Close and open."""
+        store.close()
+        return self.open(path / "store")

@@ -1,0 +1,57 @@
+"""What waits for the next batch, laid over what is on disk."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.storage.unwritten import Unwritten
+
+keys = st.binary(max_size=2)
+changes = st.lists(st.tuples(keys, st.none() | st.binary(max_size=2)), max_size=12)
+
+
+@given(st.dictionaries(keys, st.binary(max_size=2)), changes, keys)
+def test_reads_see_what_the_batch_will_do(
+    disk: dict[bytes, bytes], writes: list[tuple[bytes, bytes | None]], start: bytes
+) -> None:
+    """In the order of the keys, the last write of each, and no deleted ones."""
+    unwritten, after = Unwritten(), dict(disk)
+    for key, value in writes:
+        unwritten.set("family", key, value)
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    rows = iter(sorted(row for row in disk.items() if row[0] >= start))
+    expected = sorted(row for row in after.items() if row[0] >= start)
+    assert list(unwritten.over(rows, "family", start)) == expected
+    everything = unwritten.everywhere(iter(sorted(disk.items())), "family")
+    assert list(everything) == sorted(after.items())
+    for key, value in dict(writes).items():
+        assert unwritten.find("family", key) == (True, value)
+
+
+def test_groups_are_walked_over_apart() -> None:
+    """The rows of a host are not those of the others, but all of them are written."""
+    unwritten = Unwritten()
+    unwritten.set("queue", b"a1", b"1", b"a")
+    unwritten.set("queue", b"b1", b"2", b"b")
+    assert list(unwritten.over(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
+    assert list(unwritten.everywhere(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
+    assert sorted(unwritten) == [("queue", b"a1", b"1"), ("queue", b"b1", b"2")]
+    assert len(unwritten) == 2
+
+
+def test_nothing_waits_after_a_write() -> None:
+    """And it costs nothing to look."""
+    unwritten = Unwritten()
+    assert not unwritten
+    unwritten.set("family", b"key", None)
+    assert unwritten.find("family", b"key") == (True, None)
+    assert unwritten.find("family", b"other") == (False, None)
+    assert unwritten.find("other", b"key") == (False, None)
+    unwritten.clear()
+    assert not unwritten
+    assert list(unwritten) == []
+    assert unwritten.find("family", b"key") == (False, None)
