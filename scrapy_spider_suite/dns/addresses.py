@@ -1,0 +1,275 @@
+"""What kind of address is this, may the crawl connect to it, and with which others is it paced?
+
+Pure: no sockets, no look-ups. The tables are written out here rather than taken from
+:attr:`ipaddress.IPv4Address.is_private`, because that attribute leaves out multicast, carrier-grade
+NAT, site-local addresses and most IPv6 forms that carry an IPv4 address inside, and because its
+answers changed between Python releases. Sources: the IANA special-purpose address registries (RFC
+6890) and the RFC named at each row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_V4_KINDS = {
+    "0.0.0.0/8": "unspecified",  # RFC 1122: "this" network; Linux connects 0.0.0.0 to itself
+    "10.0.0.0/8": "private",  # RFC 1918
+    "100.64.0.0/10": "carrier-grade NAT",  # RFC 6598
+    "127.0.0.0/8": "loopback",  # RFC 1122
+    "169.254.0.0/16": "link-local",  # RFC 3927; clouds keep their secrets at 169.254.169.254
+    "172.16.0.0/12": "private",  # RFC 1918
+    "192.0.0.0/24": "reserved",  # RFC 6890: protocol assignments
+    "192.0.2.0/24": "documentation",  # RFC 5737
+    "192.88.99.0/24": "reserved",  # RFC 7526: the former 6to4 relays
+    "192.168.0.0/16": "private",  # RFC 1918
+    "198.18.0.0/15": "benchmarking",  # RFC 2544
+    "198.51.100.0/24": "documentation",  # RFC 5737
+    "203.0.113.0/24": "documentation",  # RFC 5737
+    "224.0.0.0/4": "multicast",  # RFC 5771
+    "240.0.0.0/4": "reserved",  # RFC 1112, and 255.255.255.255
+}
+
+_V6_KINDS = {
+    "::/128": "unspecified",  # RFC 4291
+    "::1/128": "loopback",  # RFC 4291
+    "::/96": "IPv4-compatible",  # RFC 4291, deprecated
+    "64:ff9b:1::/48": "local NAT64",  # RFC 8215: the operator chooses where the IPv4 address sits
+    "100::/64": "discard-only",  # RFC 6666
+    "2001:2::/48": "benchmarking",  # RFC 5180
+    "2001:db8::/32": "documentation",  # RFC 3849
+    "2001::/23": "reserved",  # RFC 2928: protocol assignments (Teredo is looked into before)
+    "3fff::/20": "documentation",  # RFC 9637
+    "fc00::/7": "private",  # RFC 4193
+    "fe80::/10": "link-local",  # RFC 4291
+    "fec0::/10": "site-local",  # RFC 3879
+    "ff00::/8": "multicast",  # RFC 4291
+}
+
+# IPv6 that leads to the IPv4 address inside: (network, bits to the right of that, all inverted?).
+_EMBEDDINGS = (
+    ("::ffff:0:0/96", 0, False),  # RFC 4291: IPv4-mapped
+    ("::ffff:0:0:0/96", 0, False),  # RFC 2765: IPv4-translated
+    ("64:ff9b::/96", 0, False),  # RFC 6052: NAT64, through which IPv6-only networks see all of IPv4
+    ("2002::/16", 80, False),  # RFC 3056: 6to4
+    ("2001::/32", 0, True),  # RFC 4380: Teredo, client
+    ("2001::/32", 64, False),  # RFC 4380: Teredo, server
+)
+
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_MAPPED = IPv6Network("::ffff:0:0/96")
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+_Row = tuple[int, int, str]  # network, mask, kind
+
+
+def _rows(kinds: dict[str, str]) -> tuple[_Row, ...]:
+    """Turn a table of networks into integers, so that a look-up is a few ANDs."""
+    networks = [(ip_network(text), kind) for text, kind in kinds.items()]
+    return tuple((int(net.network_address), int(net.netmask), kind) for net, kind in networks)
+
+
+_V4_ROWS = _rows(_V4_KINDS)
+_V6_ROWS = _rows(_V6_KINDS)
+_EMBEDDING_ROWS = tuple(
+    (int(net.network_address), int(net.netmask), shift, inverted)
+    for net, shift, inverted in ((IPv6Network(text), s, i) for text, s, i in _EMBEDDINGS)
+)
+
+
+def _kind_in(rows: tuple[_Row, ...], address: int) -> str | None:
+    """Return the kind of the first row that covers *address*."""
+    for network, mask, kind in rows:
+        if address & mask == network:
+            return kind
+    return None
+
+
+def embedded_addresses(address: IPv6Address) -> tuple[IPv4Address, ...]:
+    """Return the IPv4 addresses that traffic to *address* is carried to.
+
+    None for most, one for a mapped address, NAT64 and 6to4, both ends for Teredo.
+    """
+    number = int(address)
+    found = []
+    for network, mask, shift, inverted in _EMBEDDING_ROWS:
+        if number & mask == network:
+            inner = number >> shift & 0xFFFFFFFF
+            found.append(IPv4Address(inner ^ 0xFFFFFFFF if inverted else inner))
+    return tuple(found)
+
+
+def special_kind(address: Address) -> str | None:
+    """Return the kind of an address that is not of the public Internet, None for all others.
+
+    An IPv6 address that carries an IPv4 address is what that one is. IPv6 outside 2000::/3 is not
+    in use.
+    """
+    if isinstance(address, IPv4Address):
+        return _kind_in(_V4_ROWS, int(address))
+    if address.scope_id is not None:
+        return "zoned"  # RFC 4007: a zone names an interface of this machine
+    inner = embedded_addresses(address)
+    if inner:
+        return next(filter(None, map(special_kind, inner)), None)
+    kind = _kind_in(_V6_ROWS, int(address))
+    return kind or (None if address in _GLOBAL_UNICAST else "reserved")
+
+
+class AddressPolicy:
+    """Which addresses a page may lead the crawler to: the public ones, and those that the operator
+    allows.
+
+    Args:
+        allow: ``False`` for public addresses only, ``True`` for all, or a list of exceptions, each
+            an address (``"10.1.2.3"``, ``"[::1]"``), a network (``"127.0.0.0/8"``), a host
+            (``"intranet"``) or a domain and all under it (``".corp.example"``).
+
+    Raises:
+        ValueError: an entry of *allow* is none of these; the message names it.
+    """
+
+    def __init__(self, allow: bool | Iterable[str] = False) -> None:
+        self._all = allow is True
+        listed = () if isinstance(allow, bool) else (allow,) if isinstance(allow, str) else allow
+        entries = [_parse_entry(text) for text in listed]
+        self._networks = tuple(entry for entry in entries if not isinstance(entry, str))
+        names = [entry for entry in entries if isinstance(entry, str)]
+        self._hosts = {name for name in names if not name.startswith(".")}
+        self._domains = frozenset(name for name in names if name.startswith("."))
+
+    def __repr__(self) -> str:
+        if self._all:
+            return "<AddressPolicy: all>"
+        allowed = [*map(str, self._networks), *sorted(self._hosts | self._domains)]
+        return f"<AddressPolicy: public{' and ' if allowed else ''}{', '.join(allowed)}>"
+
+    def trust(self, host: str) -> bool:
+        """Let *host* be wherever it is: the operator named it, not a page. True if that is new."""
+        new = host not in self._hosts
+        self._hosts.add(host)
+        return new
+
+    def refuses(self, address: str, host: str) -> str | None:
+        """Return why *host* may not be fetched from *address*, or None if it may.
+
+        Args:
+            address: numeric, IPv6 without brackets.
+            host: as ada writes it; it counts for the exceptions only.
+        """
+        try:
+            parsed = ip_address(address)
+        except ValueError:
+            return f"{address!r} is not an address"
+        if self._all:
+            return None
+        kind = special_kind(parsed)
+        if kind is None or self._allows_host(host) or self._allows_address(parsed):
+            return None
+        return f"{address} is a {kind} address"
+
+    def _allows_host(self, host: str) -> bool:
+        if host in self._hosts:
+            return True
+        if not self._domains:
+            return False
+        labels = f".{host}"
+        starts = (i for i, char in enumerate(labels) if char == ".")
+        return any(labels[i:] in self._domains for i in starts)
+
+    def _allows_address(self, address: Address) -> bool:
+        """Say whether a listed network holds *address*, or every IPv4 address that it carries."""
+        if any(address in network for network in self._networks):
+            return True
+        inner = embedded_addresses(address) if isinstance(address, IPv6Address) else ()
+        return bool(inner) and all(
+            special_kind(each) is None or self._allows_address(each) for each in inner
+        )
+
+
+_HOST_ENTRY = re.compile(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+
+
+def _parse_entry(text: str) -> Network | str:
+    """Read one entry of an allow-list: a network, or a host or domain in lower case."""
+    entry = text.strip().lower()
+    bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
+    try:
+        return ip_network(bare, strict=False)
+    except ValueError:
+        pass
+    if _HOST_ENTRY.fullmatch(entry) and not _NUMERIC_END.search(entry):
+        return entry
+    raise ValueError(f"{text!r} is not an address, a network, a host or a .domain")
+
+
+# WHATWG URL, "ends in a number": such a host is an IPv4 address or it is nothing.
+_NUMERIC_END = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
+_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}")
+_LITERAL_ENDS = frozenset("0123456789]")
+
+
+def literal_address(host: str) -> str | None:
+    """Return the address that *host* itself is, or None if it is a name.
+
+    Args:
+        host: as ada writes it, so ``0x7f.1`` and ``2130706433`` are dotted already and IPv6 has
+            its brackets.
+    """
+    if host[-1:] not in _LITERAL_ENDS:
+        return None
+    try:
+        if host.startswith("[") and host.endswith("]"):
+            return str(IPv6Address(host[1:-1]))
+        return str(IPv4Address(host))
+    except ValueError:
+        return None
+
+
+def why_not_a_name(host: str) -> str | None:
+    """Return why no name server can know *host* (lower case, ASCII, no trailing dot), or None if
+    one might.
+
+    RFC 1035 §2.3.4 for the lengths; letters, digits, hyphens and, as found in the wild,
+    underscores.
+    """
+    if not host or len(host) > 253:
+        return "a host name has 1 to 253 characters"
+    if not host.isascii():
+        return "a host name is ASCII; other scripts are written as xn--..."
+    if max(map(len, host.split("."))) > 63:
+        return "a label of a host name has at most 63 characters"
+    if not _NAME.fullmatch(host):
+        return "a host name has letters, digits and hyphens only, and no empty label"
+    if _NUMERIC_END.search(host):
+        return "a host that ends in a number is an IPv4 address, and this is none"
+    return None
+
+
+def pacing_key(address: str, v6_prefix: int = 64) -> str:
+    """Return what *address* is paced by: two addresses with one key are taken to be one machine.
+
+    IPv4 by the address. IPv6 by its network of *v6_prefix* bits (one customer usually has a /64 and
+    may answer on all of it), written ``2001:db8:0:1::/64``. IPv4-mapped and NAT64 addresses by the
+    IPv4 address that they lead to: behind NAT64 the whole of IPv4 is in one /64.
+
+    Raises:
+        ValueError: *address* is not an address.
+    """
+    if ":" not in address:
+        return address
+    parsed = IPv6Address(address.partition("%")[0])
+    if parsed in _MAPPED or parsed in _NAT64:
+        return str(IPv4Address(int(parsed) & 0xFFFFFFFF))
+    return str(IPv6Network((parsed, v6_prefix), strict=False))

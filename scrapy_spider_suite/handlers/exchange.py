@@ -1,0 +1,257 @@
+"""One request and its answer on one connection: limits, signals, and how it ended.
+
+An exchange is told what the connection reports and ends exactly once: its ``outcome`` future gets
+None when there is a response to build (see ``flags`` and ``stop``), or the error to raise.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydispatch.dispatcher import getAllReceivers  # type: ignore[import-untyped]
+from scrapy import signals
+from scrapy.exceptions import (
+    DownloadCancelledError,
+    DownloadFailedError,
+    ResponseDataLossError,
+    StopDownload,
+)
+from scrapy.http import Headers
+from twisted.python.failure import Failure
+from twisted.web.iweb import UNKNOWN_LENGTH
+
+from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
+from scrapy_spider_suite.handlers.reader import End, ResponseReader
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """How much of a body is wanted.
+
+    Attributes:
+        maxsize: bytes above which the download is cancelled; 0 for any number.
+        warnsize: bytes above which a warning is logged; 0 for never.
+        truncate: bytes after which reading stops without an error; None for never.
+        fail_on_dataloss: whether a body that breaks off is an error, or a response with a flag.
+    """
+
+    maxsize: int
+    warnsize: int
+    truncate: int | None
+    fail_on_dataloss: bool
+
+
+class Listeners:
+    """Scrapy's signals about bytes, sent only where somebody listens.
+
+    To ask costs 1 µs, to send to nobody 3 µs, and building the arguments more than both.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    def any(self, signal: object) -> bool:
+        """Whether a receiver is connected to *signal*."""
+        sender = self._crawler.signals.sender
+        return next(iter(getAllReceivers(sender, signal)), None) is not None
+
+    def ask_to_stop(self, signal: object, request: Request, **named: Any) -> StopDownload | None:
+        """Send *signal*; return the first :exc:`StopDownload` that a receiver raised."""
+        results = self._crawler.signals.send_catch_log(
+            signal=signal, request=request, spider=self._crawler.spider, **named
+        )
+        for receiver, result in results:
+            if isinstance(result, Failure) and isinstance(result.value, StopDownload):
+                name = getattr(receiver, "__qualname__", repr(receiver))
+                logger.debug("Download stopped for %s from signal handler %s", request, name)
+                return result.value
+        return None
+
+
+class Exchange:
+    """What is going on for one request on one connection.
+
+    Attributes:
+        reader: the response, as far as it has come.
+        outcome: done when there is nothing more to wait for.
+        flags: what ``response.flags`` starts with.
+        stop: the exception by which a signal handler stopped the download.
+    """
+
+    __slots__ = (
+        "_head_seen", "_limits", "_listeners", "_request", "_started", "_warned", "flags",
+        "outcome", "reader", "stop",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        limits: Limits,
+        listeners: Listeners,
+        outcome: asyncio.Future[None],
+        started: float,
+    ) -> None:
+        self._request = request
+        self._limits = limits
+        self._listeners = listeners
+        self._started = started  # time.monotonic() when the download began
+        self._head_seen = self._warned = False
+        self.reader = ResponseReader(request.method)
+        self.outcome = outcome
+        self.flags: list[str] = []
+        self.stop: StopDownload | None = None
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the exchange failed before the server sent anything."""
+        return not self.reader.touched
+
+    @property
+    def leaves_connection_usable(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self.reader.keeps_alive and self.stop is None
+
+    def headers(self) -> Headers:
+        """Return the response's headers; names were normalised by the reader already."""
+        headers = Headers()
+        dict.update(headers, self.reader.fields)
+        return headers
+
+    # Conversation
+
+    def received(self, data: bytes) -> None:
+        """Read *data*; end the exchange if that is the end of the response."""
+        reader = self.reader
+        if self.outcome.done():
+            reader.excess = True
+            return
+        known = reader.size
+        try:
+            reader.feed(data)
+        except MalformedResponseError as error:
+            self._on_malformed(error)
+            return
+        if not self._head_seen:
+            if not reader.head_done:
+                return
+            self._on_head()
+        if reader.size > known and not self.outcome.done():
+            self._on_body(known)
+        if reader.done:
+            self._finish()
+
+    def disconnected(self, error: Exception | None) -> None:
+        """Decide what a response that the connection's end broke off is worth."""
+        if self.outcome.done():
+            return
+        end = self.reader.end()
+        why = f": {error}" if error else ""
+        if end is End.CLOSED:
+            self._finish("partial")
+        elif self._head_seen:
+            self._lose_data(f"connection closed before the end of the body{why}")
+        elif end is End.NOTHING:
+            self._fail(DownloadFailedError(f"connection closed without an answer{why}"))
+        else:
+            self._fail(DownloadFailedError(f"connection closed within the head{why}"))
+
+    # What happens
+
+    def _on_head(self) -> None:
+        """Note the latency, compare the length with the limits, let signal handlers decide."""
+        self._head_seen = True
+        request, limits, length = self._request, self._limits, self.reader.length
+        request.meta["download_latency"] = monotonic() - self._started
+        if self._listeners.any(signals.headers_received):
+            expected = UNKNOWN_LENGTH if length is None else length
+            self._stop_if_asked(
+                signals.headers_received, headers=self.headers(), body_length=expected
+            )
+            if self.outcome.done():
+                self.reader.cut_body(0)  # what came along with the head was not asked for
+                return
+        if length is None:
+            return
+        wanted = length if limits.truncate is None else min(length, limits.truncate)
+        if limits.maxsize and wanted > limits.maxsize:
+            self._cancel(wanted, "Expected to receive")
+        elif limits.warnsize and wanted > limits.warnsize:
+            self._warn(wanted, "Expected to receive")
+
+    def _on_body(self, known: int) -> None:
+        """Let signal handlers see the body from byte *known* on; compare with the limits."""
+        reader, limits = self.reader, self._limits
+        if self._listeners.any(signals.bytes_received):
+            self._stop_if_asked(signals.bytes_received, data=reader.body(known))
+            if self.outcome.done():
+                return
+        if limits.truncate is not None and self._is_enough(limits.truncate):
+            reader.cut_body(limits.truncate)
+            self._finish("truncated")
+        elif limits.maxsize and reader.size > limits.maxsize:
+            self._cancel(reader.size, "Received")
+        elif limits.warnsize and reader.size > limits.warnsize:
+            self._warn(reader.size, "Received")
+
+    def _is_enough(self, truncate: int) -> bool:
+        """Whether more than *truncate* bytes have come, or so many of a longer body."""
+        reader = self.reader
+        longer = reader.length is not None and reader.length > truncate
+        return reader.size > truncate or (longer and reader.size >= truncate)
+
+    def _on_malformed(self, error: MalformedResponseError) -> None:
+        """Tell a broken body, whose beginning may be wanted, from what is no response at all."""
+        if self.reader.head_done and not isinstance(error, ResponseBoundsError):
+            if not self._head_seen:
+                self._on_head()
+            self._lose_data(str(error))
+        else:
+            self._fail(error)
+
+    def _stop_if_asked(self, signal: object, **named: Any) -> None:
+        self.stop = self._listeners.ask_to_stop(signal, self._request, **named)
+        if self.stop is not None:
+            self._finish("download_stopped")
+
+    def _lose_data(self, why: str) -> None:
+        if self._limits.fail_on_dataloss:
+            self._fail(ResponseDataLossError(why))
+        else:
+            self._finish("dataloss")
+
+    def _cancel(self, size: int, prefix: str) -> None:
+        message = (
+            f"{prefix} {size} bytes which is larger than download max size"
+            f" ({self._limits.maxsize}) in request {self._request}."
+        )
+        logger.warning(message)
+        self._fail(DownloadCancelledError(message))
+
+    def _warn(self, size: int, prefix: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s %d bytes which is larger than download warn size (%d) in request %s.",
+                prefix, size, self._limits.warnsize, self._request,
+            )  # fmt: skip
+
+    def _finish(self, flag: str | None = None) -> None:
+        if not self.outcome.done():
+            self.reader.release()
+            if flag:
+                self.flags.append(flag)
+            self.outcome.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.outcome.done():
+            self.reader.release()
+            self.outcome.set_exception(error)

@@ -1,0 +1,251 @@
+"""The suite's HTTP/1.1 download handler: asyncio, llhttp, and nothing in between.
+
+Switched on by the add-on, or alone::
+
+    DOWNLOAD_HANDLERS = {
+        "http": "scrapy_spider_suite.handlers.http1.Http1Handler",
+        "https": "scrapy_spider_suite.handlers.http1.Http1Handler",
+    }
+
+It does what Scrapy's own HTTP/1.1 handler does: same settings, meta keys, signals, response flags
+and exceptions. Three things differ: ``response.headers`` also has the fields about the connection
+(``Connection``, ``Transfer-Encoding``), as Scrapy's aiohttp and httpx handlers leave them; names
+are resolved by the suite's resolver, so private addresses are refused unless allowed; certificates
+that do not fit the host are not logged. Requests with a proxy are handed to Scrapy's handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy.exceptions import (
+    DownloadFailedError,
+    DownloadTimeoutError,
+    NotConfigured,
+    NotSupported,
+    ResponseDataLossError,
+)
+from scrapy.responsetypes import responsetypes
+
+from scrapy_spider_suite.handlers.addressing import addresses_of
+from scrapy_spider_suite.handlers.connecting import CONNECT_FAILURES, connect
+from scrapy_spider_suite.handlers.exchange import Exchange, Limits, Listeners
+from scrapy_spider_suite.handlers.keeping import crawler_pool, seconds_to_keep
+from scrapy_spider_suite.handlers.pool import Connection, Key
+from scrapy_spider_suite.handlers.tls import log_connection, make_ssl_context, peer_certificate
+from scrapy_spider_suite.handlers.wire import Origin, request_bytes, split_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+logger = logging.getLogger(__name__)
+
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+"""Methods sent again when a reused connection turns out to be dead; the list is Twisted's."""
+
+
+class Http1Handler:
+    """Scrapy download handler for ``http`` and ``https``.
+
+    Request meta keys of its own: ``suite_address`` (numeric address to connect to),
+    ``suite_keep_alive`` (seconds until the next fetch from this host is expected; the connection is
+    closed after the answer if the server would not keep it that long), ``suite_truncate`` (bytes of
+    body after which reading stops; the response is flagged ``truncated``).
+    """
+
+    lazy = False
+
+    def __init__(self, crawler: Crawler) -> None:
+        settings = crawler.settings
+        self._crawler = crawler
+        self._pool = crawler_pool(crawler)
+        self._listeners = Listeners(crawler)
+        self._timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
+        self._maxsize = settings.getint("DOWNLOAD_MAXSIZE")
+        self._warnsize = settings.getint("DOWNLOAD_WARNSIZE")
+        self._fail_on_dataloss = settings.getbool("DOWNLOAD_FAIL_ON_DATALOSS")
+        self._dataloss_warned = False
+        self._bind = _bind_address(settings.get("DOWNLOAD_BIND_ADDRESS"))
+        self._tls = make_ssl_context(settings)
+        self._tls_verbose = settings.getbool("DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING")
+        self._proxied: Any = None  # Scrapy's own handler, made for the first request with a proxy
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Http1Handler:
+        """Make a handler for *crawler*; raises SettingsError for a bad ``SUITE_`` setting."""
+        return cls(crawler)
+
+    async def download_request(self, request: Request) -> Response:
+        """Fetch *request*.
+
+        Raises:
+            CannotResolveHostError, DownloadConnectionRefusedError, DownloadTimeoutError,
+            DownloadFailedError, DownloadCancelledError, ResponseDataLossError,
+            UnsupportedURLSchemeError, StopDownload: as Scrapy's handler does.
+            PrivateAddressError: the host is at an address that is not allowed.
+            OutOfFilesError: this process cannot open another connection.
+            UnsendableRequestError: the request cannot be written as HTTP/1.1.
+        """
+        meta = request.meta
+        if meta.get("proxy"):
+            return await self._through_proxy(request)
+        origin, target = split_url(request.url)
+        message = request_bytes(
+            request.method, target, origin.header, request.headers, request.body
+        )
+        seconds = meta.get("download_timeout") or self._timeout
+        try:
+            async with asyncio.timeout(seconds) as timeout:
+                connection, exchange = await self._fetch(request, origin, message, timeout)
+        except TimeoutError:
+            raise DownloadTimeoutError(
+                f"Getting {request.url} took longer than {seconds} seconds."
+            ) from None
+        except ResponseDataLossError:
+            self._warn_of_dataloss(request.url)
+            raise
+        return self._response(request, connection, exchange)
+
+    async def close(self) -> None:
+        """Close the idle connections of the crawl, and what was made for proxies."""
+        if self._crawler.stats is not None:
+            for name, value in dataclasses.asdict(self._pool.statistics()).items():
+                self._crawler.stats.set_value(f"suite/connections/{name}", value)
+        self._pool.close()
+        await asyncio.sleep(0)  # sockets are closed by callbacks of the loop's next round
+        if self._proxied is not None:
+            await self._proxied.close()
+
+    # One fetch
+
+    async def _fetch(
+        self, request: Request, origin: Origin, message: bytes, timeout: asyncio.Timeout
+    ) -> tuple[Connection, Exchange]:
+        """Send *message* to where it belongs; return the finished exchange."""
+        started = monotonic()
+        bind = request.meta.get("bindaddress")
+        bind = self._bind if bind is None else _bind_address(bind)
+        addresses = await addresses_of(self._crawler, request, origin)
+        keys = [Key(each, origin.scheme, origin.host, origin.port, bind) for each in addresses]
+        connection = next(filter(None, map(self._pool.take, keys)), None)
+        if connection is not None:
+            exchange = self._exchange(request, started)
+            try:
+                return await self._converse(request, connection, exchange, message)
+            except DownloadFailedError:
+                # Without a byte of an answer: the server closed it just as it was taken.
+                if not (exchange.unanswered and _may_be_sent_again(request)):
+                    raise
+                self._pool.retried += 1
+        connection = await self._open(keys, timeout)
+        exchange = self._exchange(request, started)
+        return await self._converse(request, connection, exchange, message)
+
+    async def _converse(
+        self, request: Request, connection: Connection, exchange: Exchange, message: bytes
+    ) -> tuple[Connection, Exchange]:
+        """Send *message* on *connection* and wait; keep or close the connection afterwards."""
+        keep = 0.0
+        connection.send(message, exchange)
+        try:
+            await exchange.outcome
+            keep = seconds_to_keep(request, exchange)
+        finally:
+            connection.hang_up()
+            if keep > 0:
+                self._pool.put(connection, keep)
+            else:
+                connection.close()
+        return connection, exchange
+
+    async def _open(self, keys: Sequence[Key], timeout: asyncio.Timeout) -> Connection:
+        """Connect to the first of *keys* that can be connected to."""
+        for key in keys[:-1]:
+            try:
+                return await self._open_one(key, timeout)
+            except CONNECT_FAILURES as error:
+                logger.debug("Trying the next address of %s: %s", key.host, error)
+        return await self._open_one(keys[-1], timeout)
+
+    async def _open_one(self, key: Key, timeout: asyncio.Timeout) -> Connection:
+        tls = self._tls if key.scheme == "https" else None
+        connection = await connect(self._pool, key, tls, timeout)
+        ssl_object = connection.ssl_object
+        if ssl_object is not None:
+            connection.certificate = peer_certificate(ssl_object)
+            if self._tls_verbose:
+                log_connection(ssl_object)
+        return connection
+
+    def _exchange(self, request: Request, started: float) -> Exchange:
+        meta = request.meta
+        limits = Limits(
+            meta.get("download_maxsize", self._maxsize),
+            meta.get("download_warnsize", self._warnsize),
+            meta.get("suite_truncate"),
+            meta.get("download_fail_on_dataloss", self._fail_on_dataloss),
+        )
+        outcome = asyncio.get_running_loop().create_future()
+        return Exchange(request, limits, self._listeners, outcome, started)
+
+    def _response(
+        self, request: Request, connection: Connection, exchange: Exchange
+    ) -> Response:
+        """Build the response; raises the StopDownload that wants the errback to have it."""
+        reader = exchange.reader
+        headers = exchange.headers()
+        body = reader.body()
+        url = request.url.partition("#")[0]
+        cls = responsetypes.from_args(headers=headers, url=url, body=body)
+        response = cls(
+            url=url,
+            status=reader.status,
+            body=body,
+            flags=exchange.flags,
+            certificate=connection.certificate,
+            ip_address=connection.peer,
+            protocol=reader.version,
+        )
+        response.headers = headers  # as an argument it would be copied and normalised again: 10 µs
+        if exchange.stop is not None and exchange.stop.fail:
+            exchange.stop.response = response
+            raise exchange.stop
+        return response
+
+    async def _through_proxy(self, request: Request) -> Response:
+        """Hand a request with a proxy to Scrapy's handler, so that proxies work as ever."""
+        if self._proxied is None:
+            from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
+
+            try:
+                self._proxied = HTTP11DownloadHandler.from_crawler(self._crawler)
+            except NotConfigured as error:
+                raise NotSupported(f"proxies need Scrapy's handler: {error}") from error
+        return await self._proxied.download_request(request)  # type: ignore[no-any-return]
+
+    def _warn_of_dataloss(self, url: str) -> None:
+        if not self._dataloss_warned:
+            self._dataloss_warned = True
+            logger.warning(
+                "Got data loss in %s. If you want to process broken responses set the setting "
+                "DOWNLOAD_FAIL_ON_DATALOSS = False -- This message won't be shown in further "
+                "requests",
+                url,
+            )
+
+
+def _bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:
+    """Return what Scrapy allows as a bind address, a host or a pair, as a pair."""
+    return (value, 0) if isinstance(value, str) else value
+
+
+def _may_be_sent_again(request: Request) -> bool:
+    return request.method in _IDEMPOTENT and not request.body

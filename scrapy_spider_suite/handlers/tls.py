@@ -1,0 +1,103 @@
+"""TLS as Scrapy's settings ask for it, with the standard library's ``ssl``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+_VERSIONS: Final = {
+    "TLSv1.0": ssl.TLSVersion.TLSv1,
+    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+_ANY_METHOD: Final = "TLS"
+_LEGACY_SERVER_CONNECT: Final = 0x4
+"""OpenSSL's SSL_OP_LEGACY_SERVER_CONNECT, which ``ssl`` names from Python 3.12 on: servers without
+secure renegotiation (RFC 5746) are talked to, as Scrapy does."""
+
+
+def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
+    """Return a client context that follows Scrapy's settings for TLS.
+
+    ``DOWNLOAD_VERIFY_CERTIFICATES`` (off by default: a crawler reads pages, it does not log in to
+    banks), ``DOWNLOADER_CLIENT_TLS_CIPHERS``, ``DOWNLOAD_TLS_MIN_VERSION`` and
+    ``DOWNLOAD_TLS_MAX_VERSION`` (Scrapy 2.17 and later), ``DOWNLOADER_CLIENT_TLS_METHOD``.
+
+    Raises:
+        ValueError: a version or method has an unknown name.
+        ssl.SSLError: no cipher fits.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
+        context.load_default_certs()
+    else:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.options |= _LEGACY_SERVER_CONNECT
+    least, most = _versions(settings)
+    if least is not None:
+        context.minimum_version = least
+    if most is not None:
+        context.maximum_version = most
+    if ciphers := settings["DOWNLOADER_CLIENT_TLS_CIPHERS"]:
+        context.set_ciphers(ciphers)
+    if (keys := os.environ.get("SSLKEYLOGFILE")) and not sys.flags.ignore_environment:
+        context.keylog_filename = keys
+    return context
+
+
+def _versions(settings: BaseSettings) -> tuple[ssl.TLSVersion | None, ssl.TLSVersion | None]:
+    """Return the lowest and the highest version of TLS, None where OpenSSL decides."""
+    least = _version(settings, "DOWNLOAD_TLS_MIN_VERSION")
+    most = _version(settings, "DOWNLOAD_TLS_MAX_VERSION")
+    if settings["DOWNLOADER_CLIENT_TLS_METHOD"] not in (None, _ANY_METHOD) and not (least or most):
+        least = most = _version(settings, "DOWNLOADER_CLIENT_TLS_METHOD")
+    return least, most
+
+
+def _version(settings: BaseSettings, name: str) -> ssl.TLSVersion | None:
+    value = settings[name]
+    if value is None:
+        return None
+    try:
+        return _VERSIONS[value]
+    except KeyError:
+        known = ", ".join(_VERSIONS)
+        raise ValueError(f"Unknown {name} value: {value!r} (known: {known})") from None
+
+
+def peer_certificate(ssl_object: ssl.SSLObject) -> Any:
+    """Return the server's certificate as Scrapy's handler gives it, a Twisted ``Certificate``.
+
+    None where the server sent none, or one that cannot be read.
+    """
+    der = ssl_object.getpeercert(binary_form=True)
+    if der is None:
+        return None
+    from OpenSSL import crypto
+    from twisted.internet.ssl import Certificate
+
+    try:
+        return Certificate.load(der, crypto.FILETYPE_ASN1)
+    except (crypto.Error, ValueError):
+        return None
+
+
+def log_connection(ssl_object: ssl.SSLObject) -> None:
+    """Log what was agreed on, for ``DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING``."""
+    cipher = ssl_object.cipher()
+    logger.debug(
+        "SSL connection to %s using protocol %s, cipher %s",
+        ssl_object.server_hostname,
+        ssl_object.version(),
+        cipher[0] if cipher else None,
+    )

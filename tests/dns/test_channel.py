@@ -1,0 +1,132 @@
+"""Tests of c-ares on the event loop; what the resolver makes of it is tested with the resolver."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from pycares import errno
+
+from scrapy_spider_suite.dns.channel import MAX_ADDRESSES, Channel, parse_server
+
+if TYPE_CHECKING:
+    from tests.dns.conftest import NameServer, Run
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("1.1.1.1", "1.1.1.1:53"),
+        (" 127.0.0.1:5353 ", "127.0.0.1:5353"),
+        ("[::1]:5353", "[::1]:5353"),
+        ("[::1]", "[::1]:53"),
+        ("::1", "[::1]:53"),
+    ],
+)
+def test_parse_server(text: str, server: str) -> None:
+    """A name server is an address with or without a port."""
+    assert parse_server(text) == server
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":53", "dns.example:53", "1.1.1.1:", "1.1.1.1:0", "1.1.1.1:65536", "[::1:53"]
+)
+def test_parse_bad_server(text: str) -> None:
+    """What is not an address with a port is named in the error."""
+    with pytest.raises(ValueError, match="is not ADDRESS:PORT of a name server"):
+        parse_server(text)
+
+
+def test_many_addresses_are_cut(nameserver: NameServer, run: Run) -> None:
+    """Of an answer with hundreds of addresses, which comes over TCP, the first few are kept."""
+    nameserver.add("big.example", *(f"1.2.{i // 250}.{i % 250 + 1}" for i in range(400)))
+
+    async def main() -> None:
+        channel = Channel([nameserver.address], 5.0)
+        answer = await channel.ask("big.example", socket.AF_INET)
+        assert len(answer.addresses) == MAX_ADDRESSES
+        assert nameserver.over_tcp == 1
+        assert channel.idle
+        channel.close()
+
+    run(main())
+
+
+def test_sockets_are_let_go(nameserver: NameServer, run: Run) -> None:
+    """An idle channel watches no socket, a closed one neither, even if questions were open."""
+    nameserver.add("a.example", "1.1.1.1")
+    nameserver.silence("silent.example")
+
+    async def main() -> None:
+        channel = Channel([nameserver.address], 5.0)
+        await channel.ask("a.example", socket.AF_INET)
+        assert not channel._watched
+        question = channel.ask("silent.example", socket.AF_INET)
+        assert repr(channel) == "<Channel: 1 open>"
+        assert channel._watched
+        channel.close()
+        channel.close()
+        assert (await question).code == errno.ARES_ECANCELLED
+        assert not channel._watched
+        assert repr(channel) == "<Channel: closed>"
+
+    run(main())
+
+
+def test_the_least_ttl_counts(nameserver: NameServer, run: Run) -> None:
+    """An answer at the end of a chain is good for as long as the chain is."""
+    nameserver.add("www.example", "1.1.1.1", ttl=77, cnames=("cdn.example",))
+
+    async def main() -> None:
+        channel = Channel([nameserver.address], 5.0)
+        answer = await channel.ask("www.example", socket.AF_INET)
+        assert answer == (("1.1.1.1",), 77, None)
+        channel.close()
+
+    run(main())
+
+
+def test_a_slow_name_behind_a_fast_server(nameserver: NameServer) -> None:
+    """A server that is quick as a rule, and drops or is late for one name, is asked on for it."""
+    nameserver.add("slow.example", "1.1.1.1")
+    for i in range(5):
+        nameserver.add(f"quick{i}.example", "1.1.1.1")
+    lost = []
+
+    def lose_three(wire: bytes) -> bytes:
+        lost.append(wire)
+        return wire if len(lost) > 3 else b""
+
+    nameserver.garble("slow.example", lose_three)
+
+    async def main() -> None:
+        channel = Channel([nameserver.address], 10.0)
+        for i in range(5):
+            await channel.ask(f"quick{i}.example", socket.AF_INET)
+        answer = await asyncio.wait_for(channel.ask("slow.example", socket.AF_INET), 5.0)
+        assert answer.addresses == ("1.1.1.1",)
+        channel.close()
+
+    asyncio.run(main())
+
+
+def test_a_lost_question_is_asked_again(nameserver: NameServer, run: Run) -> None:
+    """A second try comes in time when the first answer never arrived."""
+    nameserver.add("lost.example", "1.1.1.1")
+    lost = []
+
+    def lose_first(wire: bytes) -> bytes:
+        lost.append(wire)
+        return wire if len(lost) > 1 else b""
+
+    nameserver.garble("lost.example", lose_first)
+
+    async def main() -> None:
+        channel = Channel([nameserver.address], 2.0)
+        answer = await channel.ask("lost.example", socket.AF_INET)
+        assert answer.addresses == ("1.1.1.1",)
+        channel.close()
+
+    run(main())

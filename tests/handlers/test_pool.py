@@ -1,0 +1,189 @@
+"""Idle connections, with a transport and a clock that are not real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.handlers.pool import FILES_FREED, SWEEP_SECONDS, Connection, Key, Pool
+
+
+class Transport(asyncio.Transport):
+    """A transport that only knows whether it is open."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 80)})
+        self.closed = False
+        self.written = b""
+
+    def is_closing(self) -> bool:
+        """Whether somebody closed it."""
+        return self.closed
+
+    def abort(self) -> None:
+        """Close it."""
+        self.closed = True
+
+    def write(self, data: Any) -> None:
+        """Take bytes."""
+        self.written += bytes(data)
+
+
+class Clock:
+    """The part of an event loop that a pool uses, in virtual time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        """Return the virtual time in seconds."""
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Note a callback."""
+        self.timers.append((self.now + delay, callback))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, running what comes due."""
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= end]:
+            timer = min(due, key=lambda each: each[0])
+            self.timers.remove(timer)
+            self.now = timer[0]
+            timer[1]()
+        self.now = end
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock at zero."""
+    return Clock()
+
+
+def pool_of(limit: int, clock: Clock) -> Pool:
+    """Return a pool that lives by *clock*."""
+    pool = Pool(limit, 100)
+    pool._loop = clock  # type: ignore[assignment]
+    return pool
+
+
+def key_of(host: str, address: str = "127.0.0.1") -> Key:
+    """Return a key that differs by *host* and *address* only."""
+    return Key(address, "http", host, 80, None)
+
+
+def connected(pool: Pool, host: str) -> tuple[Connection, Transport]:
+    """Return a new connection and its transport."""
+    connection, transport = Connection(pool, key_of(host)), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_the_last_one_in_is_the_first_one_out(clock: Clock) -> None:
+    """The one used last is the least likely to have been closed."""
+    pool = pool_of(10, clock)
+    first, second = connected(pool, "a")[0], connected(pool, "a")[0]
+    pool.put(first, 5)
+    pool.put(second, 5)
+    assert pool.take(key_of("b")) is None
+    assert pool.take(key_of("a", "127.0.0.2")) is None
+    assert pool.take(key_of("a")) is second
+    assert pool.take(key_of("a")) is first
+    assert pool.take(key_of("a")) is None
+
+
+def test_closed_connections_are_not_handed_out(clock: Clock) -> None:
+    """Neither those that the server closed nor those that are being closed."""
+    pool = pool_of(10, clock)
+    lost, closing = connected(pool, "a")[0], connected(pool, "a")
+    pool.put(lost, 5)
+    lost.connection_lost(None)
+    assert pool.statistics().idle == 0
+    pool.put(closing[0], 5)
+    closing[1].closed = True
+    assert pool.take(key_of("a")) is None
+    pool.put(lost, 5)
+    assert pool.statistics().idle == 0
+
+
+def test_the_least_recently_used_makes_room(clock: Clock) -> None:
+    """The bound on idle connections holds over all hosts."""
+    pool = pool_of(2, clock)
+    made = [connected(pool, host) for host in "abc"]
+    for connection, _ in made:
+        pool.put(connection, 5)
+    assert [transport.closed for _, transport in made] == [True, False, False]
+    assert pool.statistics().evicted == 1
+
+
+def test_idle_connections_expire(clock: Clock) -> None:
+    """Each at its own time, within a sweep."""
+    pool = pool_of(10, clock)
+    short, long = connected(pool, "a"), connected(pool, "b")
+    pool.put(short[0], 3)
+    pool.put(long[0], 30)
+    clock.advance(2.9)
+    assert not short[1].closed
+    clock.advance(SWEEP_SECONDS + 0.2)
+    assert (short[1].closed, long[1].closed) == (True, False)
+    clock.advance(30)
+    assert long[1].closed
+    assert pool.statistics().expired == 2
+    assert clock.timers == [], "an empty pool needs no sweeper"
+
+
+def test_files_are_freed(clock: Clock) -> None:
+    """Some idle connections, the oldest, are closed when the process is out of files."""
+    pool = pool_of(100, clock)
+    made = [connected(pool, "a") for _ in range(FILES_FREED + 3)]
+    for connection, _ in made:
+        pool.put(connection, 5)
+    assert pool.free_files() == FILES_FREED
+    assert [t.closed for _, t in made] == [True] * FILES_FREED + [False] * 3
+    assert pool.free_files() == 3
+    assert pool.free_files() == 0
+
+
+def test_unasked_bytes_close_an_idle_connection(clock: Clock) -> None:
+    """Whatever they are, the next response would begin with them."""
+    pool = pool_of(10, clock)
+    connection, transport = connected(pool, "a")
+    pool.put(connection, 5)
+    connection.data_received(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
+    assert transport.closed
+    assert pool.take(key_of("a")) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("pxt"), st.sampled_from("abc")), max_size=60))
+def test_the_pool_holds_what_it_says(steps: list[tuple[str, str]]) -> None:
+    """Whatever happens, the bound holds and only open, idle connections are handed out."""
+    clock = Clock()
+    pool = pool_of(3, clock)
+    out: list[tuple[Connection, Transport]] = []
+    transports: dict[Connection, Transport] = {}
+    for action, host in steps:
+        if action == "p":
+            connection = pool.take(key_of(host))
+            if connection is None:
+                connection, transports[connection] = connected(pool, host)
+            assert not transports[connection].closed
+            assert connection.key.host == host
+            assert connection not in [each for each, _ in out]
+            out.append((connection, transports[connection]))
+        elif out:
+            connection, _ = out.pop(0)
+            if action == "x":
+                connection.close()
+                connection.connection_lost(None)
+            else:
+                pool.put(connection, 2)
+        still_open = [c for c, t in transports.items() if not t.closed]
+        assert pool.statistics().idle == len(still_open) - len(out) <= 3
+    pool.close()
+    assert pool.statistics().idle == 0
