@@ -1,0 +1,151 @@
+"""Loopback addresses: which there are, and one listening socket on each.
+
+One socket bound to 0.0.0.0 would do for any number of addresses, but it would also let the
+network in. So each address of 127.0.0.0/8 gets its own socket, all on one port. Where loopback is
+127.0.0.1 only (macOS), each "address" is a port instead; hosts then differ in their ports, and a
+crawler sees a single IP address.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from scrapy_spider_suite.errors import SettingsError
+
+MOST_ADDRESSES = 254 * 256 * 240
+ONLY = "127.0.0.1"
+BACKLOG = 1024
+"""Connections that may wait to be accepted on one address."""
+
+_FILES_FOR_OURSELVES = 64
+_TRIES = 20
+
+
+class Endpoint(NamedTuple):
+    """Where a host can be reached."""
+
+    address: str
+    port: int
+
+
+def address_text(number: int) -> str:
+    """Address number *number*: 127.8.0.1, 127.8.0.2, …; last parts 0 and 255 are left out."""
+    block, last = divmod(number, 254)
+    return f"127.{8 + block // 256}.{block % 256}.{last + 1}"
+
+
+def has_many_addresses() -> bool:
+    """Whether addresses other than 127.0.0.1 can be bound without setting them up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address_text(0), 0))
+        except OSError:
+            return False
+    return True
+
+
+def files_allowed(wanted: int) -> int:
+    """Raise the limit of open files towards *wanted*, and say what it is now."""
+    try:
+        import resource
+    except ImportError:  # not a Unix: the C library's limit does not bind sockets
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        except (OSError, ValueError):  # macOS refuses more than its kernel's own limit
+            return soft
+        soft = max(soft, most)
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+def affordable(files: int, addresses: int, extra: int) -> int:
+    """How many of *addresses* to listen on with *files* open files, *extra* addresses aside.
+
+    Half of the files stay free for connections.
+
+    Raises:
+        SettingsError: there are too few files for a single address.
+    """
+    most = (files - _FILES_FOR_OURSELVES) // 2 - extra
+    if most < 1:
+        raise SettingsError(
+            f"open files are limited to {files}, too few to listen on {extra + 1} addresses; "
+            "raise the limit with ulimit -n"
+        )
+    return min(most, addresses)
+
+
+class Listeners:
+    """Bound sockets: ``sockets[k]`` is at ``endpoints[k]``, the first *listening* of them listen.
+
+    The rest are bound without listening, so that a connection to them is refused.
+    """
+
+    def __init__(self, count: int, port: int, *, listening: int, one_address: bool) -> None:
+        """Bind *count* endpoints, all on *port* (0 = one that is free on all of them).
+
+        Raises:
+            SettingsError: the port is taken, or an address cannot be bound.
+        """
+        bind = self._bind_ports if one_address else self._bind_addresses
+        self.sockets: list[socket.socket] = []
+        for attempt in range(_TRIES):
+            try:
+                bind(count, port, listening)
+                break
+            except OSError as error:
+                self.close()
+                again = error.errno == errno.EADDRINUSE and port == 0
+                if not again or attempt == _TRIES - 1:
+                    raise SettingsError(_explain(error, port, count, one_address)) from None
+        self.endpoints = [Endpoint(*each.getsockname()[:2]) for each in self.sockets]
+
+    @property
+    def ports(self) -> Sequence[int]:
+        """The one port of all endpoints, or the port of each in turn."""
+        ports = [each.port for each in self.endpoints]
+        return ports[:1] if len(set(ports)) == 1 else ports
+
+    def close(self) -> None:
+        """Close every socket."""
+        for each in self.sockets:
+            each.close()
+        self.sockets.clear()
+
+    def _bind_addresses(self, count: int, port: int, listening: int) -> None:
+        for number in range(count):
+            self.sockets.append(_bound(address_text(number), port, number < listening))
+            port = self.sockets[0].getsockname()[1]
+
+    def _bind_ports(self, count: int, port: int, listening: int) -> None:
+        following: Callable[[int], int] = (lambda k: port + k) if port else (lambda k: 0)
+        for number in range(count):
+            self.sockets.append(_bound(ONLY, following(number), number < listening))
+
+
+def _bound(address: str, port: int, listening: bool) -> socket.socket:
+    each = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        each.setblocking(False)
+        if listening:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind((address, port))
+        if listening:
+            each.listen(BACKLOG)
+    except OSError:
+        each.close()
+        raise
+    return each
+
+
+def _explain(error: OSError, port: int, count: int, one_address: bool) -> str:
+    where = f"ports from {port} on" if one_address else f"port {port} of loopback addresses"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where}: one of {count} is taken; choose another port, or 0 for any"
+    return f"{where}: cannot listen on all {count} ({error.strerror})"

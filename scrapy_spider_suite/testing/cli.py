@@ -1,0 +1,254 @@
+"""The command line of the in-vitro web: ``scrapy fakeweb``, ``python -m …testing``.
+
+Options come from the declarations in ``config.py``. They are all read as text and checked there,
+so that every bad value gives one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import stat
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.testing.config import FakeWebConfig, parse_override, parse_site
+from scrapy_spider_suite.testing.knobs import check, parse
+from scrapy_spider_suite.testing.loops import new_loop
+from scrapy_spider_suite.testing.ready import Ready
+from scrapy_spider_suite.testing.server import FakeWeb
+
+ABOUT = (
+    "Serve a web of many hosts on this machine only: a synthetic one, folders of files, or "
+    "hostile answers, with a name server and a log of every request."
+)
+EXAMPLES = """\
+examples:
+  scrapy fakeweb                                  100 hosts of 100 pages on 10 addresses
+  scrapy fakeweb --hosts 1000 --addresses 300 --latency 0.2 --jitter 0.1
+  scrapy fakeweb --robots-crawl-delay 0.1 --crawl-delay 5 --retry-after 0.05
+  scrapy fakeweb --host 5:pages=100000,latency=2  one large and slow host among the others
+  scrapy fakeweb --hosts 0 --site docs=build/html --site wiki=/srv/wiki
+  scrapy fakeweb --hosts 0 --hostile              every malicious answer; --list-hostile says which
+  scrapy fakeweb --log arrivals.tsv --seconds 60  log each request, end after a minute
+"""
+USUAL_PORT = 8080
+
+_OWN = ("config", "seconds", "status", "with_parent", "json", "list_hostile", "site", "host")
+_METAVARS = {"count": "N", "bytes": "BYTES", "secs": "SECONDS", "share": "0..1", "sigma": "SIGMA",
+             "text": "NAME", "file": "FILE"}  # fmt: skip
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare all options on *parser*; what is not given is None (or empty) afterwards."""
+    web = parser.add_argument_group("the web")
+    for each in dataclasses.fields(FakeWebConfig):
+        kind, about = each.metadata["kind"], each.metadata["help"]
+        flag = "--" + each.name.replace("_", "-")
+        if kind == "flag":
+            web.add_argument(flag, action="store_const", const=True, help=about)
+        elif kind != "table":
+            default = each.default
+            if default is not None and default != "":
+                about += f" (default: {default})"
+            web.add_argument(flag, metavar=_METAVARS[kind], help=about)
+    web.add_argument("--site", metavar="NAME=DIR", action="append", default=[],
+                     help="serve the files of DIR as the host NAME (NAME.test without a dot); "
+                     "may be repeated")  # fmt: skip
+    web.add_argument("--host", metavar="INDEX:TRAIT=VALUE[,…]", action="append", default=[],
+                     help="set traits of one host (pages, latency, crawl_delay, address, …); "
+                     "may be repeated")  # fmt: skip
+    run = parser.add_argument_group("the run")
+    run.add_argument("--config", metavar="JSON", help="all of the above as a JSON object")
+    run.add_argument("--seconds", metavar="SECONDS", help="end after that time")
+    run.add_argument("--status", metavar="SECONDS", default="5",
+                     help="time between status lines, 0 = none (default: 5)")  # fmt: skip
+    run.add_argument("--with-parent", action="store_true",
+                     help="end when standard input or the parent process ends")  # fmt: skip
+    run.add_argument("--json", action="store_true",
+                     help="print one line of JSON when ready, and no status lines")  # fmt: skip
+    run.add_argument("--list-hostile", action="store_true",
+                     help="list the hostile answers and end")  # fmt: skip
+
+
+def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
+    """Do what *options* say until it is time to end; give the exit code.
+
+    Exit codes: 0 ended as asked, 2 an option is bad or something is taken (one line says what).
+    """
+    try:
+        if leftover:
+            raise SettingsError(f"unknown option or argument: {leftover[0]}")
+        if options.list_hostile:
+            from scrapy_spider_suite.testing.hostile.site import listing
+
+            print(listing())
+            return 0
+        session = _Session(options)
+    except SettingsError as error:
+        print(f"fakeweb: {error}", file=sys.stderr)
+        return 2
+    loop = new_loop()
+    try:
+        return loop.run_until_complete(session.run())
+    finally:
+        loop.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m scrapy_spider_suite.testing``; gives the exit code."""
+    parser = _Parser(
+        prog="python -m scrapy_spider_suite.testing",
+        usage="%(prog)s [options]",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    options, leftover = parser.parse_known_args(arguments)
+    return run(options, leftover)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"fakeweb: {message}\n")
+
+
+def config_of(options: argparse.Namespace) -> FakeWebConfig:
+    """The configuration that *options* describe; single options win over ``--config``.
+
+    Raises:
+        SettingsError: a value is bad.
+    """
+    base = FakeWebConfig.from_json(options.config or "{}")
+    given: dict[str, Any] = {
+        name: value
+        for name, value in vars(options).items()
+        if value is not None and name not in _OWN and name in FakeWebConfig.__dataclass_fields__
+    }
+    if options.site:
+        given["sites"] = dict(base.sites) | dict(map(parse_site, options.site))
+    if options.host:
+        given["overrides"] = dict(base.overrides) | dict(map(parse_override, options.host))
+    changed = {each.name: getattr(base, each.name) for each in dataclasses.fields(base)} | given
+    return FakeWebConfig.from_values(changed)
+
+
+class _Session:
+    """One run of the command: start, say where everything is, report, wait for the end."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._config = config_of(options)
+        self._json = options.json
+        self._with_parent = options.with_parent
+        self._usual_port = options.port is None and self._config.port == 0 and not options.json
+        self._status = _seconds("status", options.status)
+        self._seconds = None if options.seconds is None else _seconds("seconds", options.seconds)
+        self._parent = os.getppid()
+
+    async def run(self) -> int:
+        """Serve until a signal, the time or the parent says that it is enough."""
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, over.set)
+        try:
+            web = await self._start()
+        except SettingsError as error:
+            print(f"fakeweb: {error}", file=sys.stderr)
+            return 2
+        self._announce(web.ready)
+        watchers = [loop.create_task(watch) for watch in self._watches(web, over)]
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(over.wait(), self._seconds)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        await web.stop()
+        if not self._json:
+            print(_status_line(web, 0.0), file=sys.stderr)
+        return 0
+
+    async def _start(self) -> FakeWeb:
+        if self._usual_port:
+            web = FakeWeb(dataclasses.replace(self._config, port=USUAL_PORT), in_memory=False)
+            with contextlib.suppress(SettingsError):
+                await web.start()
+                return web
+        web = FakeWeb(self._config, in_memory=False)
+        await web.start()
+        return web
+
+    def _watches(self, web: FakeWeb, over: asyncio.Event) -> list[Any]:
+        watches: list[Any] = []
+        if self._status and not self._json:
+            watches.append(self._report(web))
+        if self._with_parent:
+            watches.append(self._watch_parent(over))
+            mode = os.fstat(0).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                asyncio.get_running_loop().add_reader(0, _read_on, over)
+        return watches
+
+    async def _report(self, web: FakeWeb) -> None:
+        before = 0
+        while True:
+            await asyncio.sleep(self._status)
+            rate, before = (web.log.count - before) / self._status, web.log.count
+            print(_status_line(web, rate), file=sys.stderr, flush=True)
+
+    async def _watch_parent(self, over: asyncio.Event) -> None:
+        while os.getppid() == self._parent:
+            await asyncio.sleep(1)
+        over.set()
+
+    def _announce(self, ready: Ready) -> None:
+        if self._json:
+            print(ready.to_json(), flush=True)
+            return
+        setting = [f"{name}={_pasted(value)}" for name, value in ready.settings.items()]
+        lines = [
+            f"fakeweb: {ready.hosts:,} hosts on {ready.addresses:,} addresses "
+            f"({ready.first_address} to {ready.last_address}), port {ready.http_port}",
+            *(f"  start at     {seed}" for seed in ready.seeds[:5]),
+            f"  name server  127.0.0.1:{ready.dns_port}",
+            *([f"  arrival log  {ready.log}"] if ready.log else []),
+            *(f"  note         {note}" for note in ready.notes),
+            "Settings for a crawl of it:",
+            *(f"  -s '{each}'" for each in setting),
+            "Ctrl-C ends it.",
+        ]
+        print("\n".join(lines), flush=True)
+
+
+def _read_on(over: asyncio.Event) -> None:
+    """Nothing is expected on standard input but its end."""
+    if not os.read(0, 4096):
+        asyncio.get_running_loop().remove_reader(0)
+        over.set()
+
+
+def _status_line(web: FakeWeb, rate: float) -> str:
+    return (
+        f"fakeweb: {web.log.count:,} requests, {rate:,.0f}/s, "
+        f"{web.open_connections:,} open connections, {web.queries.count:,} DNS queries"
+    )
+
+
+def _pasted(value: Any) -> str:
+    return value if isinstance(value, str) else str(value).replace("'", '"')
+
+
+def _seconds(name: str, text: str) -> float:
+    value = parse(name, "secs", text)
+    check(name, "secs", value)
+    return float(value)

@@ -1,0 +1,199 @@
+"""Every knob of the in-vitro web, declared once: default, kind, unit and meaning.
+
+The command line, the JSON that :class:`~scrapy_spider_suite.testing.process.FakeWebProcess` hands
+to its child and the checks all read these declarations; ``knobs.py`` says what each kind holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.testing.knobs import about, check, knob, parse
+
+_LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
+HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+"""What a host name of the in-vitro web looks like: lower case, no trailing dot."""
+
+TRAIT_KINDS = {
+    "pages": "count",
+    "address": "count",
+    "latency": "secs",
+    "jitter": "secs",
+    "crawl_delay": "secs",
+    "robots_status": "count",
+    "disallow": "count",
+    "retry_after_requests": "count",
+    "retry_after_delay": "secs",
+    "images": "count",
+}
+"""What ``overrides`` may set for one host, and the kind of each; see ``graph.HostTraits``."""
+
+
+@dataclass(frozen=True)
+class FakeWebConfig:
+    """What the in-vitro web looks like and how it answers.
+
+    The graph depends on nothing but the fields up to ``overrides``; the same values give the same
+    web on every machine. Durations are seconds, shares lie between 0 and 1.
+
+    Raises:
+        SettingsError: a field has a value outside its range, or two fields do not fit together.
+    """
+
+    seed: int = knob(1, "count", "names the web: another seed, another graph")
+    domain: str = knob("fake.test", "text", "hosts are called h000000.DOMAIN, h000001.DOMAIN, …")
+    hosts: int = knob(100, "count", "number of synthetic hosts (0 = only --site and --hostile)")
+    pages: int = knob(100, "count", "mean number of pages of a host", 1)
+    pages_sigma: float = knob(0.0, "sigma", "spread of the number of pages over hosts")
+    depth: int = knob(3, "count", "clicks from / to the furthest page of a mean host", 1)
+    degree: int = knob(40, "count", "mean number of links of a page")
+    degree_sigma: float = knob(0.5, "sigma", "spread of the number of links over pages")
+    external: float = knob(0.2, "share", "share of the random links that lead to another host")
+    page_size: int = knob(6000, "bytes", "mean size of a page (more where its links need more)")
+    page_size_sigma: float = knob(0.0, "sigma", "spread of the size over pages")
+    errors: float = knob(0.0, "share", "share of leaf pages that answer 404, 500 or 503 (2:1:1)")
+    redirects: float = knob(0.0, "share", "share of leaf pages that answer 301, 302, 307 or 308")
+    redirects_across: float = knob(0.5, "share", "share of the redirects that lead to another host")
+    robots_missing: float = knob(0.0, "share", "share of hosts whose robots.txt is a 404")
+    robots_error: float = knob(0.0, "share", "share of hosts whose robots.txt is a 503 for ever")
+    robots_disallow: float = knob(0.0, "share", "share of hosts with a Disallow line that matters")
+    robots_crawl_delay: float = knob(0.0, "share", "share of hosts with a Crawl-delay")
+    crawl_delay: float = knob(2.0, "secs", "the value of that Crawl-delay")
+    retry_after: float = knob(0.0, "share", "share of hosts that begin with 429 or 503")
+    retry_after_requests: int = knob(2, "count", "number of pages such a host refuses at first")
+    retry_after_delay: float = knob(2.0, "secs", "its Retry-After, as seconds or as an HTTP-date")
+    latency: float = knob(0.0, "secs", "mean time before an answer begins")
+    jitter: float = knob(0.0, "secs", "greatest deviation from that mean, uniform")
+    slow: float = knob(0.0, "share", "share of hosts that answer after --slow-latency")
+    slow_latency: float = knob(2.0, "secs", "mean time before a slow host's answer begins")
+    images: int = knob(0, "count", "number of images that each page shows")
+    messy: float = knob(0.0, "share", "share of links in odd but correct HTML and URL forms")
+    overrides: Mapping[int, Mapping[str, float]] = knob({}, "table", "host index -> its traits")
+
+    addresses: int = knob(10, "count", "number of 127.x.y.z addresses that the hosts share", 1)
+    port: int = knob(0, "count", "HTTP port (0 = any free one; the command tries 8080 first)")
+    one_address: bool = knob(False, "flag", "one port an address on 127.0.0.1, as on macOS")
+    keep_alive: float = knob(15.0, "secs", "idle time before a connection is closed (0 = at once)")
+    sites: Mapping[str, str] = knob({}, "table", "host name -> folder of files that it serves")
+    hostile: bool = knob(False, "flag", "also serve hostile.test, where every answer is malicious")
+    hostile_pace: float = knob(1.0, "secs", "pause between the pieces of a slow hostile answer")
+    hostile_seconds: float = knob(600.0, "secs", "length of hostile answers that never end")
+
+    dns_port: int = knob(0, "count", "UDP port of the name server on 127.0.0.1 (0 = any free one)")
+    ttl: int = knob(300, "count", "time to live of DNS answers, in seconds")
+    seeds: int = knob(1, "count", "number of hosts whose / is listed as a seed")
+    seeds_file: Path | None = field(
+        default=None, metadata=about(None, "file", "write the seeds into this file, one a line")
+    )
+    log: Path | None = field(default=None, metadata=about(None, "file", "arrival log, appended to"))
+    dns_log: Path | None = field(
+        default=None, metadata=about(None, "file", "log of the DNS queries, appended to")
+    )
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            known = each.metadata
+            check(each.name, known["kind"], getattr(self, each.name), known["min"])
+        self._check_names()
+        if self.errors + self.redirects > 1:
+            raise SettingsError("errors + redirects: expected a sum of at most 1")
+        for name in ("port", "dns_port"):
+            if getattr(self, name) > 65535:
+                raise SettingsError.of(name, getattr(self, name), "a port of at most 65535")
+        for host, traits in self.overrides.items():
+            _check_override(host, traits, self.hosts)
+
+    def _check_names(self) -> None:
+        for name, value in [("domain", self.domain), *(("sites", site) for site in self.sites)]:
+            if not HOST_NAME.fullmatch(value):
+                raise SettingsError.of(name, value, "a host name in lower case")
+        for folder in self.sites.values():
+            if not Path(folder).is_dir():
+                raise SettingsError.of("sites", folder, "a folder that exists")
+
+    def to_json(self) -> str:
+        """All fields that differ from their default, as one line of JSON."""
+        changed = {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)
+            if getattr(self, each.name) != each.metadata["default"]
+        }
+        return json.dumps(changed, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> FakeWebConfig:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            SettingsError: it is not a JSON object of known fields with good values.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise SettingsError(f"config: not JSON ({error})") from None
+        if not isinstance(values, dict):
+            raise SettingsError("config: expected a JSON object")
+        return cls.from_values(values)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> FakeWebConfig:
+        """Build a configuration from *values*, text or JSON, by the kinds of the knobs.
+
+        Raises:
+            SettingsError: an unknown name, or a value that its kind does not allow.
+        """
+        kinds = {each.name: each.metadata["kind"] for each in dataclasses.fields(cls)}
+        for name in values:
+            if name not in kinds:
+                raise SettingsError(f"{name}: no such knob of the in-vitro web")
+        parsed = {name: parse(name, kinds[name], value) for name, value in values.items()}
+        if "overrides" in parsed:
+            table = parsed["overrides"].items()
+            parsed["overrides"] = {parse("overrides", "count", key): each for key, each in table}
+        return cls(**parsed)
+
+
+def parse_override(text: str) -> tuple[int, dict[str, float]]:
+    """Read one ``--host`` option, ``INDEX:TRAIT=VALUE[,TRAIT=VALUE…]``.
+
+    Raises:
+        SettingsError: the text has another shape or names an unknown trait.
+    """
+    index, _, rest = text.partition(":")
+    traits: dict[str, float] = {}
+    for pair in rest.split(","):
+        trait, _, value = pair.partition("=")
+        if trait not in TRAIT_KINDS:
+            known = ", ".join(TRAIT_KINDS)
+            raise SettingsError.of("host", text, f"INDEX:TRAIT=VALUE[,…], TRAIT one of {known}")
+        traits[trait] = parse(f"host {index} {trait}", TRAIT_KINDS[trait], value)
+    return parse("host", "count", index), traits
+
+
+def parse_site(text: str) -> tuple[str, str]:
+    """Read one ``--site`` option, ``NAME=DIR``; a NAME without a dot becomes ``NAME.test``.
+
+    Raises:
+        SettingsError: there is no ``=``.
+    """
+    name, equals, folder = text.partition("=")
+    if not equals or not name or not folder:
+        raise SettingsError.of("site", text, "NAME=DIR")
+    return (name if "." in name else f"{name}.test").lower(), folder
+
+
+def _check_override(host: int, traits: Mapping[str, float], hosts: int) -> None:
+    name = f"overrides[{host}]"
+    if not 0 <= host < hosts:
+        raise SettingsError.of(name, dict(traits), f"the index of a host, below {hosts}")
+    for trait, value in traits.items():
+        if trait not in TRAIT_KINDS:
+            raise SettingsError.of(name, trait, "one of " + ", ".join(TRAIT_KINDS))
+        check(f"{name}.{trait}", TRAIT_KINDS[trait], value, 1 if trait == "pages" else 0)

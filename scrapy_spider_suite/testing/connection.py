@@ -1,0 +1,284 @@
+"""One TCP connection of the in-vitro web, and what all of them share.
+
+Requests of one connection are answered one after the other (pipelined ones wait in the buffer).
+An answer counts as ended when the kernel takes its last byte: the transport's high-water mark is
+0, so it pauses its protocol while anything is left in its own buffer. Where one write does it all,
+the clock is read before that write: the client may have the answer and this process may lose its
+core before it could be read afterwards, and a polite crawler would then look impolite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from time import time
+from typing import TYPE_CHECKING, cast
+
+from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog
+from scrapy_spider_suite.testing.http import (
+    HEAD_LIMIT,
+    BadRequest,
+    Reply,
+    Request,
+    parse_head,
+    reply,
+)
+from scrapy_spider_suite.testing.wire import Wire
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.testing.http import Script
+
+_REFUSED = 400
+_TOO_LARGE = 431
+
+
+class Reception:
+    """What all connections share: the way to an answer, the arrival log, the idle ones.
+
+    Invariant: a connection is in ``idle`` if and only if it is open and has no request in hand;
+    the dict is ordered by how long they have been so, longest first.
+    """
+
+    def __init__(
+        self,
+        route: Callable[[Request], Reply],
+        log: ArrivalLog,
+        *,
+        keep_alive: float = 15.0,
+        limit: int = 10_000,
+    ) -> None:
+        self.route = route
+        self.log = log
+        self.keep_alive = keep_alive
+        self.limit = limit
+        self.open: set[Connection] = set()
+        self.idle: dict[Connection, float] = {}
+        self.accepted = 0
+        self.turned_away = 0
+
+    def enter(self, connection: Connection) -> int:
+        """Take in a new connection and number it.
+
+        Beyond the limit the one that was idle longest is closed, or else the new one reset: a
+        server out of files could not even accept, and the client would wait for nothing.
+        """
+        self.accepted += 1
+        self.open.add(connection)
+        self.idle[connection] = time()
+        if len(self.open) > self.limit:
+            self.turned_away += 1
+            next(iter(self.idle)).abort()
+        return self.accepted
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection that was lost."""
+        self.open.discard(connection)
+        self.idle.pop(connection, None)
+
+    def sweep(self) -> None:
+        """Close the connections that have been idle for ``keep_alive``; call once a second."""
+        oldest = time() - self.keep_alive
+        for connection, since in list(self.idle.items()):
+            if since > oldest:
+                break
+            connection.close()
+
+    def close_all(self) -> None:
+        """Drop every connection; what they were answering is logged as ended now."""
+        for connection in list(self.open):
+            connection.abort()
+
+
+class Connection(asyncio.Protocol):
+    """The server's end of one connection, on *address*."""
+
+    def __init__(self, reception: Reception, address: str) -> None:
+        self._reception = reception
+        self._address = address
+        self._number = 0
+        self._transport = cast(asyncio.Transport, None)
+        self._buffer = b""
+        self._skip = 0
+        self._first = self._latest = self._started = 0.0
+        self._request: Request | None = None
+        self._status = 0
+        self._keep = True
+        self._paused = False
+        self._wire: Wire | None = None
+        self._waiting: asyncio.TimerHandle | asyncio.Task[None] | None = None
+
+    # -- what the transport calls --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport and ask to be told when it has handed on every byte."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+        self._number = self._reception.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Collect bytes of requests; begin with the first unless one is in hand."""
+        self._latest = time()
+        if self._buffer:
+            self._buffer += data
+        else:
+            self._first, self._buffer = self._latest, data
+        if self._request is None:
+            self._advance()
+
+    def eof_received(self) -> bool:
+        """A client that has sent all still gets the answer in hand, unless a script plays it.
+
+        Scripts may go on for ever, and a client that gave up looks just the same.
+        """
+        self._keep = False
+        return self._request is not None and self._wire is None
+
+    def pause_writing(self) -> None:
+        """Bytes are left in the transport's buffer."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The last byte is with the kernel."""
+        self._paused = False
+        if self._wire is not None:
+            self._wire.flushed()
+        elif self._request is not None:
+            self._finish(time())
+            self._advance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """An answer in hand ends here, whether or not the client got it."""
+        self._reception.leave(self)
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        if self._request is not None:
+            self._record(time())
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close politely: what was written is still sent."""
+        self._reception.idle.pop(self, None)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, with a reset where bytes are outstanding."""
+        self._reception.idle.pop(self, None)
+        self._transport.abort()
+
+    def _advance(self) -> None:
+        """Answer the requests in the buffer until one takes time, or the buffer has no more."""
+        while self._request is None and self._buffer and not self._transport.is_closing():
+            if self._skip:
+                skipped = min(self._skip, len(self._buffer))
+                self._skip -= skipped
+                self._buffer = self._buffer[skipped:]
+                self._first = self._latest
+                continue
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > HEAD_LIMIT:
+                    self._refuse(_TOO_LARGE, "the head is too long")
+                return
+            head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+            try:
+                request = parse_head(head)
+            except BadRequest as error:
+                self._refuse(_REFUSED, str(error))
+                return
+            self._begin(request)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Answer what is not a request, which the log shows without host and path."""
+        self._buffer = b""
+        self._take(Request("", "", "", "", False, 0))
+        self._send(reply(status, reason + "\n"))
+
+    def _take(self, request: Request) -> None:
+        self._request = request
+        self._started, self._first = self._first, self._latest
+        self._reception.idle.pop(self, None)
+        self._status = 0
+        self._keep = self._keep and request.keep and self._reception.keep_alive > 0
+
+    def _begin(self, request: Request) -> None:
+        self._take(request)
+        self._skip = request.body
+        answer = self._reception.route(request)
+        loop = asyncio.get_running_loop()
+        if answer.script is not None:
+            self._waiting = loop.create_task(self._play(answer.script, request))
+        elif answer.delay > 0:
+            self._waiting = loop.call_later(answer.delay, self._send_late, answer)
+        else:
+            self._send(answer)
+
+    def _send_late(self, answer: Reply) -> None:
+        self._send(answer)
+        self._advance()
+
+    def _send(self, answer: Reply) -> None:
+        data = answer.data
+        self._status = answer.status
+        self._keep = self._keep and answer.keep
+        if self._request is not None and self._request.method == "HEAD":
+            data = data[: data.index(b"\r\n\r\n") + 4]
+        if not self._keep:
+            data = data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        # Read before the write: the client may have the answer before this process runs again.
+        handed = time()
+        self._transport.write(data)
+        if not self._paused:
+            self._finish(handed)
+
+    def _finish(self, ended: float | None = None) -> None:
+        self._record(time() if ended is None else ended)
+        self._request = None
+        if not self._keep:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._reception.idle[self] = self._latest
+
+    def _record(self, ended: float) -> None:
+        request = cast(Request, self._request)
+        self._reception.log.add(
+            Arrival(
+                self._started,
+                ended,
+                request.host,
+                self._address,
+                request.target,
+                self._status,
+                self._number,
+            )
+        )
+
+    # -- scripts -------------------------------------------------------------------------------
+
+    async def _play(self, script: Script, request: Request) -> None:
+        """Let *script* answer; it is cancelled when the connection is lost."""
+        self._wire = wire = Wire(self._transport, self, request)
+        try:
+            with contextlib.suppress(ConnectionError):
+                await script(wire)
+        except BaseException:
+            # Cancelled because the connection is lost, or a fault: the client must not wait. A
+            # task that is cancelled once it is over would keep its fault to itself.
+            self._waiting = None
+            self._transport.abort()
+            raise
+        self._status, self._wire = wire.status, None
+        self._keep = self._keep and wire.keep
+        self._finish(wire.acted or time())
+        self._advance()
+
+    @property
+    def paused(self) -> bool:
+        """Whether bytes are left in the transport's buffer."""
+        return self._paused
+
+    def saw(self, status: int) -> None:
+        """Note the status that a script has sent, for the log."""
+        self._status = status

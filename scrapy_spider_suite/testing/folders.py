@@ -1,0 +1,112 @@
+"""Serves a folder of files as one host: real sites, one page a file."""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+import os
+import stat
+from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
+
+from scrapy_spider_suite.testing.http import TEXT, Reply, Request, reply
+from scrapy_spider_suite.testing.wire import Wire
+
+INDEXES = ("index.html", "index.htm")
+
+_LARGE = 1 << 20
+_PIECE = 1 << 18
+_OTHER_TYPE = "application/octet-stream"
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
+
+class FolderSite:
+    """Answers with the files below *root*.
+
+    ``/dir`` redirects to ``/dir/``, which is its ``index.html``; there are no listings. HTML is
+    sent without a charset, so that what the file declares counts. Nothing outside of *root* is
+    ever read: links within it are followed, links that lead out of it are 404s.
+    """
+
+    def __init__(self, root: Path | str, latency: float = 0.0) -> None:
+        self._root = os.path.realpath(root)
+        self._latency = latency
+        # The built-in table only: the machine's own would make answers differ between machines.
+        self._types = mimetypes.MimeTypes()
+
+    def answer(self, request: Request) -> Reply:
+        """Answer with the file that the path names, a redirect, or 404; 403 if it is unreadable."""
+        try:
+            return self._answer(request)
+        except OSError as error:
+            return reply(403, f"{error.strerror}\n", delay=self._latency)
+
+    def _answer(self, request: Request) -> Reply:
+        found = self._find(request.path)
+        if found is None:
+            return reply(404, "no such file\n", delay=self._latency)
+        if os.path.isdir(found):
+            location = quote(unquote_to_bytes(request.path)) + "/"
+            return reply(301, "", TEXT, f"Location: {location}", delay=self._latency)
+        kind = self._kind(found)
+        size = os.path.getsize(found)
+        if size <= _LARGE:
+            return reply(200, Path(found).read_bytes(), kind, delay=self._latency)
+        return Reply(200, b"", script=_Stream(found, kind, self._latency))
+
+    def _find(self, path: str) -> str | None:
+        """The regular file at *path*; a folder if *path* lacks its final slash; or None."""
+        name = os.fsdecode(unquote_to_bytes(path))
+        if "\0" in name or ".." in name.split("/"):
+            return None
+        candidates = [name + index for index in INDEXES] if name.endswith("/") else [name]
+        for candidate in candidates:
+            real = os.path.realpath(os.path.join(self._root, candidate.lstrip("/")))
+            inside = os.path.commonpath((self._root, real)) == self._root
+            if inside and _servable(real, folder=not name.endswith("/")):
+                return real
+        return None
+
+    def _kind(self, path: str) -> str:
+        kind, encoding = self._types.guess_type(os.path.basename(path))
+        if encoding is not None:
+            return _COMPRESSED.get(encoding, _OTHER_TYPE)
+        return kind or _OTHER_TYPE
+
+
+def _servable(path: str, *, folder: bool) -> bool:
+    """Whether *path* is a regular file, or a folder where one is allowed; no devices, no pipes."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or (folder and stat.S_ISDIR(mode))
+
+
+class _Stream:
+    """Sends a large file piece by piece, so that it is never in memory as a whole."""
+
+    def __init__(self, path: str, kind: str, latency: float) -> None:
+        self._path = path
+        self._kind = kind
+        self._latency = latency
+
+    async def __call__(self, wire: Wire) -> None:
+        await wire.rest(self._latency)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            await self._send(wire)
+
+    async def _send(self, wire: Wire) -> None:
+        with open(self._path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = reply(200, b"", self._kind).data.replace(
+                b"Content-Length: 0", b"Content-Length: %d" % size
+            )
+            await wire.send(head)
+            while size and wire.request.method != "HEAD":
+                piece = file.read(min(_PIECE, size))
+                if not piece:
+                    return
+                size -= len(piece)
+                await wire.send(piece)
+        wire.keep = True

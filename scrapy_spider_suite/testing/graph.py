@@ -1,0 +1,333 @@
+"""The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
+
+Nothing is stored per page. Each page's draws are the output of SHAKE-128 over its three numbers,
+so any page of any host can be computed at any time, in any process, in the same way.
+
+Shape. Hosts form a tree in which host *i*'s children are hosts 16 *i* + 1 … 16 *i* + 16; the
+pages of a host form a tree in which page *n*'s children are pages *b* *n* + 1 … *b* *n* + *b*.
+Every page links to its children, every ``/`` also to the ``/`` of its host's children; random
+links fill each page up to its degree. Two invariants follow, and the tests prove both by a walk:
+
+* every page of a host can be reached from its ``/``, because only leaves of the page tree answer
+  anything but 200;
+* every host can be reached from host 0, also by a crawler that obeys robots.txt, because only
+  leaves of the host tree have a robots.txt that fails, and no rule covers a ``/``.
+
+Paths spell the tree: ``/`` is page 0, ``/3.html`` its fourth child, ``/3/0.html`` that one's first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from hashlib import shake_128
+from struct import unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import urlsplit
+
+from scrapy_spider_suite.testing.draws import QUANTILES, branching, quantiles, words
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.testing.config import FakeWebConfig
+
+HOST_FANOUT = 16
+"""Children of a host in the tree of hosts."""
+
+_ONE = 1 << 16
+_CACHED = 1 << 16
+_PATH = re.compile(r"/((?:[0-9]+/)*[0-9]+)\.html")
+_REDIRECTS = (301, 302, 307, 308)
+_ERRORS = (404, 404, 500, 503)
+
+
+class RobotsAnswer(NamedTuple):
+    """What a host answers to ``/robots.txt``."""
+
+    status: int
+    body: str
+
+
+class HostTraits(NamedTuple):
+    """What sets one host apart. Durations are seconds.
+
+    ``address`` is an index into the web's addresses; a ``crawl_delay`` of 0 means none;
+    ``retry_after_requests`` pages are refused before the first is served.
+    """
+
+    pages: int
+    address: int
+    latency: float
+    jitter: float
+    robots_status: int
+    disallow: bool
+    crawl_delay: float
+    retry_after_requests: int
+    retry_after_delay: float
+    images: int
+
+
+class PagePlan(NamedTuple):
+    """All there is to know about one page before it is rendered.
+
+    ``hrefs`` are absolute paths for links within the host and URLs for the rest, in page order,
+    repetitions included; empty unless ``status`` is 200. ``location`` is a URL if the page is a
+    redirect. ``salt`` is a random number below 2**16, ``wait`` one between -1 and 1.
+    """
+
+    status: int
+    location: str
+    hrefs: list[str]
+    size: int
+    salt: int
+    wait: float
+
+
+class SyntheticWeb:
+    """The graph that *config* describes, with the URLs it has when it is served on *ports*.
+
+    *ports* is one port, or one for each address in turn (where there is one address only).
+    ``traits(host)`` are the traits of a host, ``base(host)`` its URL without a slash at the end,
+    ``path(page)`` is where a page is on any host; these three keep what was asked for lately.
+    Every method raises ``LookupError`` for a URL or host name that is not part of this web.
+    """
+
+    def __init__(self, config: FakeWebConfig, ports: Sequence[int] = (80,)) -> None:
+        self.config = config
+        self._ports = tuple(ports)
+        self._host = re.compile(rf"h([0-9]{{6,}})\.{re.escape(config.domain)}")
+        self._branching = branching(config.pages, config.depth)
+        self._page_counts = quantiles(config.pages, config.pages_sigma, 1)
+        self._degrees = quantiles(config.degree, config.degree_sigma, 0)
+        self._sizes = quantiles(config.page_size, config.page_size_sigma, 0)
+        self._external = int(config.external * _ONE)
+        # Bounded caches of what is cheap to compute again: memory does not grow with the web.
+        self.path = lru_cache(_CACHED)(self._path)
+        self.traits = lru_cache(_CACHED)(self._traits)
+        self.base = lru_cache(_CACHED)(self._base)
+
+    def __len__(self) -> int:
+        """Number of hosts."""
+        return self.config.hosts
+
+    # -- names -------------------------------------------------------------------------------
+
+    def host_name(self, host: int) -> str:
+        """Name of host number *host*."""
+        return f"h{host:06d}.{self.config.domain}"
+
+    def host_index(self, name: str) -> int:
+        """Number of the host called *name*, the inverse of :meth:`host_name`."""
+        match = self._host.fullmatch(name)
+        index = int(match[1]) if match else -1
+        if not 0 <= index < self.config.hosts or self.host_name(index) != name:
+            raise LookupError(f"no synthetic host is called {name}")
+        return index
+
+    def address_index(self, host: int) -> int:
+        """Which of the web's addresses *host* is on; hosts are dealt out in turn."""
+        return self.traits(host).address % self.config.addresses
+
+    def _base(self, host: int) -> str:
+        """Scheme, name and port of *host*, without a slash at the end."""
+        port = self._ports[self.address_index(host) % len(self._ports)]
+        return f"http://{self.host_name(host)}" + (f":{port}" if port != 80 else "")
+
+    def roots(self, count: int | None = None) -> list[str]:
+        """URLs of the ``/`` of the first *count* hosts, all by default."""
+        wanted = self.config.hosts if count is None else min(count, self.config.hosts)
+        return [self.base(host) + "/" for host in range(wanted)]
+
+    def page_index(self, host: int, path: str) -> int:
+        """Number of the page of *host* at *path*, the inverse of ``path``."""
+        if path == "/":
+            return 0
+        match = _PATH.fullmatch(path)
+        page = 0
+        for step in match[1].split("/") if match else ():
+            page = page * self._branching + int(step) + 1
+            if page >= self.traits(host).pages:
+                break
+        if match is None or page >= self.traits(host).pages or self.path(page) != path:
+            raise LookupError(f"{self.host_name(host)} has no page at {path}")
+        return page
+
+    def _path(self, page: int) -> str:
+        steps: list[str] = []
+        while page:
+            page -= 1
+            steps.append(str(page % self._branching))
+            page //= self._branching
+        return "/" + "/".join(reversed(steps)) + ".html" if steps else "/"
+
+    def images(self, host: int, page: int) -> list[str]:
+        """Paths of the images that page number *page* of *host* shows, no two pages the same."""
+        count = self.traits(host).images
+        return [f"/img/{page * count + number}.png" for number in range(count)]
+
+    # -- draws -------------------------------------------------------------------------------
+
+    def _traits(self, host: int) -> HostTraits:
+        config = self.config
+        pages, slow, robots, rules, crawl, retry, _, _ = unpack(
+            "<8H", shake_128(b"%d %d" % (config.seed, host)).digest(16)
+        )
+        status = 404 if robots < config.robots_missing * _ONE else 200
+        if host and host * HOST_FANOUT + 1 >= config.hosts:
+            # Leaves of the host tree, drawn from the other end so that both shares are met.
+            status = 503 if robots >= (1 - config.robots_error) * _ONE else status
+        drawn = HostTraits(
+            pages=self._page_counts[pages % QUANTILES],
+            address=host,
+            latency=config.slow_latency if slow < config.slow * _ONE else config.latency,
+            jitter=config.jitter,
+            robots_status=status,
+            disallow=rules < config.robots_disallow * _ONE,
+            crawl_delay=config.crawl_delay if crawl < config.robots_crawl_delay * _ONE else 0.0,
+            retry_after_requests=(
+                config.retry_after_requests if retry < config.retry_after * _ONE else 0
+            ),
+            retry_after_delay=config.retry_after_delay,
+            images=config.images,
+        )
+        return drawn._replace(**cast(Any, config.overrides.get(host, {})))
+
+    def plan(self, host: int, page: int) -> PagePlan:
+        """Draw page number *page* of *host*; both must exist."""
+        pages = self.traits(host).pages
+        shake = shake_128(b"%d %d %d" % (self.config.seed, host, page))
+        fate, kind, wide, size, salt, wait, _, _ = unpack("<8H", shake.digest(16))
+        status, location, hrefs = 200, "", []
+        if page and page * self._branching + 1 >= pages:
+            status, location = self._fate(host, fate, kind, shake.digest(32)[16:])
+        if status == 200:
+            hrefs = self._tree_links(host, page, pages)
+            extra = self._degrees[wide % QUANTILES] - len(hrefs)
+            if extra > 0:
+                hrefs += self._random_links(pages, words(shake.digest(16 + 8 * extra)[16:]))
+        length = self._sizes[size % QUANTILES]
+        return PagePlan(status, location, hrefs, length, salt, wait / (_ONE // 2) - 1)
+
+    def _fate(self, host: int, fate: int, kind: int, draws: bytes) -> tuple[int, str]:
+        """Status and Location of a leaf."""
+        config = self.config
+        if fate < config.errors * _ONE:
+            return _ERRORS[kind % 4], ""
+        if fate >= (config.errors + config.redirects) * _ONE:
+            return 200, ""
+        across, other, page = unpack("<IIQ", draws)
+        if across < config.redirects_across * (1 << 32):
+            host = other % config.hosts
+        # Only inner pages are led to, so that redirects make neither chains nor loops.
+        inner = (self.traits(host).pages - 2) // self._branching + 1
+        return _REDIRECTS[kind % 4], self.base(host) + self.path(page % max(1, inner))
+
+    def _tree_links(self, host: int, page: int, pages: int) -> list[str]:
+        first = page * self._branching + 1
+        hrefs = [self.path(child) for child in range(first, min(first + self._branching, pages))]
+        if page == 0:
+            first = host * HOST_FANOUT + 1
+            children = range(first, min(first + HOST_FANOUT, self.config.hosts))
+            hrefs += [self.base(child) + "/" for child in children]
+        return hrefs
+
+    def _random_links(self, pages: int, numbers: Sequence[int]) -> list[str]:
+        """One link for each of *numbers*: 16 bits say which kind, 24 the host, 24 the page."""
+        path, external, hosts = self.path, self._external, self.config.hosts
+        hrefs = []
+        for number in numbers:
+            if (number & 0xFFFF) < external:
+                host = (number >> 16 & 0xFFFFFF) % hosts
+                hrefs.append(self.base(host) + path((number >> 40) % self.traits(host).pages))
+            else:
+                hrefs.append(path((number >> 16) % pages))
+        return hrefs
+
+    # -- what to expect of a crawl -----------------------------------------------------------
+
+    def locate(self, url: str) -> tuple[int, str]:
+        """Host number and path of *url*; query and fragment do not matter to this web."""
+        parts = urlsplit(url)
+        host = self.host_index(parts.hostname or "")
+        if not url.startswith(self.base(host)):
+            raise LookupError(f"{url} is not served here: the port of that host is another")
+        return host, parts.path or "/"
+
+    def status(self, url: str) -> int:
+        """Status of a page (once its host's Retry-After is over), 404 where there is none."""
+        host, path = self.locate(url)
+        try:
+            return self.plan(host, self.page_index(host, path)).status
+        except LookupError:
+            return 404
+
+    def links(self, url: str) -> list[str]:
+        """URLs that the page at *url* leads to, in order: its links, or its redirect's target."""
+        host, path = self.locate(url)
+        plan = self.plan(host, self.page_index(host, path))
+        if plan.location:
+            return [plan.location]
+        base = self.base(host)
+        return [base + href if href.startswith("/") else href for href in plan.hrefs]
+
+    def robots(self, host: str) -> RobotsAnswer:
+        """What the host called *host* answers to ``/robots.txt``."""
+        index = self.host_index(host)
+        traits = self.traits(index)
+        if traits.robots_status != 200:
+            return RobotsAnswer(traits.robots_status, "no robots.txt here\n")
+        lines = ["User-agent: *", "Disallow: /private/"]
+        lines += ["Disallow: /0"] if traits.disallow else []
+        lines += [f"Crawl-delay: {traits.crawl_delay:g}"] if traits.crawl_delay else []
+        lines += ["", f"Sitemap: {self.base(index)}/sitemap.xml", ""]
+        return RobotsAnswer(200, "\n".join(lines))
+
+    def allowed(self, url: str) -> bool:
+        """Whether robots.txt lets a crawler fetch *url* (5xx: no; see RFC 9309, 2.3.1.4)."""
+        host, path = self.locate(url)
+        traits = self.traits(host)
+        if traits.robots_status != 200:
+            return traits.robots_status < 500
+        return not (path.startswith("/private/") or (traits.disallow and path.startswith("/0")))
+
+    def reachable(self, *, obey_robots: bool = False) -> Iterator[str]:
+        """Every URL that a complete crawl from host 0 fetches, each once, in no special order.
+
+        By the invariants above these are all pages of all hosts, so nothing is walked and
+        nothing is held in memory; :meth:`walk` gives the same set from the links alone. (Where
+        an override lets the robots.txt of an inner host fail, a walk decides.)
+        """
+        overrides = self.config.overrides.items()
+        if obey_robots and any(each.get("robots_status", 0) >= 500 for _, each in overrides):
+            yield from self.walk(self.roots(1), obey_robots=True)
+            return
+        for host in range(self.config.hosts):
+            base = self.base(host)
+            for page in range(self.traits(host).pages):
+                url = base + self.path(page)
+                if not obey_robots or self.allowed(url):
+                    yield url
+
+    def walk(
+        self, starts: Sequence[str], *, obey_robots: bool = False, max_depth: int | None = None
+    ) -> Iterator[str]:
+        """URLs found breadth-first from *starts*, each once (the set of them is in memory).
+
+        A redirect counts as a link, of the same depth. *max_depth* is that of the last pages.
+        """
+        depths = dict.fromkeys(starts, 0)
+        queue = deque(depths.items())
+        while queue:
+            url, depth = queue.popleft()
+            if depths[url] != depth or (obey_robots and not self.allowed(url)):
+                continue
+            yield url
+            hop = 300 <= self.status(url) < 400
+            deeper = depth if hop else depth + 1
+            if max_depth is not None and deeper > max_depth:
+                continue
+            links = dict.fromkeys(self.links(url))
+            fresh = [link for link in links if depths.get(link, deeper + 1) > deeper]
+            depths.update(dict.fromkeys(fresh, deeper))
+            (queue.extendleft if hop else queue.extend)((link, deeper) for link in fresh)

@@ -1,0 +1,1 @@
+"""Malicious answers, to be served on request: see :mod:`site` for where each is found."""

@@ -1,0 +1,128 @@
+"""Serves the hostile behaviours, each at a path, on a host and as a robots.txt of its own.
+
+* ``http://hostile.test/NAME`` plays the behaviour NAME, as does ``http://NAME.hostile.test/``;
+  the hosts have an address each, so that a crawler can visit them side by side;
+* ``http://robots-NAME.hostile.test/robots.txt`` plays it where a robots.txt should be; the
+  host's other pages are harmless;
+* ``http://hostile.test/`` links to all of the hosts, ``/paths`` to all of the paths;
+* ``/ok`` on any of the hosts is a harmless page, to see that a crawler still gets on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from scrapy_spider_suite.testing.hostile import bodies, framing, links
+from scrapy_spider_suite.testing.hostile.registry import BEHAVIOURS, Behaviour, Scene
+from scrapy_spider_suite.testing.http import HTML, Reply, Request, reply
+
+HOST = "hostile.test"
+MODULES = (framing, bodies, links)
+"""Imported for what they register."""
+
+_ROBOTS = "robots-"
+ROBOTS_TOO = (
+    "close", "endless-body", "gzip-bomb", "header-endless", "many-links", "redirect-loop",
+    "redirect-endless", "redirect-private", "reset", "silence", "slow-body", "truncated-body",
+)  # fmt: skip
+"""Behaviours that the index also links to as a robots.txt (every one can be asked for)."""
+
+
+def host_names() -> list[str]:
+    """All hosts of the hostile site, its main one first."""
+    robots = [f"{_ROBOTS}{name}" for name in BEHAVIOURS if not name.startswith(_ROBOTS)]
+    return [HOST, *(f"{label}.{HOST}" for label in [*BEHAVIOURS, *robots])]
+
+
+def address_count() -> int:
+    """How many addresses the hostile hosts have: one each, one for the main one."""
+    return len(BEHAVIOURS) + 1
+
+
+def listing() -> str:
+    """All behaviours, one a line, for people."""
+    return "\n".join(f"{each.name:<24} {each.about}" for each in BEHAVIOURS.values())
+
+
+def address_number(host: str) -> int:
+    """Which of the hostile addresses, counted from 0, *host* is on.
+
+    Raises:
+        LookupError: *host* is not one of the hostile hosts.
+    """
+    if host == HOST:
+        return 0
+    found, _ = _behaviour_of(host)
+    return 1 + list(BEHAVIOURS).index(found.name)
+
+
+def _behaviour_of(host: str) -> tuple[Behaviour, bool]:
+    """The behaviour that *host* is for, and whether it is for its robots.txt."""
+    label = host.removesuffix("." + HOST)
+    name = label.removeprefix(_ROBOTS)
+    if label == host or (label not in BEHAVIOURS and name not in BEHAVIOURS):
+        raise LookupError(f"no hostile host is called {host}")
+    return BEHAVIOURS[label if label in BEHAVIOURS else name], label.startswith(_ROBOTS)
+
+
+class HostileSite:
+    """Answers for ``hostile.test`` and all hosts below it."""
+
+    def __init__(
+        self, base_of: Callable[[str], str], *, pace: float = 1.0, seconds: float = 600.0
+    ) -> None:
+        """*base_of* gives the URL of a host, without a slash; the rest see :class:`Scene`."""
+        self._base_of = base_of
+        self._pace = pace
+        self._seconds = seconds
+
+    def answer(self, request: Request) -> Reply:
+        """Answer for the hostile host that the request names."""
+        path = request.path
+        if path == "/ok":
+            return reply(200, "<p>all is well</p>\n", HTML)
+        if request.host == HOST:
+            name, _, rest = path.removeprefix("/").partition("/")
+            if name in BEHAVIOURS:
+                return self._play(BEHAVIOURS[name], f"{self._base_of(HOST)}/{name}", rest)
+            return self._index(path)
+        found, for_robots = _behaviour_of(request.host)
+        if for_robots and path.startswith("/robots.txt"):
+            rest = path.removeprefix("/robots.txt").removeprefix("/")
+            return self._play(found, f"{self._base_of(request.host)}/robots.txt", rest)
+        if path == "/robots.txt":
+            return reply(404, "no robots.txt here\n")
+        if for_robots:
+            return self._robots_host(path)
+        return self._play(found, self._base_of(request.host), path.removeprefix("/"))
+
+    def _play(self, found: Behaviour, base: str, rest: str) -> Reply:
+        if rest and not found.deep:
+            return reply(404, "no such page\n")
+        scene = Scene(base, rest, self._pace, self._seconds)
+        return Reply(0, b"", script=lambda wire: found.play(wire, scene))
+
+    def _robots_host(self, path: str) -> Reply:
+        if path not in ("/", "/a", "/b"):
+            return reply(404, "no such page\n")
+        return reply(200, "<a href='/a'>a</a> <a href='/b'>b</a>\n", HTML)
+
+    def _index(self, path: str) -> Reply:
+        base = self._base_of(HOST)
+        if path == "/":
+            labels = [*BEHAVIOURS, *(f"{_ROBOTS}{name}" for name in ROBOTS_TOO)]
+            urls = [self._base_of(f"{label}.{HOST}") + "/" for label in labels] + [f"{base}/paths"]
+            return reply(200, _list(dict.fromkeys(urls)), HTML)
+        if path == "/paths":
+            return reply(
+                200, _list({f"{base}/{b.name}": b.about for b in BEHAVIOURS.values()}), HTML
+            )
+        return reply(404, "no such page\n")
+
+
+def _list(links_: dict[str, str] | dict[str, None]) -> str:
+    items = "".join(
+        f'<li><a href="{url}">{url}</a> {escape(about or "")}\n' for url, about in links_.items()
+    )
+    return f"<title>hostile</title>\n<ul>\n{items}</ul>\n"

@@ -1,0 +1,258 @@
+"""The in-vitro web in this process: web servers, name server, arrival log, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.testing.addresses import (
+    BACKLOG,
+    MOST_ADDRESSES,
+    Endpoint,
+    Listeners,
+    affordable,
+    files_allowed,
+    has_many_addresses,
+)
+from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog
+from scrapy_spider_suite.testing.config import FakeWebConfig
+from scrapy_spider_suite.testing.connection import Connection, Reception
+from scrapy_spider_suite.testing.directory import Directory, extra_endpoints
+from scrapy_spider_suite.testing.graph import SyntheticWeb
+from scrapy_spider_suite.testing.loops import LoopThread
+from scrapy_spider_suite.testing.nameserver import NameServer
+from scrapy_spider_suite.testing.ready import Ready
+from scrapy_spider_suite.testing.zone import Zone
+
+_FLUSH_SECONDS = 0.5
+_FILES_WANTED = 20_000
+
+
+class FakeWeb:
+    """A running in-vitro web: ``async with`` in the caller's loop, ``with`` in its own thread.
+
+    Until it is started, only ``config`` may be used. Afterwards ``ready`` says where everything
+    is, ``web`` is the graph with the URLs that it is served under, and ``arrivals`` the requests
+    so far (the first million), oldest answer first.
+    """
+
+    def __init__(self, config: FakeWebConfig, *, in_memory: bool = True) -> None:
+        """*in_memory* keeps the arrivals for :attr:`arrivals`, also without a log file."""
+        self.config = config
+        self.ready: Ready
+        self.web: SyntheticWeb
+        self._in_memory = in_memory
+        self._closing = contextlib.AsyncExitStack()
+        self._thread: LoopThread | None = None
+
+    async def start(self) -> Ready:
+        """Bind everything and begin to answer.
+
+        Raises:
+            SettingsError: a port is taken, a log cannot be written, too few files may be open.
+        """
+        async with contextlib.AsyncExitStack() as closing:
+            closing.push_async_callback(_settle)
+            listeners, config, notes = self._bind()
+            closing.callback(listeners.close)
+            self.log = ArrivalLog(_writable("log", config.log), in_memory=self._in_memory)
+            closing.callback(self.log.close)
+            self.queries = QueryLog(_writable("dns_log", config.dns_log))
+            closing.callback(self.queries.close)
+            ports = tuple(listeners.ports[: config.addresses])
+            self.web = SyntheticWeb(config, ports)
+            self.directory = Directory(config, self.web, listeners.endpoints)
+            dns_port = await self._serve_names(closing, config)
+            await self._serve_pages(closing, config, listeners)
+            self.ready = self._describe(config, ports, dns_port, listeners.endpoints, notes)
+            self._write_seeds(config.seeds_file)
+            self._closing = closing.pop_all()
+        return self.ready
+
+    async def stop(self) -> None:
+        """Stop listening, drop all connections, and write out the logs."""
+        await self._closing.aclose()
+
+    async def __aenter__(self) -> FakeWeb:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    def __enter__(self) -> FakeWeb:
+        self._thread = LoopThread()
+        try:
+            self._thread.call(self.start())
+        except BaseException:
+            self._thread.close()
+            self._thread = None
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._thread is not None:
+            self._thread.call(self.stop())
+            self._thread.close()
+            self._thread = None
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """A copy of the arrivals in memory, those of all answers that a client can have seen."""
+        if self._thread is not None:
+            # The client may have its answer while the thread has yet to write down that it has.
+            self._thread.call(_settle())
+        return list(self.log.records)
+
+    @property
+    def open_connections(self) -> int:
+        """TCP connections open now."""
+        return len(self._reception.open)
+
+    def url(self, host: str, path: str = "/") -> str:
+        """URL of *path* on *host*, any of the hosts; raises ``LookupError`` if there is none."""
+        return self.directory.base(host) + path
+
+    # -- start -------------------------------------------------------------------------------
+
+    def _bind(self) -> tuple[Listeners, FakeWebConfig, list[str]]:
+        config, notes = self.config, []
+        one_address = config.one_address or not has_many_addresses()
+        if one_address:
+            notes.append(
+                "loopback has one address: each of the addresses is a port of 127.0.0.1, so "
+                "politeness by address cannot be seen"
+            )
+        extra = extra_endpoints(config) + 2
+        wanted = min(config.addresses, max(1, config.hosts), MOST_ADDRESSES - extra)
+        files = files_allowed(2 * (wanted + extra) + _FILES_WANTED)
+        count = affordable(files, wanted, extra)
+        if count < wanted:
+            notes.append(
+                f"{count} addresses instead of {wanted}: only {files} files may be open (ulimit -n)"
+            )
+        self._connections = files - count - extra - 64
+        total = count + extra
+        listeners = Listeners(total, config.port, listening=total - 2, one_address=one_address)
+        return listeners, dataclasses.replace(config, addresses=count), notes
+
+    async def _serve_names(self, closing: contextlib.AsyncExitStack, config: FakeWebConfig) -> int:
+        self.names = zone = Zone(self.directory.address, self.directory.special)
+        # Bound here, because uvloop leaks a transport whose own attempt to bind has failed.
+        bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        closing.callback(bound.close)
+        try:
+            bound.bind(("127.0.0.1", config.dns_port))
+        except OSError as error:
+            raise SettingsError(f"dns_port = {config.dns_port}: {error.strerror}") from None
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: NameServer(zone, self.queries, config.ttl), sock=bound
+        )
+        closing.callback(transport.close)
+        return int(bound.getsockname()[1])
+
+    async def _serve_pages(
+        self, closing: contextlib.AsyncExitStack, config: FakeWebConfig, listeners: Listeners
+    ) -> None:
+        self._reception = Reception(
+            self.directory.route,
+            self.log,
+            keep_alive=config.keep_alive,
+            limit=max(1, self._connections),
+        )
+        loop = asyncio.get_running_loop()
+        closing.push_async_callback(self._hang_up)
+        for bound, place in zip(listeners.sockets[:-2], listeners.endpoints, strict=False):
+            factory = partial(Connection, self._reception, place.address)
+            server = await loop.create_server(factory, sock=bound, backlog=BACKLOG)
+            closing.callback(server.close)
+        for client in _block(listeners.sockets[-1]):
+            closing.callback(client.close)
+        closing.push_async_callback(_cancel, loop.create_task(self._tick()))
+
+    async def _hang_up(self) -> None:
+        self._reception.close_all()
+        # Transports tell their protocols in the loop's next turn, and those their scripts in the
+        # one after it; the log needs those lines.
+        while self._reception.open:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            self.log.flush()
+            self.queries.flush()
+            self._reception.sweep()
+
+    def _describe(
+        self,
+        config: FakeWebConfig,
+        ports: tuple[int, ...],
+        dns_port: int,
+        endpoints: Sequence[Endpoint],
+        notes: list[str],
+    ) -> Ready:
+        seeds = self.web.roots(config.seeds) + [self.url(site) for site in config.sites]
+        if config.hostile:
+            seeds.append(self.url("hostile.test"))
+        return Ready(
+            ports=ports,
+            dns_port=dns_port,
+            hosts=config.hosts,
+            addresses=config.addresses,
+            first_address=endpoints[0].address,
+            last_address=endpoints[config.addresses - 1].address,
+            seeds=tuple(seeds),
+            log=None if config.log is None else str(config.log),
+            notes=tuple(notes),
+        )
+
+    def _write_seeds(self, path: Path | None) -> None:
+        if path is None:
+            return
+        try:
+            path.write_text("".join(f"{seed}\n" for seed in self.ready.seeds), encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"seeds_file = {str(path)!r}: {error.strerror}") from None
+
+
+async def _settle() -> None:
+    """Let the loop finish closing what was closed; the caller may stop it straight afterwards."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _writable(name: str, path: Path | None) -> Path | None:
+    """*path*, once it is sure that it can be appended to."""
+    if path is not None:
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise SettingsError(f"{name} = {str(path)!r}: {error.strerror}") from None
+    return path
+
+
+def _block(hanging: socket.socket) -> list[socket.socket]:
+    """Fill the queue of a listening socket that accepts nobody, so that SYNs go unanswered."""
+    hanging.listen(0)
+    clients = []
+    for _ in range(2):
+        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            client.connect(hanging.getsockname())
+        clients.append(client)
+    return clients

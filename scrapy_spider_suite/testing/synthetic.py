@@ -1,0 +1,166 @@
+"""Serves the synthetic graph: renders its pages, robots.txt, sitemaps and images."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from email.utils import formatdate
+from functools import lru_cache
+from html import escape
+from math import ceil
+from random import Random
+from time import time
+
+from scrapy_spider_suite.testing.graph import HostTraits, PagePlan, SyntheticWeb
+from scrapy_spider_suite.testing.http import HTML, TEXT, Reply, Request, reply
+
+_FILLER_LENGTH = 1 << 17
+_SITEMAP_PAGES = 50_000
+_IMAGE_SIDE = 32
+_TAIL = "</p>\n</body></html>\n"
+_HEAD = f"HTTP/1.1 200 OK\r\nServer: fakeweb\r\nContent-Type: {HTML}\r\nContent-Length: %d\r\n\r\n"
+
+
+class SyntheticSite:
+    """Answers for all hosts of *web*. The only state: how many pages Retry-After hosts refused."""
+
+    def __init__(self, web: SyntheticWeb) -> None:
+        self._web = web
+        self._filler = _filler(web.config.seed)
+        self._refusals: dict[int, int] = {}
+
+    def answer(self, request: Request) -> Reply:
+        """Answer for the synthetic host that the request names."""
+        host = self._web.host_index(request.host)
+        traits = self._web.traits(host)
+        path = request.path
+        if path == "/robots.txt":
+            robots = self._web.robots(request.host)
+            return reply(robots.status, robots.body, TEXT, delay=traits.latency)
+        if path == "/sitemap.xml":
+            return reply(200, self._sitemap(host), "application/xml", delay=traits.latency)
+        if path.startswith("/img/"):
+            return _image(path)._replace(delay=traits.latency)
+        if traits.retry_after_requests:
+            refused = self._refusals.get(host, 0)
+            if refused < traits.retry_after_requests:
+                self._refusals[host] = refused + 1
+                return _refusal(host, traits)
+        return self._page(host, path, traits)
+
+    def _page(self, host: int, path: str, traits: HostTraits) -> Reply:
+        try:
+            page = self._web.page_index(host, path)
+        except LookupError:
+            return reply(404, "no such page\n", delay=traits.latency)
+        plan = self._web.plan(host, page)
+        delay = max(0.0, traits.latency + traits.jitter * plan.wait)
+        if plan.status == 200:
+            body = self._render(host, path, page, plan).encode("ascii")
+            return Reply(200, (_HEAD % len(body)).encode("ascii") + body, delay)
+        fields = (f"Location: {plan.location}",) if plan.location else ()
+        return reply(plan.status, f"{plan.status}\n", TEXT, *fields, delay=delay)
+
+    def _render(self, host: int, path: str, page: int, plan: PagePlan) -> str:
+        """HTML of a page: text, images, links, text up to the wanted size."""
+        title = self._web.host_name(host) + path
+        hrefs = plan.hrefs
+        messy = self._web.config.messy
+        if messy:
+            links = "\n".join(
+                _messy(self._web.base(host), href, plan.salt + k, messy)
+                for k, href in enumerate(hrefs)
+            )
+        elif hrefs:
+            links = '<a href="' + '">more</a>\n<a href="'.join(hrefs) + '">more</a>'
+        else:
+            links = ""
+        pictures = "".join(
+            f'<img src="{source}" alt="">\n' for source in self._web.images(host, page)
+        )
+        front = (
+            f"<!DOCTYPE html>\n<html><head><title>{title}</title></head>\n"
+            f"<body>\n<h1>{title}</h1>\n{pictures}<p>{links}</p>\n<p>"
+        )
+        missing = plan.size - len(front) - len(_TAIL)
+        return front + self._text(plan.salt, missing) + _TAIL
+
+    def _text(self, start: int, length: int) -> str:
+        """*length* characters of filler from *start* on, over and over if it is too short."""
+        if length <= 0:
+            return ""
+        text = self._filler[start : start + length]
+        if len(text) < length:
+            text += self._filler * ((length - len(text)) // _FILLER_LENGTH + 1)
+        return text[:length]
+
+    def _sitemap(self, host: int) -> str:
+        """The first 50,000 pages of *host*, as https://www.sitemaps.org/protocol.html has it."""
+        base = self._web.base(host)
+        pages = range(min(self._web.traits(host).pages, _SITEMAP_PAGES))
+        urls = "".join(f"<url><loc>{base}{self._web.path(page)}</loc></url>\n" for page in pages)
+        schema = "http://www.sitemaps.org/schemas/sitemap/0.9"
+        return (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="{schema}">\n{urls}</urlset>\n'
+        )
+
+
+def _refusal(host: int, traits: HostTraits) -> Reply:
+    """429 or 503, with Retry-After as seconds or as a date, by the host's number (RFC 9110)."""
+    status = 429 if host & 1 else 503
+    seconds = ceil(traits.retry_after_delay)
+    when = formatdate(ceil(time() + seconds), usegmt=True) if host & 2 else str(seconds)
+    return reply(status, "later\n", TEXT, f"Retry-After: {when}", delay=traits.latency)
+
+
+def _image(path: str) -> Reply:
+    name = path.removeprefix("/img/").removesuffix(".png")
+    if not name.isdecimal() or not path.endswith(".png") or len(name) > 12:
+        return reply(404, "no such image\n")
+    return reply(200, png(int(name)), "image/png")
+
+
+@lru_cache(1024)
+def png(number: int) -> bytes:
+    """A small square greyscale PNG image; another one for each *number*."""
+    pixels = Random(number).randbytes(_IMAGE_SIDE)
+    rows = b"".join(b"\0" + pixels[k:] + pixels[:k] for k in range(_IMAGE_SIDE))
+    header = struct.pack(">IIBBBBB", _IMAGE_SIDE, _IMAGE_SIDE, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+def _filler(seed: int) -> str:
+    """Lines of made-up words, ASCII, without mark-up."""
+    draw = Random(seed)
+    letters = ("bcdfgklmnprstvw", "aeiou")
+    words = [
+        "".join(draw.choice(letters[k % 2]) for k in range(draw.randint(2, 9))) for _ in range(999)
+    ]
+    lines = (" ".join(draw.choices(words, k=12)) for _ in range(_FILLER_LENGTH // 64))
+    return "\n".join(lines)[:_FILLER_LENGTH]
+
+
+def _messy(base: str, href: str, draw: int, share: float) -> str:
+    """One anchor; a *share* of them in a form that is odd, correct, and leads to the same URL."""
+    plain = f'<a href="{href}">more</a>'
+    draw = (draw * 40503) & 0xFFFF
+    if draw >= share * (1 << 16):
+        return plain
+    url = base + href if href.startswith("/") else href
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    forms = (
+        f'<a href="{url}#part-{draw}">more</a>',
+        f"<A HREF='{scheme.upper()}://{host.upper()}/{path}'>more</A>",
+        f"<a\n  class=x  href = \n{url}>more</a>",
+        f'<a href=" \t{url}\n">more</a>',
+        f'<a href="{scheme}://{host}/./gone/../{path}">more</a>',
+        f'<a href="{escape(url).replace("/", "&#x2F;")}" title=">">more</a>',
+        f'<a href="//{host}/{path}">more</a>',
+        plain.replace("<a ", '<a rel="next" data-href="/wrong.html" '),
+    )
+    return forms[draw % len(forms)]
