@@ -1,0 +1,134 @@
+"""The add-on: one line in ``ADDONS`` makes every spider polite, crash-safe and memory-bounded.
+
+It reads and checks all settings of the suite, chooses the profile and puts the suite's components
+into Scrapy's settings, at add-on priority. What it may not do is end in a plain, impolite crawl:
+when it cannot do its work it refuses the crawl (see :mod:`scrapy_spider_suite.refusal`).
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.misc import load_object
+from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_installed
+
+from scrapy_spider_suite import profiles
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.refusal import RefusedCrawl, refuse, say
+from scrapy_spider_suite.settings import SuiteSettings, suite_enabled
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+LOOP = "ASYNCIO_EVENT_LOOP"
+PREFERRED_LOOP = "scrapy_spider_suite.eventloop.PreferredLoop"
+ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+logger = logging.getLogger(__name__)
+
+
+class Addon:
+    """Switches the suite on for one crawler."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Addon:
+        """Build the add-on of *crawler*."""
+        return cls(crawler)
+
+    @classmethod
+    def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
+        """Check the project's settings and ask for uvloop; called before the reactor is installed.
+
+        Scrapy calls this for ``ADDONS`` of a project only, not for those of a spider.
+
+        Raises:
+            SystemExit: a setting is wrong; with code 2, after one line that says which.
+        """
+        try:
+            if not suite_enabled(settings):
+                return
+            SuiteSettings.from_settings(settings)
+            _require_reactor(settings)
+        except SettingsError as error:
+            refuse(error)
+        if settings[LOOP] is None and not is_reactor_installed() and find_spec("uvloop"):
+            settings.set(LOOP, PREFERRED_LOOP, priority="addon")
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        """Put the suite's components and, in the broad profile, its lean settings in place.
+
+        Raises:
+            SystemExit: the crawl cannot be made polite; with code 2, after one line that says why.
+        """
+        spider = self.crawler.spider or self.crawler.spidercls
+        try:
+            if not suite_enabled(settings):
+                return
+            suite = SuiteSettings.from_settings(settings, spider)
+            _require_asyncio(settings)
+        except SettingsError as error:
+            self._refuse(error, settings)
+            return
+        _keep_the_loop(settings)
+        kept = list(profiles.apply(settings, suite.profile))
+        if kept:
+            what = "; ".join(f"{name}, so not {path}" for name, path in kept)
+            logger.warning("The project's own components are kept: %s", what)
+
+    def _refuse(self, error: SettingsError, settings: BaseSettings) -> None:
+        """End the process: at once where that works, else when the crawl makes its scheduler."""
+        other_reactor = is_reactor_installed() and not is_asyncio_reactor_installed()
+        no_reactor = not settings.getbool("TWISTED_REACTOR_ENABLED", True)
+        if other_reactor or no_reactor or not self.crawler.crawling:
+            refuse(error)
+        say(error)
+        highest = SETTINGS_PRIORITIES["cmdline"] + 1
+        settings.set("SCHEDULER", RefusedCrawl, priority=highest)
+        settings.set(LOOP, None, priority=highest)
+        if not is_reactor_installed():
+            settings.set("TWISTED_REACTOR", ASYNCIO_REACTOR, priority=highest)
+
+
+def _require_reactor(settings: BaseSettings) -> None:
+    """Refuse Scrapy's mode without Twisted: the spider profile's download handler needs it."""
+    if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
+        raise SettingsError.of("TWISTED_REACTOR_ENABLED", False, "True")
+
+
+def _require_asyncio(settings: BaseSettings) -> None:
+    """Refuse reactors without asyncio: the gate, the resolver and the commits run as its tasks."""
+    _require_reactor(settings)
+    if is_reactor_installed():
+        if not is_asyncio_reactor_installed():
+            raise SettingsError(f"another reactor is installed: the suite needs {ASYNCIO_REACTOR}")
+    elif settings["TWISTED_REACTOR"] != ASYNCIO_REACTOR:
+        raise SettingsError.of("TWISTED_REACTOR", settings["TWISTED_REACTOR"], ASYNCIO_REACTOR)
+
+
+def _keep_the_loop(settings: BaseSettings) -> None:
+    """Drop a spider's own ``ASYNCIO_EVENT_LOOP`` when uvloop was chosen for the process before.
+
+    Scrapy would stop the crawl for the mismatch, which the spider could not know of.
+    """
+    asked = settings[LOOP]
+    if not asked or not is_reactor_installed():
+        return
+    from twisted.internet import reactor
+
+    loop = getattr(reactor, "_asyncioEventloop", None)
+    ours = type(loop).__module__ + "." + type(loop).__qualname__ == PREFERRED_LOOP
+    if ours and not isinstance(loop, load_object(asked)):
+        settings.set(LOOP, None, priority=settings.getpriority(LOOP) or 0)
+        logger.warning(
+            "%s = %r came after uvloop was chosen for the process and is not used; set it in the "
+            "project's settings instead",
+            LOOP,
+            asked,
+        )

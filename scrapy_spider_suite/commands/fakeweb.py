@@ -1,0 +1,53 @@
+"""``scrapy fakeweb``: serves the in-vitro web. See :mod:`scrapy_spider_suite.testing`."""
+
+from __future__ import annotations
+
+import argparse
+
+from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
+
+
+class Command(ScrapyCommand):
+    """Scrapy loads this at each start of any command, so everything else is imported late."""
+
+    requires_project = False
+    requires_crawler_process = False
+
+    def short_desc(self) -> str:
+        """One line for the list of commands."""
+        return "Serve a local web of many hosts, for tests and experiments"
+
+    def long_desc(self) -> str:
+        """A paragraph for ``scrapy fakeweb --help``."""
+        from scrapy_spider_suite.testing.cli import ABOUT
+
+        return ABOUT
+
+    def syntax(self) -> str:
+        """What follows the name of the command."""
+        return "[options]"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add Scrapy's own options and those of the in-vitro web."""
+        from scrapy_spider_suite.testing import cli
+
+        super().add_options(parser)
+        parser.allow_abbrev = False
+        parser.formatter_class = _Formatter
+        parser.epilog = cli.EXAMPLES
+        cli.add_options(parser)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Serve until Ctrl-C, ``--seconds`` or the end of the parent."""
+        from scrapy_spider_suite.testing import cli
+
+        self.exitcode = cli.run(opts, args)
+
+
+class _Formatter(ScrapyHelpFormatter):
+    """Scrapy's formatter, which leaves the lines of the examples alone."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return text
+        return super()._fill_text(text, width, indent)

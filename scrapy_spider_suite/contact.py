@@ -1,0 +1,28 @@
+"""Whether a site's owner can find out who crawls it (gap G19; RFC 9309 §2.2.1 asks for it)."""
+
+from __future__ import annotations
+
+import re
+
+from scrapy_spider_suite.refusal import refuse
+
+_CONTACT = re.compile(r"https?://[^\s/$.?#]+\.[^\s]+|[^\s@<>()]+@[^\s@<>()]+\.[a-z]{2,}", re.I)
+_SCRAPYS = "+https://scrapy.org"
+
+
+def has_contact(user_agent: str | None) -> bool:
+    """Whether *user_agent* names a web page or an e-mail address (Scrapy's own does not count)."""
+    text = user_agent or ""
+    return _SCRAPYS not in text and _CONTACT.search(text) is not None
+
+
+def require_contact(user_agent: str | None) -> None:
+    """End the process with one line, exit code 2, if *user_agent* gives no contact.
+
+    Raises `SystemExit`.
+    """
+    if not has_contact(user_agent):
+        refuse(
+            f"USER_AGENT = {user_agent!r}: expected the address of a page or a mailbox where a "
+            "site's owner can reach you, e.g. 'mybot/1.0 (+https://example.org/bot)'"
+        )

@@ -1,0 +1,278 @@
+"""What the scheduler and the gate of one crawl share: the frontier, its clock, and who is out.
+
+Either of them works without the other; whoever comes first makes the core.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from scrapy import Request, signals
+from scrapy.http import Response
+
+from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.events import event_of_error, event_of_result
+from scrapy_spider_suite.exceptions import RobotsUnavailable
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
+from scrapy_spider_suite.frontier.overrides import Overrides
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import BackOff, Pace, parse_retry_after
+from scrapy_spider_suite.frontier.workbench import HostState
+from scrapy_spider_suite.job import Job, close_job, job_of
+from scrapy_spider_suite.requests import Translator
+from scrapy_spider_suite.resolving import suite_resolver
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_HOST_BYTES = 6144
+"""Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
+_NEVER = 1 << 30
+_TRUSTED_MAX = 10_000
+
+STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
+"""Whether what runs is the spider's ``start()``: its downloads are the operator's own."""
+
+_cores: WeakKeyDictionary[Crawler, CrawlCore] = WeakKeyDictionary()
+
+
+def core_of(crawler: Crawler) -> CrawlCore:
+    """The core of *crawler*, made when first asked for. Raises the `SuiteError`s."""
+    core = _cores.get(crawler)
+    if core is None:
+        core = _cores[crawler] = CrawlCore(crawler)
+    return core
+
+
+class CrawlCore:
+    """The frontier of one crawl, and the leases that are out.
+
+    *leases* maps the requests that are under way to their leases, *parents* the requests that a
+    page brought to the lease of that page.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.settings: SuiteSettings = suite_settings(crawler)
+        self.broad = self.settings.profile == "broad"
+        self.resolver = suite_resolver(crawler)
+        self.leases: dict[Request, Lease] = {}
+        self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
+        self.bursts: dict[Lease, list[Lease]] = {}
+        self.ready: list[Lease] = []
+        self.stopping = False
+        self.cut = False  # something was cut short by the stop
+        self.volatile_start = False  # start() yielded what cannot be stored
+        self.wake: Callable[[], None] = _nobody  # has the scheduler look again
+        self.outside = 0  # fetches without a visit
+        self.waiting_outside = 0  # those of them that wait for their host
+        self._folder: Path | None = None
+        self.job: Job | None = job_of(crawler)
+        self.store = self._store()
+        self.translator = Translator(crawler, self._codec(), broad=self.broad)
+        self._trusted = 0
+        for name, _ in self.store.kv("trusted").items():
+            self.trust(name.decode())
+        resumed = self.job is not None and self.job.resumed
+        now = self.now()
+        self.frontier = Frontier(
+            self.store,
+            policy_of(self.settings),
+            now=now,
+            wall=time.time(),
+            capacity=max(1_000, self.settings.workbench_memory // _HOST_BYTES),
+            counters=Counters.load(self.store) if resumed else None,
+            unclean=self.job is not None and self.job.unclean,
+        )
+        if self.job is not None:
+            self.frontier.residents.open(now, time.time())
+        # Connected after the extensions, so called after them; the scheduler is closed before.
+        crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
+
+    def trust(self, host: str) -> None:
+        """Let *host* be at a private address: a spider's ``start()`` named it, no page did.
+
+        The spider profile only: an existing project may crawl its own intranet. A job remembers.
+        """
+        if self._trusted < _TRUSTED_MAX and self.resolver.trust(host):
+            self._trusted += 1
+            self.store.kv("trusted").put(host.encode(), b"")
+
+    @staticmethod
+    def now() -> float:
+        """The clock of the crawl: monotonic seconds."""
+        return time.monotonic()
+
+    def _store(self) -> Store:
+        if self.job is not None:
+            return self.job.store
+        if not self.broad:
+            return MemoryStore()
+        # Memory stays bounded without a job directory, too: the disk holds what waits.
+        self._folder = Path(tempfile.mkdtemp(prefix="scrapy-spider-suite-"))
+        return RocksStore(self._folder / "store", memory=self.settings.workbench_memory)
+
+    def _codec(self) -> RequestCodec | None:
+        spider = self.crawler.spider
+        if not self.store.durable or spider is None:
+            return None
+        return RequestCodec.from_spider(spider, self.settings.storable)
+
+    # A request comes back from the downloader
+
+    def fetched(
+        self, lease: Lease, result: Request | Response | None, error: BaseException | None
+    ) -> None:
+        """The downloader is done with the request of *lease*: its host is free again."""
+        now = self.now()
+        if error is not None:
+            lease.event = event_of_error(error)
+            if isinstance(error, RobotsUnavailable) and lease.visit is not None:
+                self._no_robots(lease, lease.visit.host, error.retry_at)
+        elif result is not None:
+            lease.event = event_of_result(result)
+            if isinstance(result, Response):
+                lease.status = result.status
+            else:
+                self.parents[result] = lease
+        if self.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
+            lease.event = Event.INTERRUPTED
+        self.release(lease, now)
+
+    def hopeless(self, host: HostState) -> bool:
+        """Whether *host* has failed as often as a project's own RetryMiddleware would allow.
+
+        The spider profile only, where the frontier gives no host up: its requests have errbacks.
+        """
+        return not self.broad and host.record.failures > self.settings.project.retry_times
+
+    def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
+        if self.hopeless(host):
+            lease.event = Event.HOST_DEAD
+        else:
+            until = retry_at - self.frontier.wall_offset
+            self.frontier.workbench.postpone(host, until, "robots.txt unavailable")
+
+    def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
+        """The host of *lease* has answered, or failed to: *event* is what that says of it.
+
+        What a middleware makes of it (a retry, a redirect) changes nothing for the host.
+        """
+        lease.heard = event
+        lease.retry_after = None if response is None else _retry_after(response)
+
+    def heard_outside(self, host: HostState, response: Response) -> None:
+        """*host* has answered a request without a visit: it may ask for a pause.
+
+        The pause does not grow: an item waits for its images, and its crawl for the item.
+        """
+        if OUTCOMES[event_of_result(response)].health is Health.OVERLOADED:
+            wait, why = _retry_after(response), "Retry-After"
+            if wait is None:
+                wait, why = self.settings.backoff_base, f"status {response.status}"
+            self.frontier.workbench.postpone(host, self.now() + wait, why)
+
+    def release(self, lease: Lease, now: float) -> None:
+        """The visit of *lease* is over, unless its burst has more."""
+        heard = lease.heard or Event.IGNORED
+        rest = self.bursts.pop(lease, None)
+        if rest and OUTCOMES[heard].health in (Health.WELL, Health.NONE):
+            follower, *others = rest
+            if others:
+                self.bursts[follower] = others
+            self.ready.append(follower)
+            lease.visit = None
+            return
+        for other in rest or ():
+            other.visit = None
+            self.frontier.put_back(other, now)
+        self.frontier.release(lease, now, lease.retry_after, heard)
+
+    def hand_out(self, leases: list[Lease]) -> Lease:
+        """Begin a visit: its first lease now, the others one after the other."""
+        first, *rest = leases
+        if rest:
+            self.bursts[first] = rest
+        return first
+
+    def close(self) -> None:
+        """Write everything. Nothing more is fetched."""
+        self.frontier.close(self.now())
+
+    def _let_go(self) -> None:
+        """Give the job directory back: the extensions have written to it for the last time."""
+        if _cores.pop(self.crawler, None) is None:
+            return
+        self.frontier.flush()
+        if self.job is not None:
+            close_job(self.crawler)
+        else:
+            self.store.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _nobody() -> None:
+    """There is no scheduler of the suite to wake."""
+
+
+def _retry_after(response: Response) -> float | None:
+    if response.status not in (429, 503):
+        return None
+    value = response.headers.get("Retry-After")
+    return None if value is None else parse_retry_after(value.decode("latin-1"), time.time())
+
+
+def policy_of(settings: SuiteSettings) -> Policy:
+    """The frontier's policy as the settings have it. Raises `SettingsError` for a bad file."""
+    project = settings.project
+    general = Pace(settings.host_delay, settings.host_concurrency, settings.burst)
+    return Policy(
+        host=general,
+        address=Pace(settings.ip_delay, settings.ip_concurrency),
+        host_max_pages=settings.host_max_pages,
+        retry_times=settings.retry_times,
+        back_off=BackOff(
+            settings.backoff_base,
+            settings.backoff_max,
+            # A project's own requests are not given up before its RetryMiddleware does.
+            settings.dead_host_failures if settings.profile == "broad" else _NEVER,
+        ),
+        overrides=_overrides(settings.overrides),
+        slots={
+            name: Pace(
+                float(slot.get("delay", general.delay)),
+                int(slot.get("concurrency", general.concurrency)),
+                general.burst,
+            )
+            for name, slot in project.download_slots.items()
+        },
+        start_delay=project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
+    )
+
+
+def _overrides(path: Path | None) -> Overrides:
+    if path is None:
+        return Overrides()
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            return Overrides.parse(lines, str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"SUITE_OVERRIDES: {path} cannot be read: {error}") from error

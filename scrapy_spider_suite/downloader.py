@@ -1,0 +1,342 @@
+"""The gate: the only way to the wire (architecture, §4.2).
+
+What has a visit comes from the frontier in its time, and normally goes straight through. What has
+none (robots.txt, media, a component's own downloads) goes by the same clocks here: it waits for
+the wire and the clock of its host and address, never for a visit that is out, and counts as
+active only while its bytes flow. So a fetch nested in a visit cannot deadlock, and a slow host's
+images cannot use up CONCURRENT_REQUESTS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapy import Request, Spider, signals
+from scrapy.core.downloader import Downloader, Slot
+from scrapy.exceptions import CannotResolveHostError
+from scrapy.http import Response
+from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.httpobj import urlparse_cached
+from twisted.internet.defer import inlineCallbacks
+
+from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.dns.addresses import pacing_key as address_key
+from scrapy_spider_suite.errors import ResolveError
+from scrapy_spider_suite.events import StoppedError, event_of_error
+from scrapy_spider_suite.frontier.outcomes import event_of_status
+from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState
+from scrapy_spider_suite.requests import OUR_SLOT, hostname, own_slot, pacing_key
+from scrapy_spider_suite.storage.leases import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Generator
+
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ADDRESS = "suite_address"
+KEEP_ALIVE = "suite_keep_alive"
+_WIRED = frozenset({"http", "https"})
+
+
+class PoliteDownloader(Downloader):
+    """Scrapy's downloader with the frontier's clocks in place of its slots' delays.
+
+    The slots stay, since AutoThrottle and others read and set their delays: a slot's delay is
+    the least delay of its host.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._core: CrawlCore | None = None
+        self._locks: dict[str, asyncio.Lock] = {}
+        # Who waits for a host or an address, by its key, first come first.
+        self._moves: dict[str, dict[asyncio.Future[None], None]] = {}
+        self._cuttable: set[asyncio.Future[Any]] = set()
+        self._autothrottle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
+        self._mismatch_said = False
+
+    @property
+    def core(self) -> CrawlCore:
+        """The core of this crawl; made by now if there is a scheduler of the suite."""
+        if self._core is None:
+            self._core = core_of(self.crawler)
+        return self._core
+
+    @inlineCallbacks
+    def fetch(
+        self, request: Request, spider: Spider | None = None
+    ) -> Generator[Deferred[Any], Any, Request | Response]:
+        """See Scrapy's downloader. The visit of *request* is released whatever becomes of it.
+
+        Deferreds, because the engine goes on within the same call then: between two turns of the
+        loop, places would be given to new requests before the scraper knows of this response.
+        """
+        core = self.core
+        lease = core.leases.get(request)
+        if lease is not None:
+            self.active.add(request)
+        else:
+            core.outside += 1
+            if STARTING.get() and not core.broad:
+                core.trust(hostname(request))
+        result: Request | Response | None = None
+        error: BaseException | None = None
+        try:
+            result = yield deferred_from_coro(
+                self.middleware.download_async(self._enqueue_request, request)
+            )
+            return result
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if lease is not None:
+                self.active.discard(request)
+                core.fetched(lease, result, error)
+            else:
+                core.outside -= 1
+
+    async def _enqueue_request(self, request: Request) -> Response:
+        """What the middlewares call to send *request*."""
+        send = self._send if urlparse_cached(request).scheme in _WIRED else self._read
+        if own_slot(request) is None:
+            request.meta[self.DOWNLOAD_SLOT] = request.meta[OUR_SLOT] = pacing_key(request)
+        _, slot = self._get_slot(request)
+        slot.active.add(request)
+        self.signals.send_catch_log(
+            signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
+        )
+        lease = self.core.leases.get(request)
+        try:
+            response = await send(request, slot)
+        except Exception as error:
+            if lease is not None:
+                self.core.heard(lease, event_of_error(error))
+            raise
+        else:
+            if lease is not None:
+                self.core.heard(lease, event_of_status(response.status), response)
+            return response
+        finally:
+            slot.active.remove(request)
+
+    async def _read(self, request: Request, slot: Slot) -> Response:
+        """What goes over no wire (``file:``, ``data:``) or over its own (``ftp:``, ``s3:``)."""
+        self.active.add(request)
+        try:
+            return await self._download(slot, request)
+        finally:
+            self.active.discard(request)
+
+    async def _send(self, request: Request, slot: Slot) -> Response:
+        core = self.core
+        lease = core.leases.get(request)
+        if lease is not None and lease.visit is not None:
+            host, address = lease.visit.host, lease.visit.address
+            if host.connect_to and host.key == hostname(request):
+                request.meta[ADDRESS] = host.connect_to
+            elif not request.meta.get("proxy"):
+                await self._resolve(request)
+            if not lease.visit.undisturbed():
+                await self._wait_again(request, host, address)
+            return await self._transfer(request, slot, host, address, lease)
+        core.waiting_outside += 1
+        try:
+            host, address = await self._book(request)
+            await self._queue_for_wire(host, address)
+        finally:
+            core.waiting_outside -= 1
+        return await self._transfer(request, slot, host, address, None)
+
+    # Addresses
+
+    async def _book(self, request: Request) -> tuple[HostState, AddressState]:
+        """The clocks that a request without a visit goes by."""
+        frontier, now = self.core.frontier, self.core.now()
+        numeric = ""
+        if not request.meta.get("proxy"):
+            numeric = await self._resolve(request)
+        key = pacing_key(request)
+        host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
+        group = address_key(numeric, self.core.settings.ipv6_prefix) if numeric else f"@{key}"
+        return host, frontier.address_state(group, numeric, now)
+
+    async def _resolve(self, request: Request) -> str:
+        """Write the address to connect to into the request's meta, and return it.
+
+        Raises Scrapy's `CannotResolveHostError`, which retries and errbacks know, or
+        `PrivateAddressError`.
+        """
+        try:
+            found = await self._until_cut(self.core.resolver.resolve(hostname(request)))
+        except ResolveError as error:
+            raise CannotResolveHostError(str(error)) from error
+        request.meta[ADDRESS] = found.addresses[0]
+        return found.addresses[0]
+
+    # Waiting
+
+    async def _queue_for_wire(self, host: HostState, address: AddressState) -> None:
+        """Wait for the wire to *host*, first come first served, before new visits to it."""
+        workbench = self.core.frontier.workbench
+        lock = self._locks.setdefault(host.key, asyncio.Lock())
+        host.waiting += 1
+        address.booked += 1
+        try:
+            async with lock:
+                await self._wait_for_wire(host, address)
+        finally:
+            host.waiting -= 1
+            address.booked -= 1
+            if not host.waiting:
+                self._locks.pop(host.key, None)
+            workbench.offer(host)
+
+    async def _wait_again(
+        self, request: Request, host: HostState, address: AddressState
+    ) -> None:
+        """Wait in a visit, since a fetch nested in it (or beside it) has used the wire.
+
+        Neither a download place nor the address is held meanwhile.
+        """
+        self.active.discard(request)
+        address.out -= 1
+        address.booked += 1
+        self.core.frontier.workbench.offer_address(address)
+        self.core.wake()
+        try:
+            await self._wait_for_wire(host, address)
+        finally:
+            address.booked -= 1
+            address.out += 1
+            address.intrusions += 1  # a visit that left for it meanwhile must look again
+            self.active.add(request)
+
+    async def _wait_for_wire(self, host: HostState, address: AddressState) -> None:
+        core = self.core
+        workbench = core.frontier.workbench
+        while True:
+            if core.stopping:
+                raise StoppedError("the crawl is being stopped")
+            now = core.now()
+            pause = workbench.pause_needed(host, address, now)
+            if not pause:
+                return
+            # Only the address is in the way: nobody new may slip in before us there.
+            alone = host.wire < host.concurrency and host.next_fetch <= now
+            address.waiting += alone
+            try:
+                await self._until_moved(pause, host.key, address.key)
+            finally:
+                address.waiting -= alone
+                if alone:
+                    # Whoever waited may have given up: others may go there again.
+                    workbench.offer_address(address)
+                    core.wake()
+
+    async def _until_moved(self, seconds: float, *keys: str) -> None:
+        """Return after *seconds*, or as soon as one of *keys* is free or the crawl stops."""
+        loop = asyncio.get_running_loop()
+        moved: asyncio.Future[None] = loop.create_future()
+        both = set(keys)  # an address as a host's name: its key is the host's too
+        for key in both:
+            self._moves.setdefault(key, {})[moved] = None
+        timer = None if seconds == FOREVER else loop.call_later(seconds, _finish, moved)
+        try:
+            await moved
+        finally:
+            for key in both:
+                self._forget_move(key, moved)
+            if timer is not None:
+                timer.cancel()
+
+    def _forget_move(self, key: str, moved: asyncio.Future[None]) -> None:
+        moves = self._moves[key]
+        del moves[moved]
+        if not moves:
+            del self._moves[key]
+
+    def wake(self, *keys: str) -> None:
+        """Let those who wait for one of *keys* look again; without any, everyone who waits."""
+        for key in keys or tuple(self._moves):
+            for moved in self._moves.get(key, ()):
+                _finish(moved)
+
+    # The wire
+
+    async def _transfer(
+        self, request: Request, slot: Slot, host: HostState, address: AddressState,
+        lease: Lease | None,
+    ) -> Response:  # fmt: skip
+        core = self.core
+        if core.stopping:
+            raise StoppedError("the crawl is being stopped")
+        workbench = core.frontier.workbench
+        workbench.begin(host, address, core.now(), visit=lease is not None)
+        if lease is None:
+            self.active.add(request)
+        else:
+            lease.wired = True
+        request.meta[KEEP_ALIVE] = host.gap()
+        try:
+            response = await self._until_cut(self._download(slot, request))
+            self._compare(request, response)
+            if lease is None:
+                core.heard_outside(host, response)
+            return response
+        finally:
+            if lease is None:
+                self.active.discard(request)
+            if self._autothrottle:
+                # Never below what was promised.
+                host.delay = max(slot.delay, core.frontier.policy.of_host(host.key).delay)
+            workbench.end(host, address, core.now(), visit=lease is not None)
+            self.wake(host.key, address.key)
+
+    async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await *work*; raise `StoppedError` where the stop cuts it short."""
+        task = asyncio.ensure_future(work)
+        self._cuttable.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self.core.stopping:
+                raise
+            raise StoppedError("the crawl was stopped during the transfer") from None
+        finally:
+            self._cuttable.discard(task)
+
+    def _compare(self, request: Request, response: Response) -> None:
+        """Count answers that came from another address than the one that was booked."""
+        booked, actual = request.meta.get(ADDRESS), response.ip_address
+        if not booked or actual is None or ipaddress.ip_address(booked) == actual:
+            return
+        self.crawler.stats.inc_value("suite/address/mismatch")
+        if not self._mismatch_said:
+            self._mismatch_said = True
+            logger.warning(
+                "%s was booked on %s and fetched from %s: the download handler does not connect "
+                "where it is told to, so the delays of addresses may not hold (further ones are "
+                "only counted: suite/address/mismatch)", request, booked, actual,
+            )  # fmt: skip
+
+    def _process_queue(self, slot: Slot) -> None:
+        """Nothing: slots neither queue nor delay here."""
+
+    def cut_short(self) -> None:
+        """The stop has waited long enough: end the look-ups and transfers that are under way."""
+        for task in self._cuttable:
+            task.cancel()
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,1 @@
+"""Downloader middlewares of the suite; each works alone through ``DOWNLOADER_MIDDLEWARES``."""

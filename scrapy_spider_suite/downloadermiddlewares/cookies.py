@@ -1,0 +1,217 @@
+"""Cookies for crawls of very many hosts: a small jar for each registered domain, kept as bytes.
+
+Scrapy's own jar holds every cookie of every host as an object for the life of the crawl. Here a
+domain has at most 50 cookies (RFC 6265, section 6.1, asks for as many) in at most
+``SUITE_COOKIES_MAX_BYTES``, and the ``SUITE_COOKIES_MAX_HOSTS`` domains used last have any. Between
+two visits a jar is only its packed bytes, so the memory is their product. A site cannot delete
+another's cookies by an expired one of the other's domain, as it can in one jar for all.
+
+A page without cookies costs two look-ups in dicts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from functools import lru_cache
+from http.cookiejar import Cookie
+from typing import TYPE_CHECKING
+
+from scrapy import Request, Spider
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+from scrapy.http.cookies import CookieJar
+from scrapy.utils.httpobj import urlparse_cached
+from tldextract import TLDExtract
+
+from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+
+COOKIES_PER_DOMAIN = 50
+
+JarKey = tuple[Hashable, str]
+"""A request's ``cookiejar`` (None without one) and the registered domain of its host."""
+
+# The list that came with the package: the default would fetch a newer one, and stop the crawl
+# while it does.
+_split = TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True)
+
+
+@lru_cache(maxsize=16_384)
+def registered_domain(host: str) -> str:
+    """Return the part of *host* that somebody registered: ``example.co.uk`` of ``a.example.co.uk``.
+
+    That is *host* itself for an address, for a single label and for a public suffix. A top-level
+    domain that the list does not have counts as a suffix, as the list's own rules say.
+    """
+    parts = _split(host)
+    if parts.suffix or parts.domain == host:
+        return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else host
+    return ".".join(host.split(".")[-2:])
+
+
+@lru_cache(maxsize=16_384)
+def is_public_suffix(host: str) -> bool:
+    """Return whether anybody can register names under *host*, so that it must not have cookies."""
+    return not _split(host).domain
+
+
+class HostCookiesMiddleware(CookiesMiddleware):
+    """Scrapy's cookies middleware with bounded jars; its settings and meta keys hold.
+
+    Stats: ``suite/cookies/dropped`` counts cookies beyond a domain's bounds,
+    ``suite/cookies/domains_forgotten`` domains beyond ``SUITE_COOKIES_MAX_HOSTS``.
+    """
+
+    def __init__(
+        self,
+        debug: bool = False,
+        *,
+        max_bytes: int = 4096,
+        max_hosts: int = 10_000,
+        stats: StatsCollector | None = None,
+    ) -> None:
+        super().__init__(debug)
+        self.changed: set[JarKey] | None = None
+        """The jars that changed since whoever saves them emptied this set; None if nobody does."""
+        self._rows: OrderedDict[JarKey, bytes] = OrderedDict()  # used last, last
+        self._max_bytes = max_bytes
+        self._max_hosts = max_hosts
+        self._stats = stats
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*. Raises `NotConfigured` if ``COOKIES_ENABLED`` is off."""
+        if not crawler.settings.getbool("COOKIES_ENABLED"):
+            raise NotConfigured
+        settings = suite_settings(crawler)
+        middleware = cls(
+            crawler.settings.getbool("COOKIES_DEBUG"),
+            max_bytes=settings.cookies_max_bytes,
+            max_hosts=settings.cookies_max_hosts,
+            stats=crawler.stats,
+        )
+        middleware.crawler = crawler
+        return middleware
+
+    def __len__(self) -> int:
+        """The number of domains with cookies, over all jars."""
+        return len(self._rows)
+
+    def process_request(self, request: Request, spider: Spider | None = None) -> None:
+        """Add the request's own cookies to its jar, and the jar's to the request."""
+        if request.meta.get("dont_merge_cookies", False):
+            return
+        own = bool(request.cookies)
+        key = self._key(request) if own or self._rows else None
+        if key is None or not (own or key in self._rows):
+            request.headers.pop("Cookie", None)  # as Scrapy does: the jar has the last word
+            return
+        before = self._open(key)
+        super().process_request(request)
+        self._close(key, before, changed=own)
+
+    def process_response(
+        self, request: Request, response: Response, spider: Spider | None = None
+    ) -> Request | Response:
+        """Put the cookies that the response sets into the request's jar."""
+        if b"Set-Cookie" not in response.headers or request.meta.get("dont_merge_cookies", False):
+            return response
+        key = self._key(request)
+        before = self._open(key)
+        super().process_response(request, response)
+        self._close(key, before, changed=True)
+        return response
+
+    def row(self, key: JarKey) -> bytes | None:
+        """Return the packed cookies of one domain, or None if it has none."""
+        return self._rows.get(key)
+
+    def restore(self, key: JarKey, cookies: Iterable[Cookie]) -> None:
+        """Take up what a former run kept, within the bounds of this one."""
+        self._store(key, list(cookies))
+
+    def _key(self, request: Request) -> JarKey:
+        host = urlparse_cached(request).hostname or ""
+        return request.meta.get("cookiejar"), registered_domain(host.rstrip("."))
+
+    def _open(self, key: JarKey) -> list[Cookie]:
+        """Make the jar of *key* the one that Scrapy's code finds; return its cookies."""
+        row = self._rows.get(key)
+        cookies = [] if row is None else unpack_cookies(row, time.time())
+        jar = self.jars[key[0]] = CookieJar()
+        for cookie in cookies:
+            jar.set_cookie(cookie)
+        return cookies
+
+    def _close(self, key: JarKey, before: list[Cookie], *, changed: bool) -> None:
+        """Pack the open jar again, what was set last at the end."""
+        jar = self.jars.pop(key[0])
+        if not changed:
+            self._rows.move_to_end(key)
+            return
+        old = {id(cookie) for cookie in before}
+        now = {id(cookie): cookie for cookie in jar}
+        kept = [cookie for cookie in before if id(cookie) in now]
+        fresh = [cookie for number, cookie in now.items() if number not in old]
+        self._store(key, kept + fresh)
+
+    def _store(self, key: JarKey, cookies: list[Cookie]) -> None:
+        packed = pack_cookies(cookies) if cookies else None
+        if packed is not None and (
+            len(packed) > self._max_bytes or len(cookies) > COOKIES_PER_DOMAIN
+        ):
+            fitting = self._fitting(cookies)
+            self._count("dropped", len(cookies) - len(fitting))
+            packed = pack_cookies(fitting) if fitting else None
+        if packed != self._rows.pop(key, None):
+            self._note(key)
+        if packed is not None:
+            self._rows[key] = packed
+        if len(self._rows) > self._max_hosts:
+            self._note(self._rows.popitem(last=False)[0])
+            self._count("domains_forgotten", 1)
+
+    def _fitting(self, cookies: list[Cookie]) -> list[Cookie]:
+        """Return the newest that fit, in their order; one that is too big takes no other along."""
+        left = self._max_bytes - 3  # the longest header that an array of so few can have
+        fitting: list[Cookie] = []
+        for cookie in reversed(cookies):
+            size = len(pack_cookies([cookie])) - 1
+            if size <= left and len(fitting) < COOKIES_PER_DOMAIN:
+                fitting.append(cookie)
+                left -= size
+        return fitting[::-1]
+
+    def _note(self, key: JarKey) -> None:
+        if self.changed is not None:
+            self.changed.add(key)
+
+    def _process_cookies(
+        self, cookies: Iterable[Cookie], *, jar: CookieJar, request: Request
+    ) -> None:
+        """Scrapy's rule for public suffixes, by the list that came with the package.
+
+        This overrides a private method: were it renamed, Scrapy's own would run and fetch its list.
+        """
+        host = (urlparse_cached(request).hostname or "").lower()
+        for cookie in cookies:
+            domain = cookie.domain.removeprefix(".")
+            if domain and is_public_suffix(domain):
+                if domain != host:
+                    continue
+                cookie.domain = host
+            if host:
+                jar.set_cookie_if_ok(cookie, request)
+
+    def _count(self, what: str, number: int) -> None:
+        if number and self._stats is not None:
+            self._stats.inc_value(f"suite/cookies/{what}", number)

@@ -1,0 +1,173 @@
+"""Redirects as links: the target goes to the scheduler as a request of its own.
+
+Scrapy follows a redirect as the same request at another URL, past the duplicates filter. For a
+crawl of many hosts that fetches a page once for every URL that leads to it. Here the target is
+a link: normalised, filtered if it was seen, of the same depth, and known by the page that linked
+to it. Requests that a spider yielded are left to Scrapy's ``RedirectMiddleware``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Request, Response
+
+from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
+from scrapy_spider_suite.urls.normalize import normalize
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+
+logger = logging.getLogger(__name__)
+
+HOPS_MAX = 10
+"""Redirects in a row that are followed from one link."""
+
+_STATUSES = frozenset({301, 302, 303, 307, 308})
+# What belongs to the one fetch that was redirected. A proxy that Scrapy chose by the scheme is
+# chosen again.
+_OF_THIS_FETCH = frozenset(
+    {"download_latency", "download_slot", "suite_address", "suite_self_redirect"}
+)
+_OF_SCHEME_PROXY = frozenset({"_auth_proxy", "_scheme_proxy", "proxy"})
+_NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
+
+
+def redirect_target(url: str, response: Response) -> str | None:
+    """Return where *response*, the answer to *url*, redirects to, in normal form.
+
+    None if it is no redirect, or if its ``Location`` leads nowhere that can be fetched by HTTP.
+    """
+    if response.status not in _STATUSES:
+        return None
+    location = response.headers.get(b"Location")
+    if not location:
+        return None
+    # Servers send raw UTF-8 and worse. Escaped byte by byte it is what they meant.
+    escaped = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], location)
+    return normalize(escaped.decode("ascii"), url)
+
+
+class LinkRedirectMiddleware:
+    """Turns the redirects of bulk requests (meta ``suite_bulk``) into requests of their own.
+
+    The new request takes over callback, errback, meta, priority and Referer, but no other header,
+    body or cookies. A page that redirects to itself is fetched once more, in case it only wanted
+    to set a cookie.
+
+    ``REDIRECT_ENABLED``, meta ``dont_redirect``, ``handle_httpstatus_list`` and
+    ``handle_httpstatus_all`` and the spider's ``handle_httpstatus_list`` mean what they mean to
+    Scrapy. A redirect to nowhere goes to the spider as it is.
+
+    Stats: ``suite/redirect/count``, ``suite/redirect/invalid``, ``suite/redirect/loop``,
+    ``suite/redirect/too_many``.
+    """
+
+    def __init__(self, stats: StatsCollector, url_max: int = 0) -> None:
+        """Follow to targets of at most *url_max* characters; 0 is no limit."""
+        self._stats = stats
+        self._url_max = url_max
+        self._crawler: Crawler | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it from ``REDIRECT_ENABLED`` and ``URLLENGTH_LIMIT``.
+
+        Raises:
+            NotConfigured: redirects are not to be followed.
+        """
+        if not crawler.settings.getbool("REDIRECT_ENABLED"):
+            raise NotConfigured("REDIRECT_ENABLED is off")
+        if crawler.stats is None:
+            raise RuntimeError("the crawler has no stats collector yet")
+        middleware = cls(crawler.stats, crawler.settings.getint("URLLENGTH_LIMIT"))
+        middleware._crawler = crawler
+        return middleware
+
+    def process_response(self, request: Request, response: Response) -> Request | Response:
+        """Return the request for the target, or *response* if it is none of our business.
+
+        Raises:
+            TooManyHops: it would be the eleventh redirect in a row.
+            RedirectLoop: the page redirects to itself, and did so just before.
+        """
+        if response.status not in _STATUSES or not self._is_ours(request):
+            return response
+        if b"Location" not in response.headers or self._is_wanted(request, response.status):
+            return response
+        target = redirect_target(request.url, response)
+        if target is None or (self._url_max and len(target) > self._url_max):
+            self._stats.inc_value("suite/redirect/invalid")
+            request.meta["dont_redirect"] = True  # or Scrapy's own middleware may try it
+            return response
+        return self._follow(request, target)
+
+    def _is_ours(self, request: Request) -> bool:
+        return bool(request.meta.get("suite_bulk"))
+
+    def _is_wanted(self, request: Request, status: int) -> bool:
+        """Whether the spider asked to see answers of this *status*."""
+        spider = self._crawler.spider if self._crawler is not None else None
+        meta = request.meta
+        return bool(
+            meta.get("dont_redirect")
+            or meta.get("handle_httpstatus_all")
+            or status in meta.get("handle_httpstatus_list", ())
+            or status in getattr(spider, "handle_httpstatus_list", ())
+        )
+
+    def _follow(self, request: Request, target: str) -> Request:
+        to_itself = target == normalize(request.url)
+        if to_itself and request.meta.get("suite_self_redirect"):
+            self._stats.inc_value("suite/redirect/loop")
+            raise RedirectLoop(f"{request.url} redirects to itself")
+        hops = request.meta.get("suite_hops", 0) + 1
+        if hops > HOPS_MAX:
+            self._stats.inc_value("suite/redirect/too_many")
+            raise TooManyHops(f"more than {HOPS_MAX} redirects, the last to {target}")
+        self._stats.inc_value("suite/redirect/count")
+        logger.debug(
+            "Redirected to %(target)s from %(request)s", {"target": target, "request": request}
+        )
+        return _link(request, target, hops=hops, to_itself=to_itself)
+
+
+class EveryLinkRedirectMiddleware(LinkRedirectMiddleware):
+    """The same for every plain GET request, whoever made it; for projects without the add-on."""
+
+    def _is_ours(self, request: Request) -> bool:
+        return request.method == "GET" and not request.body
+
+
+def _link(request: Request, target: str, *, hops: int, to_itself: bool) -> Request:
+    """Return the request for *target*, as if the page that linked to *request* had."""
+    dropped = _OF_THIS_FETCH | (_OF_SCHEME_PROXY if "_scheme_proxy" in request.meta else set())
+    meta: dict[str, Any] = {k: v for k, v in request.meta.items() if k not in dropped}
+    meta["suite_hops"] = hops
+    if to_itself:
+        meta["suite_self_redirect"] = True
+    return Request(
+        target,
+        callback=request.callback,
+        errback=request.errback,
+        headers=_referer(request, target),
+        meta=meta,
+        cb_kwargs=request.cb_kwargs,
+        priority=request.priority,
+        flags=request.flags,
+        dont_filter=to_itself,
+    )
+
+
+def _referer(request: Request, target: str) -> dict[bytes, bytes]:
+    """Keep the page that linked here, but never tell plain HTTP about a secure page."""
+    referer = request.headers.get(b"Referer")
+    if not referer or (referer.startswith(b"https:") and not target.startswith("https:")):
+        return {}
+    return {b"Referer": referer}

@@ -1,0 +1,350 @@
+"""robots.txt by RFC 9309, for any Scrapy project.
+
+Replaces Scrapy's ``RobotsTxtMiddleware`` with the same settings, meta key, stats and signal.
+What differs: 429, 5xx and no answer mean that nothing is allowed for now (Scrapy allows
+everything), other errors mean that everything is (Scrapy obeys the body of a 404), rules expire,
+what is kept is bounded, and at most 500 KiB of a robots.txt are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.exceptions import CannotResolveHostError, IgnoreRequest, NotConfigured
+from scrapy.http import Request, Response
+from scrapy.http.request import NO_CALLBACK
+from scrapy.robotstxt import ProtegoRobotParser, RobotParser
+from scrapy.utils.datatypes import LocalCache
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
+from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.events import StoppedError
+from scrapy_spider_suite.exceptions import RedirectRefused, RobotsForbidden, RobotsUnavailable
+from scrapy_spider_suite.frontier.robots import (
+    BODY_MAX,
+    REDIRECTS_MAX,
+    RobotsRules,
+    Verdict,
+    judge,
+    max_age,
+    origin_of,
+)
+from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.storage.robots import RobotsStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from scrapy.core.engine import ExecutionEngine
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+
+logger = logging.getLogger(__name__)
+
+DOWNLOAD_MAX = 8 << 20
+"""Bytes after which a download handler that cannot cut a body gives up, and what decompression
+may come to. A robots.txt beyond it counts as unreachable."""
+
+_FRONTIER = "scrapy_spider_suite.scheduler.FrontierScheduler"
+_MEANING = {
+    Verdict.RULES: "its last rules go on to hold",
+    Verdict.ALLOW_ALL: "everything is allowed",
+    Verdict.DISALLOW_FOR_NOW: "nothing is allowed",
+}
+_NO_RULES = RobotsRules("", Verdict.ALLOW_ALL, None, 0.0, 0.0, math.inf)
+_PARSERS_MAX = 1000  # parsers of a project's own class that are kept, one for each origin
+
+
+class RulesParser(RobotParser):
+    """`RobotsRules` as Scrapy's interface wants them, for receivers of ``robots_parsed``."""
+
+    def __init__(self, rules: RobotsRules) -> None:
+        self.rules = rules
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, robotstxt_body: bytes) -> Self:
+        """Parse a body without an origin, which RFC 9309 does not need."""
+        return cls(judge("", 200, robotstxt_body, now=0.0))
+
+    def allowed(self, url: str | bytes, user_agent: str | bytes) -> bool:
+        """Return whether *user_agent* may fetch *url*."""
+        return self.rules.allowed(_text(url), _text(user_agent))
+
+    def crawl_delay(self, user_agent: str | bytes) -> float | None:
+        """Return the seconds of ``Crawl-delay`` for *user_agent*, or None."""
+        return self.rules.crawl_delay(_text(user_agent))
+
+
+class RobotsMiddleware:
+    """Refuses what robots.txt does not allow, and tells a scheduler what it says.
+
+    Settings: ``ROBOTSTXT_OBEY``, ``ROBOTSTXT_USER_AGENT``, ``USER_AGENT``, ``ROBOTSTXT_PARSER``
+    (a class other than Scrapy's default decides what is allowed by the body of a 2xx answer),
+    ``SUITE_ROBOTS_TTL``, ``SUITE_ROBOTS_CACHE_SIZE``. Meta: ``dont_obey_robotstxt``. Only http
+    and https URLs have a robots.txt; all others pass.
+
+    Stats: ``robotstxt/request_count``, ``response_count``, ``response_status_count/N``,
+    ``exception_count/TYPE`` and ``forbidden`` as Scrapy's middleware, a robots.txt with its
+    redirects counting once; ``robotstxt/unavailable``: requests refused because nothing is
+    allowed for now. Signal: ``robots_parsed`` (Scrapy 2.18), with the request that had the
+    robots.txt fetched, or the robots.txt's own if `fetch` was called without one.
+
+    Concurrent questions about one origin share one fetch, which outlives the one that asked.
+    """
+
+    DOWNLOAD_PRIORITY = 1000
+
+    def __init__(self, crawler: Crawler, *, clock: Callable[[], float] = time.time) -> None:
+        """Read the settings. *clock* gives seconds since the epoch."""
+        if crawler.stats is None:
+            raise RuntimeError("the crawler has no stats collector yet")
+        self._crawler = crawler
+        self._stats: StatsCollector = crawler.stats
+        self._clock = clock
+        settings = suite_settings(crawler)
+        project = settings.project
+        self._ttl = settings.robots_ttl
+        self._cache_size = settings.robots_cache_size
+        self._own_agent = project.robotstxt_user_agent
+        self.user_agent = self._own_agent or project.user_agent
+        self._meta = _fetch_meta(project.download_maxsize, crawler.settings.get("SCHEDULER"))
+        self._has_frontier = "dont_retry" in self._meta
+        self._parser_class = _foreign_parser(crawler)
+        self._parsers: LocalCache[str, tuple[RobotsRules, RobotParser]]
+        self._parsers = LocalCache(_PARSERS_MAX)
+        self._fetches: dict[str, asyncio.Task[RobotsRules]] = {}
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*.
+
+        Raises:
+            NotConfigured: the project does not obey robots.txt.
+        """
+        if not crawler.settings.getbool("ROBOTSTXT_OBEY"):
+            raise NotConfigured  # without a message, as Scrapy's own: it is no news
+        return cls(crawler)
+
+    @cached_property
+    def store(self) -> RobotsStore:
+        """What is known; opened at the first question, since the job opens after middlewares."""
+        from scrapy_spider_suite.job import job_kv
+
+        kv = job_kv(self._crawler, "robots")
+        return RobotsStore(kv, self._cache_size, user_agent=self.user_agent or "*")
+
+    def peek(self, url: str) -> RobotsRules | None:
+        """Return what holds for the origin of *url*, or None if it has to be fetched first.
+
+        For a URL that no robots.txt holds for (`origin_of`), that is rules that allow everything.
+        """
+        origin = origin_of(url)
+        return self.store.get(origin, self._clock()) if origin else _NO_RULES
+
+    def allowed(self, url: str) -> bool | None:
+        """Return whether *url* may be fetched as `user_agent`; None if that is not known now."""
+        rules = self.peek(url)
+        return None if rules is None else self._parser(rules).allowed(url, self.user_agent)
+
+    def crawl_delay(self, url: str) -> float | None:
+        """Return the seconds that robots.txt asks to leave between requests, if known, or None."""
+        rules = self.peek(url)
+        return None if rules is None else rules.crawl_delay(self.user_agent)
+
+    async def rules_for(self, url: str, cause: Request | None = None) -> RobotsRules:
+        """Return what holds for the origin of *url*, after fetching its robots.txt if need be.
+
+        Raises: as `fetch`.
+        """
+        return self.peek(url) or await self.fetch(origin_of(url), cause)
+
+    async def fetch(self, origin: str, cause: Request | None = None) -> RobotsRules:
+        """Fetch the robots.txt of *origin*, of `origin_of`, now; *cause* had it fetched.
+
+        Raises:
+            SuiteError, CannotResolveHostError: the host has no address that may be connected to,
+                or we have no file left. That says nothing of robots, and its pages will fail of
+                the same, so nothing is recorded.
+            RobotsUnavailable: the crawl is not running.
+        """
+        task = self._fetches.get(origin)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._fetch(origin, cause))
+            self._fetches[origin] = task
+            task.add_done_callback(lambda done: self._fetched(origin, done))
+        return await asyncio.shield(task)
+
+    async def process_request(self, request: Request) -> None:
+        """Let *request* pass, after fetching its robots.txt if need be.
+
+        Raises:
+            RobotsForbidden: robots.txt does not allow it.
+            RobotsUnavailable: nothing is allowed for now.
+            SuiteError, CannotResolveHostError: as `fetch`.
+        """
+        if request.meta.get("dont_obey_robotstxt"):
+            return
+        rules = await self.rules_for(request.url, request)
+        if rules.verdict is Verdict.DISALLOW_FOR_NOW:
+            self._stats.inc_value("robotstxt/unavailable")
+            raise RobotsUnavailable(f"No robots.txt of {rules.origin} for now", rules.expires_at)
+        if not self._parser(rules).allowed(request.url, self._agent_of(request)):
+            self._stats.inc_value("robotstxt/forbidden")
+            logger.debug("Forbidden by robots.txt: %(request)s", {"request": request})
+            raise RobotsForbidden("Forbidden by robots.txt")
+
+    def _agent_of(self, request: Request) -> str:
+        header = None if self._own_agent else request.headers.get(b"User-Agent")
+        return self.user_agent if header is None else _text(header)
+
+    def _parser(self, rules: RobotsRules) -> RobotParser:
+        """Return what answers for *rules*: themselves, or the project's own parser class."""
+        if self._parser_class is None or rules.verdict is not Verdict.RULES:
+            return RulesParser(rules)
+        known = self._parsers.get(rules.origin)
+        if known is not None and known[0] == rules:
+            return known[1]
+        parser = self._parser_class.from_crawler(self._crawler, rules.body)
+        self._parsers[rules.origin] = rules, parser
+        return parser
+
+    def _fetched(self, origin: str, task: asyncio.Task[RobotsRules]) -> None:
+        del self._fetches[origin]
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone: it is not unhandled for that
+
+    async def _fetch(self, origin: str, cause: Request | None) -> RobotsRules:
+        """Fetch, judge and keep."""
+        engine = self._crawler.engine
+        if engine is None or engine.spider is None:
+            raise RobotsUnavailable("The crawl is not running", self._clock())
+        request = self._request(f"{origin}/robots.txt")
+        status, body, age, response = None, b"", None, None
+        try:
+            response = await self._download(engine, request)
+        except (SuiteError, CannotResolveHostError, StoppedError) as exc:
+            # A crawl that is being stopped says nothing of the host, either.
+            self._count_failure(exc)
+            raise
+        except Exception as exc:  # of any download handler or middleware: all mean no answer
+            self._count_failure(exc)
+            why: object = exc or type(exc).__name__
+        else:
+            status, body, age = response.status, response.body, _age(response)
+            why = f"status {status}"
+            self._stats.inc_value("robotstxt/response_count")
+            self._stats.inc_value(f"robotstxt/response_status_count/{status}")
+        finally:
+            self._stats.inc_value("robotstxt/request_count")
+        known = self.store.last(origin)
+        now = self._clock()
+        rules = judge(origin, status, body, now=now, previous=known, max_age=age, ttl=self._ttl)
+        self.store.put(rules)
+        self._log_failure(rules, why)
+        if response is not None:
+            await self._announce(rules, cause or request)
+        return rules
+
+    async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
+        """Return the answer to *request*, or to the last redirect that is followed.
+
+        Every hop goes through the downloader, so it is paced like any other request.
+
+        Raises:
+            RedirectRefused: a redirect led to a host without a usable address.
+            Exception: whatever a download raises.
+        """
+        response = await engine.download_async(request)
+        for _ in range(REDIRECTS_MAX):
+            target = redirect_target(request.url, response)
+            if target is None:
+                break
+            request = self._request(target)
+            try:
+                response = await engine.download_async(request)
+            except (SuiteError, CannotResolveHostError) as exc:
+                raise RedirectRefused(f"redirected to {target}: {exc}") from exc
+        return response
+
+    def _request(self, url: str) -> Request:
+        return Request(
+            url, callback=NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=dict(self._meta)
+        )
+
+    def _count_failure(self, exc: Exception) -> None:
+        if not isinstance(exc, IgnoreRequest):
+            self._stats.inc_value(f"robotstxt/exception_count/{type(exc)}")
+
+    def _log_failure(self, rules: RobotsRules, why: object) -> None:
+        """Say that there was no answer, aloud only if refused pages do not come back."""
+        if rules.unreachable_since is None:
+            return
+        loud = rules.verdict is Verdict.DISALLOW_FOR_NOW and not self._has_frontier
+        logger.log(
+            logging.WARNING if loud else logging.DEBUG,
+            "robots.txt of %(origin)s cannot be had (%(why)s): %(verdict)s for %(wait)d s",
+            {
+                "origin": rules.origin,
+                "why": why,
+                "verdict": _MEANING[rules.verdict],
+                "wait": rules.expires_at - rules.checked_at,
+            },
+        )
+
+    async def _announce(self, rules: RobotsRules, cause: Request) -> None:
+        signal = getattr(signals, "robots_parsed", None)  # since Scrapy 2.18
+        if signal is not None:
+            await self._crawler.signals.send_catch_log_async(
+                signal=signal, robotparser=self._parser(rules), request=cause
+            )
+
+
+def _fetch_meta(project_maxsize: int, scheduler: object) -> dict[str, Any]:
+    """Return the meta of requests for a robots.txt.
+
+    ``suite_truncate`` has the suite's download handlers stop reading there and take it for the
+    end. With the suite's scheduler a failure is tried again by asking again later; alone,
+    Scrapy's ``RetryMiddleware`` has its turn first, because a refused request does not come back.
+    """
+    meta: dict[str, Any] = {
+        "allow_offsite": True,
+        "dont_obey_robotstxt": True,
+        "dont_redirect": True,
+        "download_maxsize": min(project_maxsize or DOWNLOAD_MAX, DOWNLOAD_MAX),
+        "download_warnsize": 0,
+        "suite_truncate": BODY_MAX,
+    }
+    name = scheduler if isinstance(scheduler, str) else global_object_name(scheduler)
+    if name == _FRONTIER:
+        meta["dont_retry"] = True
+    return meta
+
+
+def _foreign_parser(crawler: Crawler) -> type[RobotParser] | None:
+    """Return the project's own ``ROBOTSTXT_PARSER``, or None if it left Scrapy's default.
+
+    It is tried once, so that one whose library is missing stops the start.
+    """
+    parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
+    if parser_class is ProtegoRobotParser:
+        return None
+    parser_class.from_crawler(crawler, b"")
+    return parser_class
+
+
+def _age(response: Response) -> float | None:
+    """Return how long *response* may be kept, in seconds, or None."""
+    return max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", errors="replace")

@@ -1,0 +1,108 @@
+"""Every error that the suite raises, as one tree, named by what is at fault.
+
+::
+
+    SuiteError                   caught to catch them all
+    ├── SettingsError            a setting, or a file that a setting names, is wrong
+    ├── JobError                 the job directory cannot be used
+    │   ├── JobInUseError        another process holds it
+    │   ├── JobFormatError       it was written by a newer release, or by something else
+    │   ├── JobDamagedError      what it holds cannot be read
+    │   ├── JobSettingsError     it was begun with settings that a job may not change
+    │   └── StoreWriteError      its store cannot write now: a full or read-only disk
+    ├── CodecError               a value cannot be written to, or read from, the job directory
+    │   └── UnstorableError      part of a request has no stored form
+    ├── ResolveError             a host name has no usable address
+    │   ├── NoSuchHostError      the name servers say that there is none
+    │   └── ResolveTimeoutError  the name servers did not answer in time
+    └── PrivateAddressError      the address is not one that a public page may lead to
+
+The message of each is one line that a person can act on; it is shown without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+class SuiteError(Exception):
+    """Base of every error of the suite."""
+
+
+class SettingsError(SuiteError):
+    """A setting has a bad value, an unknown name, or does not fit another setting."""
+
+    @classmethod
+    def of(cls, name: str, value: object, allowed: str) -> SettingsError:
+        """Say which setting has which value and what is *allowed* instead."""
+        return cls(f"{name} = {value!r}: expected {allowed}")
+
+
+class JobError(SuiteError):
+    """The job directory cannot be used; nothing in it was changed."""
+
+
+class JobInUseError(JobError):
+    """Another process has the job directory open."""
+
+
+class JobFormatError(JobError):
+    """The job directory has a data format that this release does not read."""
+
+
+class JobDamagedError(JobError):
+    """The job directory was written by the suite, but its contents cannot be read."""
+
+
+class JobSettingsError(JobError):
+    """A resumed job was given another value for a setting that is fixed for its life.
+
+    Attributes:
+        names: the settings in question, with their ``SUITE_`` prefix.
+    """
+
+    def __init__(self, message: str, names: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+
+
+class StoreWriteError(JobError):
+    """The store cannot write now (a full or read-only disk); what was to be written is kept."""
+
+
+class CodecError(SuiteError):
+    """A request or value has no stored form, or stored bytes are not what a codec wrote."""
+
+
+class UnstorableError(CodecError):
+    """A request cannot be stored.
+
+    Attributes:
+        key: what stands in the way: ``callback``, ``errback``, ``meta['x']``, ``cb_kwargs['y']``,
+            ``class``, or another attribute of the request.
+        reason: why, in a few words.
+    """
+
+    def __init__(self, key: str, reason: object) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = str(reason)
+
+
+class ResolveError(SuiteError):
+    """A host name could not be turned into an address that may be used."""
+
+
+class NoSuchHostError(ResolveError):
+    """The name servers answered that the name does not exist or has no address."""
+
+
+class ResolveTimeoutError(ResolveError):
+    """No name server answered within ``SUITE_DNS_TIMEOUT``."""
+
+
+class PrivateAddressError(SuiteError):
+    """A private, loopback, link-local or otherwise special address was about to be connected to.
+
+    Raised before a connection is made; ``SUITE_ALLOW_PRIVATE_ADDRESSES`` lists the exceptions.
+    """

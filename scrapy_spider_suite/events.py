@@ -1,0 +1,87 @@
+"""From Scrapy's answers and exceptions to the `Event` that the outcome table knows."""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from gzip import BadGzipFile
+
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadCancelledError,
+    DownloadConnectionRefusedError,
+    DownloadFailedError,
+    DownloadTimeoutError,
+    IgnoreRequest,
+    NotSupported,
+    ResponseDataLossError,
+    UnsupportedURLSchemeError,
+)
+from scrapy.http import Request, Response
+
+from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError, ResolveError
+from scrapy_spider_suite.exceptions import (
+    RedirectLoop,
+    RobotsForbidden,
+    RobotsUnavailable,
+    TooManyHops,
+)
+from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
+from scrapy_spider_suite.handlers.errors import MalformedResponseError, OutOfFilesError
+
+_EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
+    # The first that fits counts: the narrower class stands before the wider one.
+    (RobotsForbidden, Event.ROBOTS),
+    (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
+    (TooManyHops, Event.TOO_MANY_HOPS),
+    (RedirectLoop, Event.REDIRECT_LOOP),
+    (IgnoreRequest, Event.IGNORED),
+    (PrivateAddressError, Event.PRIVATE_ADDRESS),
+    (NoSuchHostError, Event.NO_SUCH_HOST),
+    (ResolveError, Event.DNS),
+    (OutOfFilesError, Event.OUT_OF_FILES),
+    (DownloadTimeoutError, Event.TIMEOUT),
+    (DownloadConnectionRefusedError, Event.REFUSED),
+    (CannotResolveHostError, Event.DNS),
+    (DownloadCancelledError, Event.TOO_LARGE),
+    (ResponseDataLossError, Event.DATA_LOSS),
+    (MalformedResponseError, Event.BAD_RESPONSE),
+    (DownloadFailedError, Event.CONNECTION_LOST),
+    # What Scrapy's HttpCompressionMiddleware lets through when a body is not what it says.
+    (BadGzipFile, Event.BAD_RESPONSE),
+    (zlib.error, Event.BAD_RESPONSE),
+    (UnsupportedURLSchemeError, Event.UNSUPPORTED),
+    (NotSupported, Event.UNSUPPORTED),
+    (TimeoutError, Event.TIMEOUT),
+    (ConnectionRefusedError, Event.REFUSED),
+)
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+class StoppedError(IgnoreRequest):
+    """The crawl is being stopped: the request is not sent any more, and stays pending."""
+
+
+def event_of_error(error: BaseException) -> Event:
+    """The event that an exception out of the downloader stands for."""
+    if isinstance(error, StoppedError):
+        return Event.INTERRUPTED
+    if isinstance(error, CannotResolveHostError) and isinstance(error.__cause__, ResolveError):
+        error = error.__cause__
+    for kind, event in _EVENTS:
+        if isinstance(error, kind):
+            return event
+    return Event.DOWNLOAD_ERROR
+
+
+def event_of_result(result: Request | Response) -> Event:
+    """The event that what the downloader returned stands for."""
+    if isinstance(result, Request):
+        return Event.REPLACED
+    return event_of_status(result.status)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a pipeline failed because nothing more can be written."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL

@@ -1,0 +1,46 @@
+"""Exceptions that the suite raises from Scrapy components; all are ``IgnoreRequest``.
+
+::
+
+    scrapy.exceptions.IgnoreRequest
+    ├── RobotsForbidden     robots.txt does not allow the URL
+    ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
+    └── RedirectRefused     a redirect is not followed
+        ├── TooManyHops     too many in a row
+        └── RedirectLoop    a page that redirects to itself, again
+
+Whoever catches ``IgnoreRequest``, as errbacks and Scrapy itself do, catches these. The suite's
+other errors are in `scrapy_spider_suite.errors`, which knows nothing of Scrapy.
+"""
+
+from __future__ import annotations
+
+from scrapy.exceptions import IgnoreRequest
+
+
+class RobotsForbidden(IgnoreRequest):
+    """robots.txt does not allow the URL for this user agent."""
+
+
+class RobotsUnavailable(IgnoreRequest):
+    """robots.txt cannot be had, so that nothing of its origin is allowed for now.
+
+    Attributes:
+        retry_at: when robots.txt is asked for again, in seconds since the epoch.
+    """
+
+    def __init__(self, message: str, retry_at: float) -> None:
+        super().__init__(message)
+        self.retry_at = retry_at
+
+
+class RedirectRefused(IgnoreRequest):
+    """A redirect that is not followed."""
+
+
+class TooManyHops(RedirectRefused):
+    """The redirect is one more in a row than is followed."""
+
+
+class RedirectLoop(RedirectRefused):
+    """The page was fetched once more because it redirected to itself, and did it again."""

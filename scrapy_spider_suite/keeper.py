@@ -1,0 +1,238 @@
+"""The keeper of a running crawl: once a second it looks after everything that has no event.
+
+It ticks the frontier, writes, notices that the engine is stopping and that only waiting is left,
+pauses when the disk is full and goes on when there is room, and publishes gauges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from scrapy_spider_suite.collecting import CalmCollector
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.inbox import Inbox
+from scrapy_spider_suite.requests import seed_entry
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.core import CrawlCore
+    from scrapy_spider_suite.errands import Errands
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 0.25
+"""Seconds between two looks at whether the crawl is being stopped."""
+_LOOKS = 4
+"""Looks to a pulse."""
+_HELD_FOR = 5.0
+"""Seconds after which the requests that an unfinished page brought are stored without it."""
+_RETRY_WRITE = 5.0
+_INBOX = 5_000
+"""URLs that are taken from the inbox with each pulse."""
+
+
+class Keeper:
+    """One per crawl; see the module."""
+
+    def __init__(self, scheduler: FrontierScheduler, core: CrawlCore, errands: Errands) -> None:
+        self._scheduler = scheduler
+        self._core = core
+        self._errands = errands
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = core.now()
+        self._stop_seen: float | None = None
+        self._looks = 0
+        self._stuck_until: float | None = None
+        self._ended = False
+        self._collector = CalmCollector()
+        self._inbox = None if core.job is None else Inbox(core.job.folder)
+
+    def start(self) -> None:
+        """Begin to pulse."""
+        if self._core.broad:
+            self._collector.start()
+        self._timer = self._loop.call_later(_LOOK, self._look)
+
+    def stop(self) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ended = True
+        if self._inbox is not None:
+            self._inbox.close()
+        self._collector.stop()
+        self._publish()
+
+    def _look(self) -> None:
+        """See whether the engine is stopping, of which there is no signal; else pulse in time."""
+        self._looks += 1
+        self._timer = self._loop.call_later(_LOOK, self._look)
+        if self._scheduler.closing or not self._looks % _LOOKS:
+            self._pulse()
+
+    def _pulse(self) -> None:
+        core, now = self._core, self._core.now()
+        core.frontier.wall_offset = time.time() - now
+        core.frontier.counters.seconds += now - self._last
+        self._last = now
+        if self._scheduler.closing:
+            self._watch_the_stop(now)
+        else:
+            self._spill_held(now)
+        if self._stuck_until is not None and now >= self._stuck_until:
+            self._try_again()
+        else:
+            self._take_inbox(now)
+            self._write(core.frontier.tick, now)
+            if self._inbox is not None and not core.store.dirty:
+                self._inbox.finish()
+        self._errands.resolve()
+        self._publish()
+        self._end_if_only_waiting()
+        self._scheduler.wake()
+
+    def _take_inbox(self, now: float) -> None:
+        """Schedule what was left for the crawl, so much with each pulse."""
+        if self._inbox is None or self._scheduler.closing:
+            return
+        entries = [seed_entry(url) for url in self._inbox.take(_INBOX)]
+        known = [entry for entry in entries if entry is not None]
+        if entries:
+            new = self._core.frontier.schedule(known, now)
+            logger.info(
+                "inbox: %d URLs, %d of them new, %d no web addresses",
+                len(entries), new, len(entries) - len(known),
+            )  # fmt: skip
+
+    @property
+    def inbox_waits(self) -> bool:
+        """Whether URLs were left for the crawl that it has not taken in yet."""
+        return self._inbox is not None and self._inbox.waits()
+
+    # Writing
+
+    def flush(self) -> None:
+        """Make everything durable, or hold the crawl still until that works."""
+        if self._stuck_until is None:
+            self._write(lambda now: self._core.frontier.flush(), self._core.now())
+
+    def _write(self, write: Any, now: float) -> None:
+        try:
+            write(now)
+        except StoreWriteError as error:
+            self.hold_still(str(error))
+
+    def hold_still(self, why: str) -> None:
+        """Pause the crawl, since nothing can be written; look again every few seconds."""
+        if self._stuck_until is None:
+            logger.error("%s: the crawl pauses until there is room; nothing is lost", why)
+            self._core.crawler.stats.inc_value("suite/disk/pauses")
+            self._scheduler.pause()
+        self._stuck_until = self._core.now() + _RETRY_WRITE
+
+    def _try_again(self) -> None:
+        try:
+            self._core.store.recover()
+            self._core.frontier.flush()
+        except StoreWriteError:
+            self._stuck_until = self._core.now() + _RETRY_WRITE
+        else:
+            self._stuck_until = None
+            logger.info("writing works again: the crawl goes on")
+            self._scheduler.unpause()
+
+    # Stopping
+
+    def _watch_the_stop(self, now: float) -> None:
+        """Free what waits for the wire at once, and cut transfers short in time."""
+        core = self._core
+        gate = self._scheduler.gate
+        if self._stop_seen is None:
+            self._stop_seen = now
+            core.stopping = True
+            if core.waiting_outside:
+                core.cut = True
+            self._errands.cancel()
+            self._put_back_what_was_not_begun()
+        if gate is None:
+            return
+        gate.wake()
+        if now - self._stop_seen > core.settings.stop_timeout * 0.75:
+            core.cut = True
+            gate.cut_short()
+
+    def _put_back_what_was_not_begun(self) -> None:
+        core = self._core
+        for lease in (*core.ready, *(x for rest in core.bursts.values() for x in rest)):
+            lease.visit = None
+            core.frontier.put_back(lease, core.now())
+        core.ready.clear()
+        core.bursts.clear()
+
+    # House-keeping
+
+    def _spill_held(self, now: float) -> None:
+        core = self._core
+        for lease in list(core.leases.values()):
+            if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
+                core.frontier.spill(lease, now)
+
+    def _end_if_only_waiting(self) -> None:
+        core = self._core
+        limit = core.settings.max_wait
+        if not limit or self._scheduler.closing or core.settings.idle == "wait":
+            return
+        if self._scheduler.starting:
+            return
+        statistics = core.frontier.statistics()
+        busy = statistics.leased or core.outside or len(self._errands)
+        if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
+            return
+        wait = core.frontier.next_visit_in(core.now())
+        if wait is not None and wait > limit:
+            logger.info(
+                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next in %.0f "
+                "s, %d URLs are left; the job can be resumed", limit, wait, statistics.pending,
+            )  # fmt: skip
+            self._scheduler.stop("waiting")
+
+    def _publish(self) -> None:
+        """Set the gauges, and write ``status.json`` where there is a job directory."""
+        core = self._core
+        statistics = core.frontier.statistics()
+        counters = core.frontier.counters
+        stats = core.crawler.stats
+        for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
+            stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
+        for name in ("done", "failed", "filtered", "retried", "dead_hosts"):
+            stats.set_value(f"suite/job/{name}", getattr(counters, name))
+        for event, count in counters.events.items():
+            stats.set_value(f"suite/outcome/{event.value}", count)
+        stats.max_value("suite/frontier/hosts_max", statistics.hosts)
+        if core.job is not None:
+            status = {
+                "process": os.getpid(), "when": time.time(), "closing": self._scheduler.closing,
+                "paused": self._stuck_until is not None, "done": counters.done,
+                "failed": counters.failed, "ended": self._ended,
+                "seconds": round(counters.seconds, 1),
+                **{name: getattr(statistics, name) for name in statistics.__slots__},
+            }  # fmt: skip
+            _write_status(core, status)
+
+
+def _write_status(core: CrawlCore, status: dict[str, Any]) -> None:
+    if core.job is None:
+        return
+    path = core.job.folder / "status.json"
+    new = path.with_suffix(".new")
+    try:
+        new.write_text(json.dumps(status) + "\n")
+        os.replace(new, path)
+    except OSError:
+        return  # a full disk: the store says so, and that once is enough

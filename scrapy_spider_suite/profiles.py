@@ -1,0 +1,170 @@
+"""What each profile changes in Scrapy's settings, and why; the add-on applies it.
+
+Everything is set at add-on priority or beside what the project lists, so whatever a project, a
+spider or a command line sets wins: that is the off switch of each entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+    from scrapy_spider_suite.declarations import Profile
+
+_OURS = "scrapy_spider_suite"
+_MIDDLEWARE = "scrapy.downloadermiddlewares"
+
+
+class Component(NamedTuple):
+    """A component that joins those of *setting*, in the place of *replaces* or at *order*."""
+
+    setting: str
+    path: str
+    replaces: str | None = None
+    order: int = 0
+
+
+class Lean(NamedTuple):
+    """A setting of Scrapy's that the broad profile changes, with the reason."""
+
+    value: Any
+    reason: str
+
+
+CLASSES = {
+    "SCHEDULER": f"{_OURS}.scheduler.FrontierScheduler",
+    "DOWNLOADER": f"{_OURS}.downloader.PoliteDownloader",
+}
+"""Scrapy's settings that name one class, and the suite's class for each."""
+
+HANDLERS: dict[Profile, str] = {
+    "spider": f"{_OURS}.handlers.pinned.PinnedHTTP11Handler",
+    "broad": f"{_OURS}.handlers.http1.Http1Handler",
+}
+"""The download handler for http and https in each profile."""
+
+_BOTH = (
+    Component(
+        "DOWNLOADER_MIDDLEWARES",
+        f"{_OURS}.downloadermiddlewares.robots.RobotsMiddleware",
+        replaces=f"{_MIDDLEWARE}.robotstxt.RobotsTxtMiddleware",
+    ),
+    # The last to see what a page gave: it ties the page to its new requests.
+    Component(
+        "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.lineage.LineageMiddleware", order=1
+    ),
+    # Scrapy's own is a pickle, which runs what it finds.
+    Component(
+        "EXTENSIONS",
+        f"{_OURS}.extensions.spiderstate.SpiderState",
+        replaces="scrapy.extensions.spiderstate.SpiderState",
+    ),
+    # The cookie middleware of either profile stays in use; this one keeps its jars over a restart.
+    Component("EXTENSIONS", f"{_OURS}.extensions.cookies.CookieKeeper"),
+)
+COMPONENTS: dict[Profile, tuple[Component, ...]] = {
+    "spider": _BOTH,
+    "broad": (
+        *_BOTH,
+        # Scrapy's jar grows with the hosts seen; this one is bounded.
+        Component(
+            "DOWNLOADER_MIDDLEWARES",
+            f"{_OURS}.downloadermiddlewares.cookies.HostCookiesMiddleware",
+            replaces=f"{_MIDDLEWARE}.cookies.CookiesMiddleware",
+        ),
+        # Nearer to the downloader than Scrapy's (600), so that it sees a redirect first; it leaves
+        # those of requests that the spider made to Scrapy's.
+        Component(
+            "DOWNLOADER_MIDDLEWARES",
+            f"{_OURS}.downloadermiddlewares.redirect.LinkRedirectMiddleware",
+            order=610,
+        ),
+        Component("EXTENSIONS", f"{_OURS}.extensions.progress.Progress"),
+        # Nearest to the spider: only what the others let through is followed.
+        Component(
+            "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.follow.FollowMiddleware", order=950
+        ),
+    ),
+}
+"""The middlewares and extensions of each profile."""
+
+LEAN: dict[str, Lean] = {
+    "CONCURRENT_REQUESTS": Lean(200, "every host gets one request at a time: many hosts at once"),
+    "CONCURRENT_ITEMS": Lean(1, "Scrapy starts so many workers for each page, items or not"),
+    "DOWNLOAD_MAXSIZE": Lean(4 << 20, "a page longer than 4 MiB is no page to read links from"),
+    "DOWNLOAD_TIMEOUT": Lean(60, "a host that takes longer holds one of the places in vain"),
+    "LOG_LEVEL": Lean("INFO", "two lines of debug log for each page are most of the log"),
+    "METAREFRESH_ENABLED": Lean(False, "a meta refresh is one of the page's links already"),
+    "REMOTE_CONTROL_ENABLED": Lean(False, "a port that runs code is open for days otherwise"),
+    "TELNETCONSOLE_ENABLED": Lean(False, "a port that runs code is open for days otherwise"),
+}
+"""Scrapy's settings in the broad profile; set one in the project to switch that entry off."""
+
+
+def apply(settings: BaseSettings, profile: Profile) -> Iterator[tuple[str, str]]:
+    """Set up *settings* for *profile*.
+
+    Yields:
+        The name of a setting and the suite's part that does not run because of what the project
+        put there.
+    """
+    for name, path in CLASSES.items():
+        settings.set(name, path, priority="addon")
+        if _canonical(settings[name]) != path:
+            yield name, path
+    yield from _set_handlers(settings, HANDLERS[profile])
+    for component in COMPONENTS[profile]:
+        if not _add(settings, component):
+            yield component.setting, component.path
+    if profile == "broad":
+        for name, lean in LEAN.items():
+            settings.set(name, lean.value, priority="addon")
+
+
+def _set_handlers(settings: BaseSettings, path: str) -> Iterator[tuple[str, str]]:
+    handlers = settings.getdict("DOWNLOAD_HANDLERS")
+    for scheme in ("http", "https"):
+        if _canonical(handlers.setdefault(scheme, path)) != path:
+            yield f"DOWNLOAD_HANDLERS[{scheme!r}]", path
+    _put_back(settings, "DOWNLOAD_HANDLERS", handlers)
+
+
+def _add(settings: BaseSettings, component: Component) -> bool:
+    """List *component* where it belongs; False if the project took that into its own hands."""
+    name, order = component.setting, component.order
+    chosen = settings.getdict(name)
+    listed = {_canonical(key) for key in chosen}
+    if component.path in listed:
+        return True
+    if component.replaces is not None:
+        base = settings.getdict(name + "_BASE")
+        if component.replaces in listed or base.get(component.replaces) is None:
+            return False
+        order = base[component.replaces]
+        chosen[component.replaces] = None
+    chosen[component.path] = order
+    _put_back(settings, name, chosen)
+    return True
+
+
+def _put_back(settings: BaseSettings, name: str, value: dict[Any, Any]) -> None:
+    """Store what the project listed and the suite added, at the priority that it had."""
+    settings.set(name, value, priority=settings.getpriority(name) or 0)
+
+
+def _canonical(component: Any) -> str:
+    """Return the import path of the class that *component*, a class or any path to it, stands for.
+
+    Scrapy's own helpers for component settings raise for a path that names nothing, even for one
+    that an old project switches off by None; here it stands for itself.
+    """
+    try:
+        return global_object_name(load_object(component))
+    except (ImportError, NameError, TypeError, ValueError):
+        return str(component)

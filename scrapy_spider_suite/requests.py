@@ -1,0 +1,167 @@
+"""Scrapy's requests as the frontier sees them: pacing key, identity, entry, and back.
+
+One identity decides what is the same page (architecture, §4.1): the normal form for bulk links
+and plain GET requests of the broad profile, the project's REQUEST_FINGERPRINTER_CLASS for all
+else.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy import Request, Spider
+from scrapy.utils.httpobj import urlparse_cached
+
+from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.errors import UnstorableError
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.storage.records import host_key, state_key
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+SLOT = "download_slot"
+OUR_SLOT = "suite_slot"
+"""The ``download_slot`` that the gate wrote, so that copies of meta do not make it a wish."""
+BULK = "suite_bulk"
+HOPS = "suite_hops"
+SELF_REDIRECT = "suite_self_redirect"
+VIA = "suite_via"
+
+_DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
+
+
+def own_slot(request: Request) -> str | None:
+    """The ``download_slot`` that a spider chose for *request*, if it did."""
+    slot = request.meta.get(SLOT)
+    return None if slot is None or slot == request.meta.get(OUR_SLOT) else str(slot)
+
+
+def hostname(request: Request) -> str:
+    """The host of *request* in normal form."""
+    name = (urlparse_cached(request).hostname or "").rstrip(".")
+    return f"[{name}]" if ":" in name else name
+
+
+def pacing_key(request: Request) -> str:
+    """Whose clock *request* goes by: the slot that a spider chose, else its host."""
+    return own_slot(request) or hostname(request)
+
+
+class Translator:
+    """Turns requests into entries and back, for one crawl.
+
+    *codec* is None where nothing is stored: entries then carry the requests themselves.
+    """
+
+    def __init__(self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool) -> None:
+        self._crawler = crawler
+        self._codec = codec
+        self._by_normal_form = broad and _default_fingerprinter(crawler.settings)
+        self._warned = False
+
+    def identity(self, request: Request) -> bytes:
+        """The state key under which *request* is remembered."""
+        host = hostname(request)
+        if self._by_normal_form and request.method == "GET" and not request.body:
+            normal = normalize(request.url)
+            if normal is not None:
+                return state_key(host, normal)
+        # 0xFF begins no URL.
+        return host_key(host) + b"\xff" + self._crawler.request_fingerprinter.fingerprint(request)
+
+    def entry(self, request: Request) -> Entry:
+        """The entry of *request*, which came from a spider or a middleware."""
+        meta = request.meta
+        entry = Entry(
+            pacing_key(request), request.url, self.identity(request),
+            priority=request.priority,
+            depth=int(meta.get("depth", 0)),
+            hops=int(meta.get(HOPS, 0)),
+            flags=_flags(request),
+            referrer=(request.headers.get("Referer") or b"").decode("latin-1"),
+        )  # fmt: skip
+        if meta.get(BULK):
+            normal = normalize(request.url)
+            if normal is not None:
+                entry.url = normal
+                entry.referrer = meta.get(VIA, "")
+                return entry
+        entry.flags |= Flag.USER
+        entry.payload = request if self._codec is None else self._packed(request, entry)
+        return entry
+
+    def _packed(self, request: Request, entry: Entry) -> bytes | Request:
+        if self._codec is None:
+            return request
+        try:
+            return self._codec.encode(request)
+        except UnstorableError as error:
+            entry.flags |= Flag.VOLATILE
+            self._crawler.stats.inc_value("suite/request/unstorable")
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "%s cannot be stored (%s): spider %s, callback %r. It is kept in memory, and "
+                    "the page that it came from is not done before it is. Further ones are only "
+                    "counted (suite/request/unstorable).",
+                    request, error, self._spider.name, request.callback,
+                )  # fmt: skip
+            return request
+
+    @property
+    def _spider(self) -> Spider:
+        spider = self._crawler.spider
+        if spider is None:
+            raise RuntimeError("the crawl has no spider yet")
+        return spider
+
+    def request(self, entry: Entry) -> Request:
+        """The request to send for *entry*. Raises `CodecError` if its stored form is damaged."""
+        payload = entry.payload
+        if isinstance(payload, Request):
+            return payload
+        if payload is not None and self._codec is not None:
+            return self._codec.decode(payload)
+        meta = {BULK: True, "depth": entry.depth, "dont_retry": True, VIA: entry.referrer}
+        if entry.hops:
+            meta[HOPS] = entry.hops
+        if entry.flags & Flag.SELF_REDIRECT:
+            meta[SELF_REDIRECT] = True
+        return Request(entry.url, meta=meta, priority=entry.priority)
+
+
+def seed_entry(url: str) -> Entry | None:
+    """The entry of a seed or of a link without a page; None if *url* is no web address."""
+    normal = normalize(url)
+    if normal is None:
+        return None
+    host = host_of(normal)
+    return Entry(host, normal, state_key(host, normal))
+
+
+def _flags(request: Request) -> Flag:
+    flags = Flag.NONE
+    if request.dont_filter:
+        flags |= Flag.DONT_FILTER
+    if request.meta.get("is_start_request"):
+        flags |= Flag.START
+    if request.meta.get("proxy"):
+        flags |= Flag.PROXIED
+    if request.meta.get("dont_obey_robotstxt"):
+        flags |= Flag.NO_ROBOTS
+    if request.meta.get(SELF_REDIRECT):
+        flags |= Flag.SELF_REDIRECT
+    return flags
+
+
+def _default_fingerprinter(settings: BaseSettings) -> bool:
+    chosen = settings["REQUEST_FINGERPRINTER_CLASS"]
+    return chosen == _DEFAULT_FINGERPRINTER or (
+        getattr(chosen, "__name__", "") == "RequestFingerprinter"
+    )

@@ -1,0 +1,380 @@
+"""The scheduler: the frontier behind Scrapy's scheduler interface, and the one waker of its engine.
+
+This is the only module that reaches into the engine, at two places: it replaces the slot's set
+of requests in progress by one that says when a request has left it (then everything that came of
+a page has been through the pipelines), and it schedules the slot's next call when a host becomes
+ready (Scrapy asks an idle scheduler again only on other activity, or every 5 seconds).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request, Spider, signals
+from scrapy.core.scheduler import BaseScheduler
+from scrapy.exceptions import DontCloseSpider
+from scrapy.http import Response
+from scrapy.utils.defer import (
+    _schedule_coro,
+    deferred_from_coro,
+    maybe_deferred_to_future,
+)
+from scrapy.utils.misc import build_from_crawler, load_object
+from twisted.internet.defer import succeed
+from twisted.python.failure import Failure
+
+from scrapy_spider_suite.contact import has_contact
+from scrapy_spider_suite.core import CrawlCore, core_of
+from scrapy_spider_suite.downloader import PoliteDownloader
+from scrapy_spider_suite.errands import Errands
+from scrapy_spider_suite.errors import CodecError, SuiteError
+from scrapy_spider_suite.events import is_disk_full
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.keeper import Keeper
+from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.requests import hostname
+from scrapy_spider_suite.storage.leases import Lease
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
+
+logger = logging.getLogger(__name__)
+
+_SCRAPYS_DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
+
+
+class _InProgress(set[Request]):
+    """The requests that the engine has in progress; says when one has left."""
+
+    def __init__(self, left: Callable[[Request], None]) -> None:
+        super().__init__()
+        self._left = left
+
+    def remove(self, request: Request) -> None:
+        """See `set.remove`."""
+        super().remove(request)
+        self._left(request)
+
+
+class FrontierScheduler(BaseScheduler):
+    """Hands the engine the next request that may be sent, and commits what has become of it.
+
+    Stats: ``scheduler/enqueued``, ``scheduler/dequeued`` (each ``/disk`` or ``/memory`` too),
+    ``dupefilter/filtered`` as Scrapy's scheduler; ``suite/…`` in the stats reference.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self._dupefilter = _own_dupefilter(crawler)
+        self._log_duplicates = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._alarm: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._closed = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
+        """Build it for *crawler*."""
+        return cls(crawler)
+
+    # Life
+
+    def open(self, spider: Spider) -> Any:
+        """Open the frontier and hook into the engine. Ends the process if the job is unusable."""
+        crawler = self.crawler
+        try:
+            self.core: CrawlCore = core_of(crawler)
+        except SuiteError as error:
+            refuse(error)
+        if self.core.broad and not has_contact(crawler.settings["USER_AGENT"]):
+            logger.warning(
+                "USER_AGENT = %r gives no address where a site's owner could reach you: name a "
+                "page or a mailbox before you crawl the sites of others",
+                crawler.settings["USER_AGENT"],
+            )
+        self._loop = asyncio.get_running_loop()
+        engine = crawler.engine
+        if engine is None or engine._slot is None:
+            raise RuntimeError("the scheduler is opened by the engine")
+        self._engine = engine
+        self._slot = engine._slot
+        self._slot.inprogress = _InProgress(self._settled)
+        limit = self.core.settings.project.concurrent_requests or 1_000
+        self.core.wake = self.wake
+        self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
+        self._keeper = Keeper(self, self.core, self._errands)
+        connect = crawler.signals.connect
+        connect(self._callback_failed, signals.spider_error)
+        connect(self._item_failed, signals.item_error)
+        connect(self._item_dropped, signals.item_dropped)
+        connect(self._idle, signals.spider_idle)
+        self._keeper.start()
+        return None if self._dupefilter is None else self._dupefilter.open()
+
+    def close(self, reason: str) -> Any:
+        """Write everything and let go. Called once nothing is in progress."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        return deferred_from_coro(self._close(reason))
+
+    async def _close(self, reason: str) -> None:
+        self._errands.cancel()
+        await self._errands.finish()
+        self._keeper.stop()
+        self.core.close()
+        if self._dupefilter is not None:
+            await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
+
+    @property
+    def closing(self) -> bool:
+        """Whether the engine has been told to stop."""
+        return self._closed or self._slot.closing is not None
+
+    @property
+    def starting(self) -> bool:
+        """Whether ``start()`` has more to come."""
+        return self._engine._start is not None
+
+    def has_pending_requests(self) -> bool:
+        """Whether anything is pending, leased, waiting, to be looked up or taken in."""
+        core = self.core
+        if core.frontier.pending or core.outside or len(self._errands):
+            return True
+        return self._keeper.inbox_waits
+
+    @property
+    def mqs(self) -> Sized:
+        """As many as requests are pending: what ``est()`` of the telnet console counts."""
+        return range(self.core.frontier.pending)
+
+    dqs = None
+    """Scrapy's other queue, which ``est()`` asks for."""
+
+    # In
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Make *request* pending; False if it is known already or must not be kept."""
+        core = self.core
+        lease = core.parents.pop(request, None)
+        if lease is None and not core.broad:
+            # Nobody's page led there: the operator did.
+            core.trust(hostname(request))
+        entry = core.translator.entry(request)
+        if self._is_duplicate(request, entry):
+            return False
+        if entry.flags & Flag.VOLATILE and not self._may_be_volatile(request, entry, lease):
+            return False
+        core.frontier.adopt(lease, [entry], core.now())
+        place = "memory" if entry.flags & Flag.VOLATILE or not core.store.durable else "disk"
+        stats = self.crawler.stats
+        stats.inc_value("scheduler/enqueued")
+        stats.inc_value(f"scheduler/enqueued/{place}")
+        self._flush_soon()
+        return True
+
+    def _is_duplicate(self, request: Request, entry: Entry) -> bool:
+        core = self.core
+        again = entry.flags & Flag.START and core.job is not None and core.job.resumed
+        if request.dont_filter and not again:
+            return False
+        if self._dupefilter is not None:
+            if not self._dupefilter.request_seen(request):
+                entry.flags |= Flag.DONT_FILTER
+                return False
+            self._dupefilter.log(request, self._spider)
+            return True
+        if not core.frontier.known(entry.identity):
+            return False
+        if self._log_duplicates:
+            logger.debug("Filtered duplicate request: %s", request)
+        self.crawler.stats.inc_value("dupefilter/filtered")
+        return True
+
+    def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
+        core = self.core
+        if entry.flags & Flag.START:
+            core.volatile_start = True
+        if not core.settings.require_durable:
+            return True
+        logger.error(
+            "%s cannot be stored, and SUITE_REQUIRE_DURABLE is set: the crawl stops", request
+        )
+        if lease is not None:
+            lease.faults.add(Event.INTERRUPTED)
+        self.stop("unstorable_request")
+        return False
+
+    # Out
+
+    def next_request(self) -> Request | None:
+        """The next request that may be sent now; otherwise see to being asked again in time."""
+        core = self.core
+        while not self.closing and not core.stopping:
+            lease = self._next_lease()
+            if lease is None:
+                break
+            try:
+                request = core.translator.request(lease.entry)
+            except CodecError as error:
+                logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
+                lease.event = Event.DROPPED
+                core.frontier.settle(lease, core.now())
+                core.release(lease, core.now())
+                continue
+            core.leases[request] = lease
+            place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
+            stats = self.crawler.stats
+            stats.inc_value("scheduler/dequeued")
+            stats.inc_value(f"scheduler/dequeued/{place}")
+            return request
+        return None
+
+    def _next_lease(self) -> Lease | None:
+        core = self.core
+        while True:
+            if core.ready:
+                return core.ready.pop()
+            now = core.now()
+            leases = [] if self._errands.full else core.frontier.acquire(now)
+            if not leases:
+                if self._errands.resolve():
+                    continue
+                self._set_alarm(now)
+                return None
+            if not self._errands.robots_first(leases):
+                return core.hand_out(leases)
+
+    # Waking the engine
+
+    def wake(self) -> None:
+        """Have the engine ask again."""
+        if not self._closed:
+            self._slot.nextcall.schedule()
+
+    def _set_alarm(self, now: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        # With no room for errands, the end of one is what has the engine ask again.
+        wait = None if self._errands.full else self.core.frontier.wait(now)
+        if wait is not None:
+            self._alarm = self._loop.call_later(min(wait, 60.0) + 0.0005, self.wake)
+
+    # What becomes of a request
+
+    def _settled(self, request: Request) -> None:
+        """*request* has left the engine: nothing more will come of it."""
+        core = self.core
+        lease = core.leases.pop(request, None)
+        if lease is None:
+            return
+        if core.stopping and core.cut:
+            lease.faults.add(Event.INTERRUPTED)
+        core.frontier.settle(lease, core.now())
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Make what was said durable once this turn of the loop is over: one batch for all."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self._closed:
+            self._keeper.flush()
+
+    def hold(self, response: Response, durable: asyncio.Future[Any]) -> None:
+        """Let the page of *response* be done only when *durable* is: for sinks that write later.
+
+        A sink never waits in ``process_item``; it registers its future and returns. A future
+        that fails leaves the page pending.
+        """
+        lease = self._lease_of(response)
+        if lease is None or lease.settled:
+            return
+        lease.holds += 1
+
+        def resolved(future: asyncio.Future[Any]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                lease.faults.add(Event.INTERRUPTED)
+            self.core.frontier.unhold(lease, self.core.now())
+            self._flush_soon()
+            self.wake()
+
+        durable.add_done_callback(resolved)
+
+    def _lease_of(self, response: Response | Failure | None) -> Lease | None:
+        request = getattr(response, "request", None)
+        return None if request is None else self.core.leases.get(request)
+
+    def _callback_failed(self, failure: Failure, response: Response | Failure) -> None:
+        self._fault(response, Event.CALLBACK_ERROR)
+
+    def _item_failed(self, response: Response | Failure | None, failure: Failure) -> None:
+        if is_disk_full(failure.value):
+            self._fault(response, Event.DISK_FULL)
+            self._keeper.hold_still(f"a pipeline cannot write: {failure.value}")
+        else:
+            self._fault(response, Event.PIPELINE_ERROR)
+
+    def _item_dropped(self, response: Response | Failure | None) -> None:
+        self._fault(response, Event.NOT_STORED)
+
+    def _fault(self, response: Response | Failure | None, event: Event) -> None:
+        lease = self._lease_of(response)
+        if lease is not None:
+            lease.faults.add(event)
+
+    # The end
+
+    def _idle(self) -> None:
+        if self.core.settings.idle == "wait":
+            raise DontCloseSpider
+
+    def pause(self) -> None:
+        """Send nothing more until `unpause`."""
+        self._engine.pause()
+
+    def unpause(self) -> None:
+        """Go on."""
+        self._engine.unpause()
+        self.wake()
+
+    @property
+    def gate(self) -> PoliteDownloader | None:
+        """The gate, unless the project has a downloader of another kind."""
+        downloader = self._engine.downloader
+        return downloader if isinstance(downloader, PoliteDownloader) else None
+
+    def stop(self, reason: str) -> None:
+        """Ask the engine to end the crawl with *reason*."""
+        if not self.closing:
+            _schedule_coro(self._engine.close_spider_async(reason=reason))
+
+    @property
+    def _spider(self) -> Spider:
+        spider = self.crawler.spider
+        if spider is None:
+            raise RuntimeError("the crawl has no spider yet")
+        return spider
+
+
+def _robots_of(crawler: Crawler) -> Any:
+    from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+
+    return crawler.get_downloader_middleware(RobotsMiddleware)
+
+
+def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
+    """The project's own dupefilter; None for Scrapy's default, whose work the frontier does."""
+    chosen = crawler.settings["DUPEFILTER_CLASS"]
+    if load_object(chosen) is load_object(_SCRAPYS_DUPEFILTER):
+        return None
+    dupefilter: BaseDupeFilter = build_from_crawler(load_object(chosen), crawler)
+    return dupefilter

@@ -1,0 +1,51 @@
+"""Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+
+from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.following import Follower
+from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.spiders import BroadSpider
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+class FollowMiddleware:
+    """Spider middleware closest to the spider: what the others let through is followed."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._follower: Follower | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
+        """Build it for *crawler*. Raises `NotConfigured` unless links are to be followed."""
+        follows = issubclass(crawler.spidercls, BroadSpider)
+        if not follows and not suite_settings(crawler).follow:
+            raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Follow the links of *response*, then let its callback have it."""
+        if self._follower is None:
+            self._follower = self._make()
+        self._follower.follow(response)
+
+    def _make(self) -> Follower:
+        spider = self._crawler.spider
+        if spider is None:
+            raise RuntimeError("the crawl has no spider yet")
+        choose = rank = None
+        if isinstance(spider, BroadSpider):
+            # A hook that no subclass overrides is not called at all.
+            if type(spider).choose_links is not BroadSpider.choose_links:
+                choose = spider.choose_links
+            if type(spider).link_priority is not BroadSpider.link_priority:
+                rank = spider.link_priority
+        return Follower(core_of(self._crawler), spider, choose, rank)

@@ -1,0 +1,100 @@
+"""`BroadSpider`: a spider that follows every link in bulk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Spider
+from scrapy.http import Response
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.seeds import SeedReport, check_sources, read_seeds
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+
+_CHUNK = 500
+
+
+class BroadSpider(Spider):
+    """Crawls many hosts; links are extracted, deduplicated and queued in bulk.
+
+    What a subclass may override (a hook that is not overridden costs nothing):
+
+    - `parse_page` is called with every page (an ordinary ``Response``, 2xx) and may yield items
+      and requests like any callback;
+    - `choose_links` narrows the links of a page;
+    - `link_priority` gives a link its priority.
+
+    ``allowed_domains``, DEPTH_LIMIT and URLLENGTH_LIMIT hold. Seeds are ``start_urls``, and what
+    ``-a seeds=`` names: URLs, host names, or files with one of these a line, separated by commas.
+
+    Requests that a subclass yields itself go through Scrapy's redirect and retry middlewares;
+    those that the frontier made are redirected as links and retried by the frontier.
+    """
+
+    suite_profile = "broad"
+
+    def __init__(self, name: str | None = None, seeds: str = "", **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.seeds = seeds
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Build the spider. Ends the process with one line if a file of seeds is not there."""
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        try:
+            check_sources(spider._sources())
+        except SettingsError as error:
+            refuse(error)
+        return spider
+
+    def _sources(self) -> list[str]:
+        return [*self.start_urls, *filter(None, self.seeds.split(","))]
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Schedule the seeds in bulk; progress is logged.
+
+        Raises `SettingsError` if a file of seeds cannot be read.
+        """
+        from scrapy_spider_suite.core import core_of
+        from scrapy_spider_suite.requests import seed_entry
+
+        core = core_of(self.crawler)
+        report = SeedReport()
+        entries = []
+        for url in read_seeds(self._sources()):
+            entry = seed_entry(url)
+            report.count(url, entry is not None)
+            if entry is not None:
+                entries.append(entry)
+            if len(entries) >= _CHUNK:
+                core.frontier.schedule(entries, core.now())
+                entries = []
+                # The crawl goes on while a long list is read.
+                await asyncio.sleep(0)
+        core.frontier.schedule(entries, core.now())
+        report.log(self.logger)
+        nothing: tuple[Any, ...] = ()
+        for each in nothing:  # what makes this a generator, as Scrapy expects
+            yield each
+
+    def parse(self, response: Response, **kwargs: Any) -> Any:
+        """Scrapy's default callback; the links of the page have been taken care of."""
+        return self.parse_page(response)
+
+    def parse_page(self, response: Response) -> Iterable[Any] | AsyncIterator[Any] | None:
+        """Make items or further requests of a page. Does nothing unless overridden."""
+
+    def choose_links(self, response: Response, links: list[str]) -> Iterable[str]:
+        """Return those of *links* (normal forms, in scope) that are to be followed."""
+        return links
+
+    def link_priority(self, response: Response, url: str) -> int:
+        """Return the priority of a link; higher goes first among the URLs of its host."""
+        return 0

@@ -1,0 +1,226 @@
+"""The types that a setting's value can have: how each is read, and what is allowed, in words.
+
+A value arrives as Python wrote it (``4``, ``True``, ``["a"]``) or as text from a command line or an
+environment variable (``"4"``, ``"true"``, ``"a,b"``); both read the same. Each factory returns a
+:class:`ValueType`, whose ``parse`` raises :class:`ValueError` for anything else. The sentence that
+the user sees is built from ``allowed``, so a parser says nothing of its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+N = TypeVar("N", int, float)
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) *([smhdw]?)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmg]?)b?", re.IGNORECASE)
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TRUTH = {"1": True, "true": True, "0": False, "false": False}
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """How a setting's value is read.
+
+    Attributes:
+        parse: from what the user wrote to the typed value; raises ValueError.
+        allowed: what is allowed, to follow "expected", such as "a number of seconds >= 0".
+        unit: what one of it is: "seconds", "bytes", "hosts"; empty where that makes no sense.
+    """
+
+    parse: Callable[[object], object]
+    allowed: str
+    unit: str = ""
+
+
+def boolean() -> ValueType:
+    """Return the type of True and False, spelled as Scrapy's own settings allow."""
+
+    def parse(raw: object) -> bool:
+        return _lookup(_TRUTH, str(raw).lower())
+
+    return ValueType(parse, "True or False")
+
+
+def integer(low: int, high: int | None = None, unit: str = "") -> ValueType:
+    """Return the type of whole numbers from *low* to *high*, both included."""
+
+    def parse(raw: object) -> int:
+        if isinstance(raw, float) and raw.is_integer():
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int | str):
+            raise ValueError(raw)
+        return _within(int(raw), low, high)
+
+    bounds = f">= {low}" if high is None else f"from {low} to {high}"
+    return ValueType(parse, f"a whole number {bounds}", unit)
+
+
+def duration(low: float = 0.0) -> ValueType:
+    """Return the type of durations: a float of seconds, also written ``10m``, ``2h`` or ``7d``."""
+
+    def parse(raw: object) -> float:
+        if isinstance(raw, str):
+            number, letter = _match(_DURATION, raw)
+            seconds = float(number) * _SECONDS[letter.lower()]
+        elif isinstance(raw, int | float) and not isinstance(raw, bool):
+            seconds = float(raw)
+        else:
+            raise ValueError(raw)
+        if not math.isfinite(seconds):
+            raise ValueError(raw)
+        return _within(seconds, low, None)
+
+    return ValueType(parse, f"a number of seconds >= {low:g}, or one like 10m, 2h, 7d", "seconds")
+
+
+def size(low: int = 0) -> ValueType:
+    """Return the type of sizes: an int of bytes, also written ``512K``, ``64M`` or ``2G``."""
+
+    def parse(raw: object) -> int:
+        if isinstance(raw, str):
+            number, letter = _match(_SIZE, raw)
+            return _within(int(float(number) * _BYTES[letter.lower()]), low, None)
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise ValueError(raw)
+        return _within(raw, low, None)
+
+    return ValueType(parse, f"a number of bytes >= {low}, or one like 512K, 64M, 2G", "bytes")
+
+
+def choice(*names: str) -> ValueType:
+    """Return the type of a word out of *names*."""
+
+    def parse(raw: object) -> str:
+        return _lookup({name: name for name in names}, str(raw).lower())
+
+    return ValueType(parse, " or ".join(repr(name) for name in names))
+
+
+def text() -> ValueType:
+    """Return the type of any text without line breaks."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or len(raw.splitlines()) > 1:
+            raise ValueError(raw)
+        return raw.strip()
+
+    return ValueType(parse, "one line of text")
+
+
+def file() -> ValueType:
+    """Return the type of the path of a file that exists; an empty text is None, no file."""
+
+    def parse(raw: object) -> Path | None:
+        if not isinstance(raw, str | os.PathLike):
+            raise ValueError(raw)
+        if raw == "":
+            return None
+        path = Path(raw)
+        if not path.is_file():
+            raise ValueError(raw)
+        return path
+
+    return ValueType(parse, "the path of a file that exists")
+
+
+def dotted_paths() -> ValueType:
+    """Return the type of a list of import paths such as ``project.items.Book``."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        paths = _items(raw)
+        if not all(_DOTTED.fullmatch(path) for path in paths):
+            raise ValueError(raw)
+        return paths
+
+    return ValueType(parse, "a list of import paths such as 'project.items.Book'")
+
+
+def name_servers() -> ValueType:
+    """Return the type of a list of name servers, read as (numeric address, port) pairs."""
+
+    def parse(raw: object) -> tuple[tuple[str, int], ...]:
+        return tuple(_address_and_port(item) for item in _items(raw))
+
+    allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
+    return ValueType(parse, allowed)
+
+
+def hosts_or_networks() -> ValueType:
+    """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
+
+    Names come out in lower case without a trailing dot, addresses and CIDRs as ``ipaddress`` writes
+    networks: ``10.0.0.1`` becomes ``10.0.0.1/32``.
+    """
+
+    def parse(raw: object) -> bool | tuple[str, ...]:
+        if (truth := _TRUTH.get(str(raw).lower())) is not None:
+            return truth
+        return tuple(_host_or_network(item) for item in _items(raw))
+
+    return ValueType(parse, "True, False, or a list of host names and CIDRs such as '10.0.0.0/8'")
+
+
+def _lookup(table: dict[str, T], key: str) -> T:
+    if key not in table:
+        raise ValueError(key)
+    return table[key]
+
+
+def _within(number: N, low: N, high: N | None) -> N:
+    if number < low or (high is not None and number > high):
+        raise ValueError(number)
+    return number
+
+
+def _match(pattern: re.Pattern[str], raw: str) -> tuple[str, str]:
+    if (found := pattern.fullmatch(raw.strip())) is None:
+        raise ValueError(raw)
+    return found[1], found[2]
+
+
+def _items(raw: object) -> tuple[str, ...]:
+    """Split a comma-separated text, or take a list of texts; both without empty entries."""
+    if isinstance(raw, str):
+        parts: Collection[object] = raw.split(",")
+    elif isinstance(raw, list | tuple | set | frozenset):
+        parts = raw
+    else:
+        raise ValueError(raw)
+    texts = [part.strip() for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        raise ValueError(raw)
+    return tuple(text for text in texts if text)
+
+
+def _address_and_port(item: str) -> tuple[str, int]:
+    """Read ``1.2.3.4``, ``1.2.3.4:53``, ``::1`` or ``[::1]:53``; the port is 53 unless given."""
+    host, port = item, "53"
+    if item.startswith("["):
+        host, _, rest = item[1:].partition("]")
+        port = rest.removeprefix(":") or port
+    elif item.count(":") == 1:
+        host, _, port = item.partition(":")
+    return str(ipaddress.ip_address(host)), _within(int(port), 1, 65_535)
+
+
+def _host_or_network(item: str) -> str:
+    try:
+        return str(ipaddress.ip_network(item.strip("[]"), strict=False))
+    except ValueError:
+        name = item.removesuffix(".").lower()
+    # What begins like a number or holds a slash was meant as an address, and is a misspelt one.
+    if not _HOST.fullmatch(name) or name.rpartition(".")[2].isdigit():
+        raise ValueError(item)
+    return name

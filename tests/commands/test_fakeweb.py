@@ -1,0 +1,67 @@
+"""``scrapy fakeweb``: the in-vitro web as a Scrapy command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from scrapy_spider_suite.commands.fakeweb import Command
+
+RUN = """
+import sys
+from scrapy import cmdline
+from scrapy_spider_suite.commands.fakeweb import Command
+commands = cmdline._get_commands_dict
+cmdline._get_commands_dict = lambda *a, **k: commands(*a, **k) | {"fakeweb": Command()}
+cmdline.execute(["scrapy", "fakeweb", *sys.argv[1:]])
+"""
+
+
+def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``scrapy fakeweb`` as a process, whether or not the entry point is installed."""
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_it_serves() -> None:
+    """No project, no reactor, exit code 0."""
+    done = scrapy("--hosts", "3", "--seconds", "0.05", "--port", "0")
+    assert done.returncode == 0, done.stderr
+    assert "3 hosts on 3 addresses" in done.stdout
+
+
+def test_help_has_the_examples() -> None:
+    """Line by line, with Scrapy's own options beside ours."""
+    done = scrapy("--help")
+    assert done.returncode == 0, done.stderr
+    for line in ("  scrapy fakeweb --hosts 0 --hostile  ", "--robots-crawl-delay", "--logfile"):
+        assert line in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--hosts", "x"), ("--speed", "2"), ("extra",)])
+def test_bad_options_are_one_line(arguments: tuple[str, ...]) -> None:
+    """And exit code 2."""
+    done = scrapy(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+
+
+def test_it_is_light() -> None:
+    """Scrapy loads all commands at each start; ours must not load the web for that."""
+    code = (
+        "import sys, scrapy_spider_suite.commands.fakeweb\n"
+        "print([name for name in sys.modules if name.startswith('scrapy_spider_suite.testing')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_scrapy_lists_it() -> None:
+    """It says what it is for, and needs neither project nor crawler."""
+    command = Command()
+    assert "local web" in command.short_desc()
+    assert not command.requires_project
+    assert not command.requires_crawler_process

@@ -1,0 +1,348 @@
+"""``scrapy frontier`` on a real small job: every verb, beside a running crawl, and its refusals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crawls import Crawl, crawl, start, web_settings
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_spider_suite.commands.frontier import _VERBS, Command
+from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.storage.records import UrlState, state_key
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+RUN = """
+import sys
+from scrapy import cmdline
+from scrapy_spider_suite.commands.frontier import Command
+commands = cmdline._get_commands_dict
+cmdline._get_commands_dict = lambda *a, **k: commands(*a, **k) | {"frontier": Command()}
+cmdline.execute(["scrapy", "frontier", *sys.argv[1:]])
+"""
+HOST = "h000000.fake.test"
+FAST = {"SUITE_HOST_DELAY": 0.01, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}
+
+
+@dataclass
+class Said:
+    """What the command printed, and its exit code."""
+
+    code: int
+    out: str
+
+    @property
+    def rows(self) -> list[Any]:
+        """The values of ``--json``."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Frontier = Callable[..., Said]
+
+
+@pytest.fixture
+def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
+    """Run the command in this process, as Scrapy's command line does."""
+
+    def run(*arguments: str, **settings: Any) -> Said:
+        command = Command()
+        command.settings = Settings(settings)
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        command.add_options(parser)
+        options, left = parser.parse_known_args(arguments)
+        capsys.readouterr()
+        command.run(left, options)
+        return Said(command.exitcode, "".join(capsys.readouterr()))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
+    """Ten hosts of four pages, some of which are errors."""
+    log = tmp_path_factory.mktemp("web") / "arrivals"
+    with FakeWebProcess(FakeWebConfig(hosts=10, pages=4, errors=0.2, seed=3, log=log)) as web:
+        yield web
+
+
+def _crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:
+    given = web_settings(
+        web.ready.dns_port, JOBDIR=str(folder / "job"), SUITE_RETRY_TIMES=0, **FAST, **settings
+    )
+    return crawl("crawl_spiders.Bulk", given, folder, seeds=web.ready.seeds[0], timeout=60)
+
+
+@pytest.fixture(scope="module")
+def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job of a crawl that ran to its end."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert _crawl(web, folder).reason == "finished"
+    return folder / "job"
+
+
+@pytest.fixture
+def job(finished: Path, tmp_path: Path) -> Path:
+    """A copy of that job, to be changed."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+# The verbs
+
+
+def test_status(web: FakeWebProcess, finished: Path, frontier: Frontier) -> None:
+    """The counters of the job; they add up to what can be reached."""
+    said = frontier("status", "-j", str(finished), "--json")
+    [row] = said.rows
+    assert said.code == 0
+    assert (row["running"], row["pending"]) == (False, 0)
+    assert row["done"] + row["failed"] == len(list(web.web.reachable()))
+    assert sum(row["outcomes"].values()) == row["done"] + row["failed"]
+    text = frontier("status", "-j", str(finished)).out
+    assert f"done         {row['done']}\n" in text
+    assert "  success  " in text
+
+
+def test_hosts(finished: Path, frontier: Frontier) -> None:
+    """All ten, or as many as --limit says, with the reason why each waits."""
+    rows = frontier("hosts", "-j", str(finished), "--json").rows
+    assert len(rows) == 10
+    assert {row["why"] for row in rows} == {"nothing pending"}
+    assert len(frontier("hosts", "-j", str(finished), "--limit", "3").out.splitlines()) == 1 + 3
+
+
+def test_urls(finished: Path, frontier: Frontier) -> None:
+    """Each with state, reason, status and attempts; --state chooses."""
+    rows = frontier("urls", HOST, "-j", str(finished), "--json", "--limit", "0").rows
+    done = frontier("urls", HOST, "-j", str(finished), "--state", "done", "--json").rows
+    assert {row["state"] for row in rows} <= {"done", "failed"}
+    assert done == [row for row in rows if row["state"] == "done"]
+    assert {row["reason"] for row in done} == {"success"}
+    assert all(row["attempts"] == 1 and HOST in row["url"] for row in done)
+    assert frontier("urls", HOST, "--state", "pending", "-j", str(finished), "--json").rows == []
+
+
+def test_why(finished: Path, frontier: Frontier) -> None:
+    """A host in one case or another, with a dot at its end or not."""
+    [row] = frontier("why", HOST.upper() + ".", "-j", str(finished), "--json").rows
+    assert (row["host"], row["pending"], row["why"]) == (HOST, 0, "nothing pending")
+    assert row["next_urls"] == []
+    assert "next urls          -\n" in frontier("why", HOST, "-j", str(finished)).out
+
+
+def test_check_of_a_sound_job(finished: Path, frontier: Frontier) -> None:
+    """Exit code 0, and in JSON nothing at all."""
+    assert frontier("check", "-j", str(finished)) == Said(0, "everything agrees\n")
+    assert frontier("check", "-j", str(finished), "--json") == Said(0, "")
+
+
+def test_check_finds_what_is_wrong(job: Path, frontier: Frontier) -> None:
+    """Exit code 1, and a line for each thing."""
+    store = RocksStore(job / FOLDER / "store")
+    record = store.record(HOST)
+    assert record is not None
+    record.pending += 2
+    store.put_record(HOST, record)
+    store.put_state(state_key(HOST, f"http://{HOST}/x"), UrlState(State.PENDING).to_bytes())
+    store.close()
+    said = frontier("check", "-j", str(job))
+    assert said.code == 1
+    assert f"{HOST} counts 2 pending URLs, but 0 are queued\n" in said.out
+    assert said.out.endswith("things are wrong\n")
+    assert all(isinstance(line, str) for line in frontier("check", "-j", str(job), "--json").rows)
+
+
+def test_settings(finished: Path, frontier: Frontier) -> None:
+    """Those that hold, beside those of the job; a job in the broad profile is shown as such."""
+    rows = frontier("settings", "-j", str(finished), "--json", SUITE_HOST_DELAY=7).rows
+    by_name = {row["name"]: row for row in rows}
+    delay, profile = by_name["SUITE_HOST_DELAY"], by_name["SUITE_PROFILE"]
+    assert (delay["value"], delay["job"]) == ("7", 0.01)
+    assert (profile["value"], profile["job"]) == ("'broad'", "broad")
+    assert "job" not in frontier("settings").out.splitlines()[0]
+
+
+def test_a_project_names_its_job(finished: Path, frontier: Frontier) -> None:
+    """JOBDIR is the default of -j."""
+    assert frontier("check", JOBDIR=str(finished)).code == 0
+
+
+def test_add_leaves_urls_and_all_or_none(job: Path, frontier: Frontier, tmp_path: Path) -> None:
+    """URLs, hosts and files of them; a file that is not there leaves nothing behind."""
+    inbox = job / FOLDER / "inbox"
+    assert frontier("add", "http://a.test/", "missing.txt", "-j", str(job)).code == 2
+    assert list(inbox.iterdir()) == []
+    seeds = tmp_path / "seeds.txt"
+    seeds.write_text("# two\nb.test\n\nhttp://c.test/x\n")
+    said = frontier("add", "http://a.test/", str(seeds), "-j", str(job))
+    assert said.out.startswith("3 URLs left for the crawl")
+    [file] = inbox.iterdir()
+    assert file.read_text().split() == ["http://a.test/", "http://b.test/", "http://c.test/x"]
+
+
+# Beside a running crawl
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_beside_a_running_crawl(web: FakeWebProcess, frontier: Frontier, tmp_path: Path) -> None:
+    """It is looked at and given URLs without being disturbed, and takes them within seconds."""
+    job = tmp_path / "job"
+    given = web_settings(
+        web.ready.dns_port, JOBDIR=str(job), SUITE_IDLE="wait", **FAST, CLOSESPIDER_PAGECOUNT=0
+    )
+    url = f"http://{HOST}:{web.ready.http_port}/added"
+    process = start("crawl_spiders.Bulk", given, tmp_path, seeds="nobody.fake.test")
+
+    def status() -> Any:
+        return frontier("status", "-j", str(job), "--json").rows[0]
+
+    try:
+        _until((job / FOLDER / "status.json").exists)
+        _until(lambda: bool(status()["failed"]))
+        assert status()["running"]
+        assert status()["process"] == process.pid
+        frontier("add", url, "-j", str(job))
+        _until(lambda: not list((job / FOLDER / "inbox").iterdir()) and not status()["pending"])
+        [row] = frontier("urls", HOST, "-j", str(job), "--json").rows
+        assert (row["url"], row["reason"], row["status"]) == (url, "client_error", 404)
+        [gone] = frontier("urls", "nobody.fake.test", "-j", str(job), "--json").rows
+        assert gone["reason"] == "no_such_host"
+        why = frontier("why", "nobody.fake.test", "-j", str(job), "--json").rows[0]["why"]
+        assert why == "given up: no such host"
+        assert frontier("check", "-j", str(job)).code == 0
+    finally:
+        process.terminate()
+    assert process.wait(30) == 0
+    assert not status()["running"]
+
+
+@pytest.mark.slow
+def test_what_was_left_for_a_finished_job(
+    web: FakeWebProcess, finished: Path, frontier: Frontier, tmp_path: Path
+) -> None:
+    """The next run takes it, although nothing else is left to do."""
+    job = shutil.copytree(finished, tmp_path / "job")
+    url = f"http://{HOST}:{web.ready.http_port}/added"
+    frontier("add", url, "-j", str(job))
+    assert _crawl(web, tmp_path).reason == "finished"
+    assert list((job / FOLDER / "inbox").iterdir()) == []
+    rows = frontier("urls", HOST, "-j", str(job), "--json", "--limit", "0").rows
+    assert [row["status"] for row in rows if row["url"] == url] == [404]
+
+
+# Refusals
+
+
+def test_no_job_there(tmp_path: Path, frontier: Frontier) -> None:
+    """One line, exit code 2, and no directory is made."""
+    said = frontier("status", "-j", str(tmp_path / "none"))
+    assert said.code == 2
+    assert said.out.count("\n") == 1
+    assert "holds no job of scrapy-spider-suite" in said.out
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_store_that_is_missing_or_damaged(job: Path, frontier: Frontier) -> None:
+    """One line, exit code 2."""
+    for file in (job / FOLDER / "store").glob("MANIFEST*"):
+        file.write_bytes(b"no manifest")
+    for _ in range(2):
+        said = frontier("check", "-j", str(job))
+        assert (said.code, said.out.count("\n")) == (2, 1)
+        shutil.rmtree(job / FOLDER / "store", ignore_errors=True)
+
+
+def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:
+    """Is said so, for both verbs that ask for one."""
+    for verb in ("why", "urls"):
+        said = frontier(verb, "nobody.test", "-j", str(finished))
+        assert (said.code, said.out.count("\n")) == (2, 1)
+        assert "never met the host 'nobody.test'" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected one of status, hosts"),
+        (["hsots"], "expected one of status, hosts"),
+        (["status"], "which job"),
+        (["status", "extra", "-j", "JOB"], "status takes no argument: 'extra'"),
+        (["why", "-j", "JOB"], "expected why HOST"),
+        (["urls", "a", "b", "-j", "JOB"], "expected urls HOST"),
+        (["add", "-j", "JOB"], "expected add"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: Frontier) -> None:
+    """Scrapy prints it in one line and ends with exit code 2."""
+    with pytest.raises(UsageError, match=said):
+        frontier(*[str(finished) if each == "JOB" else each for each in arguments])
+
+
+# The command line
+
+
+def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``scrapy frontier`` as a process, whether or not the entry point is installed."""
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_has_verbs_and_examples() -> None:
+    """Line by line, with the exit codes."""
+    done = scrapy("--help")
+    assert done.returncode == 0, done.stderr
+    assert "  scrapy frontier why example.com -j crawls/news\n" in done.stdout
+    assert all(f"\n  {verb} " in done.stdout for verb in _VERBS)
+    assert "Exit codes: 0" in done.stdout
+
+
+def test_exit_codes_of_the_process(finished: Path) -> None:
+    """0 and 2, and nothing but the answer on stdout."""
+    done = scrapy("check", "-j", str(finished))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "everything agrees\n", "")
+    done = scrapy("hosts", "--limit", "-1", "-j", str(finished))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'-1': expected a number of rows" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(finished: Path) -> None:
+    """``scrapy frontier settings | head -1`` ends without a traceback."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, "settings", "-j", str(finished)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_it_is_light() -> None:
+    """Scrapy loads all commands at each start; ours must not load the store for that."""
+    code = (
+        "import sys, scrapy_spider_suite.commands.frontier\n"
+        "print([m for m in ('rocksdict', 'scrapy_spider_suite.job') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,36 @@
+"""What every test shares: one asyncio reactor, installed before anything can install another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from scrapy.utils.reactor import install_reactor
+
+# A module of Twisted or Scrapy that imports the reactor would install the platform's default one,
+# which has no asyncio loop, and the suite needs one.
+install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+
+
+def pytest_unconfigure() -> None:
+    """Close the reactor's loop, which nothing else does when the reactor never ran."""
+    from twisted.internet import reactor
+
+    reactor._asyncioEventloop.close()
+
+
+@pytest.fixture
+def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Run a coroutine on the reactor's loop, so that Twisted's timers and sockets work in it."""
+    from twisted.internet import reactor
+
+    loop: asyncio.AbstractEventLoop = reactor._asyncioEventloop
+
+    def run_on_reactor(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        # asyncio.run() in an earlier test has unset the current loop.
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(coroutine)
+
+    return run_on_reactor

@@ -1,0 +1,161 @@
+"""A disk that fills up pauses the crawl with one clear line, and nothing is lost (bad input)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crawls import Crawl, start, web_settings
+from mounts import tmpfs
+
+from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+pytestmark = pytest.mark.slow
+
+PAUSED = "the crawl pauses until there is room; nothing is lost"
+GOES_ON = "the crawl goes on"
+CHUNK = 1 << 16
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
+    """A web of 1,200 pages that takes some seconds to crawl."""
+    config = FakeWebConfig(hosts=60, pages=20, degree=10, addresses=30, log=tmp_path / "arrivals")
+    with FakeWebProcess(config) as process:
+        yield process
+
+
+def _settings(web: FakeWebProcess, job: Path, **settings: Any) -> dict[str, Any]:
+    return web_settings(
+        web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0.02,
+        DOWNLOAD_DELAY=0.1, CONCURRENT_REQUESTS=16, **settings,
+    )  # fmt: skip
+
+
+def _fill(path: Path) -> None:
+    """Write to *path* until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(CHUNK))
+        except OSError:
+            return
+
+
+def _wait_for(words: str, log: Path, count: int = 1, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while log.read_text().count(words) < count:
+        assert time.monotonic() < end, log.read_text()[-3000:]
+        time.sleep(0.1)
+
+
+def _ended(process: subprocess.Popen[bytes], folder: Path) -> Crawl:
+    process.wait(120)
+    stats = json.loads((folder / "stats.json").read_text())
+    return Crawl(process.returncode, stats, (folder / "log").read_text(), 0.0)
+
+
+def _fetched(web: FakeWebProcess) -> list[str]:
+    port = web.ready.http_port
+    return [f"http://{a.host}:{port}{a.path}" for a in web.arrivals() if a.path != "/robots.txt"]
+
+
+def _check(web: FakeWebProcess, job: Path, end: Crawl) -> None:
+    assert end.reason == "finished"
+    assert "Traceback" not in end.log
+    web.stop()
+    reachable = set(web.web.reachable())
+    assert set(_fetched(web)) >= reachable
+    with StoreReader(job / FOLDER) as reader:
+        assert list(reader.check()) == []
+        counters = reader.counters()
+    assert (counters.pending, counters.done + counters.failed) == (0, len(reachable))
+
+
+@pytest.mark.parametrize(
+    ("spider", "argument"), [("crawl_spiders.Bulk", "seeds"), ("crawl_spiders.Ordinary", "start")]
+)
+def test_full_disk(spider: str, argument: str, web: FakeWebProcess, tmp_path: Path) -> None:
+    """The crawl pauses while the disk of its job directory is full, and then goes on to its end."""
+    log, filler = tmp_path / "log", tmp_path / "disk" / "filler"
+    with tmpfs(tmp_path / "disk", "12m") as disk:
+        settings = _settings(web, disk / "job")
+        process = start(spider, settings, tmp_path, **{argument: web.ready.seeds[0]})
+        try:
+            _wait_for("Spider opened", log)
+            time.sleep(2.0)
+            _fill(filler)
+            _wait_for(PAUSED, log)
+            time.sleep(1.0)  # what was under way ends, and the server writes its log
+            before = len(_fetched(web))
+            time.sleep(8.0)
+            assert len(_fetched(web)) == before
+            assert log.read_text().count(PAUSED) == 1
+            filler.unlink()
+            _wait_for(GOES_ON, log)
+            end = _ended(process, tmp_path)
+        finally:
+            process.kill()
+            process.wait()
+        _check(web, disk / "job", end)
+    assert end.stats["suite/disk/pauses"] == end.log.count(PAUSED)
+    # What was in flight as the disk filled up is kept and committed: nothing is fetched twice.
+    assert len(_fetched(web)) == len(set(_fetched(web)))
+
+
+def test_killed_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
+    """A crawl that is killed while its disk is full is resumed when there is room again."""
+    log, filler = tmp_path / "log", tmp_path / "disk" / "filler"
+    with tmpfs(tmp_path / "disk", "12m") as disk:
+        settings = _settings(web, disk / "job")
+        for attempt in range(2):
+            process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+            try:
+                if attempt == 0:
+                    _wait_for("Spider opened", log)
+                    time.sleep(2.0)
+                    _fill(filler)
+                    _wait_for(PAUSED, log)
+                    process.kill()
+                    process.wait()
+                    filler.unlink()
+                else:
+                    end = _ended(process, tmp_path)
+            finally:
+                process.kill()
+                process.wait()
+        _check(web, disk / "job", end)
+
+
+def test_sink_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
+    """A pipeline that raises ENOSPC leaves its pages pending and pauses the crawl."""
+    full, items, log = tmp_path / "full", tmp_path / "items", tmp_path / "log"
+    settings = _settings(
+        web, tmp_path / "job", TEST_FULL=str(full), TEST_ITEMS=str(items),
+        ITEM_PIPELINES={"crawl_spiders.FullDiskPipeline": 1},
+    )  # fmt: skip
+    process = start("crawl_spiders.Ordinary", settings, tmp_path, start=web.ready.seeds[0])
+    try:
+        _wait_for("Spider opened", log)
+        time.sleep(1.0)
+        full.touch()
+        _wait_for(PAUSED, log)
+        full.unlink()
+        _wait_for(GOES_ON, log)
+        end = _ended(process, tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+    assert end.reason == "finished"
+    web.stop()
+    kept = {json.loads(line)["url"] for line in items.read_text().splitlines()}
+    assert kept >= {url for url in web.web.reachable() if web.web.status(url) == 200}
+    with StoreReader(tmp_path / "job" / FOLDER) as reader:
+        assert list(reader.check()) == []

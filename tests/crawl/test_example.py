@@ -1,0 +1,75 @@
+"""The example project, as a stranger types it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the example project."""
+    return shutil.copytree(ROOT / "example_project", tmp_path / "example_project")
+
+
+def scrapy(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Scrapy's in *project* to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "scrapy", *arguments],
+        cwd=project, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_it_crawls_its_own_web_and_ends_with_a_summary(project: Path) -> None:
+    """No error, every page of every host, exit code 0; its stats are all documented."""
+    done = scrapy(project, "crawl", "broad", "-a", "hosts=30", "-a", "pages=3")
+    assert done.returncode == 0, done.stderr
+    assert "crawling an in-vitro web of 30 hosts on 3 addresses" in done.stderr
+    summary = re.search(r"The crawl ended \(finished\) after \d+ s in all: (.*)", done.stderr)
+    assert summary is not None, done.stderr[-3000:]
+    assert summary[1].startswith("90 pages done, 0 URLs failed, 0 left (90 success")
+    assert not re.search(r"\b(ERROR|CRITICAL): ", done.stderr)
+    told = set(re.findall(r"`(suite/[^`]+)`", (ROOT / "docs" / "stats.md").read_text()))
+    patterns = {re.sub(r"\b[A-Z]+\b", "*", name) for name in told}
+    names = set(re.findall(r"'(suite/[^']+)'", done.stderr))
+    assert len(names) > 10
+    assert {name for name in names if not any(fnmatch(name, one) for one in patterns)} == set()
+
+
+@pytest.mark.slow
+def test_it_goes_on_with_its_job(project: Path) -> None:
+    """The same line again: nothing is left to do, and nothing is fetched."""
+    line = ("crawl", "broad", "-a", "hosts=5", "-a", "pages=2", "-s", "JOBDIR=crawls/mine")
+    assert scrapy(project, *line).returncode == 0
+    again = scrapy(project, *line)
+    assert again.returncode == 0, again.stderr
+    assert "start() ran to its end in an earlier run of this job" in again.stderr
+    assert "downloader/request_count" not in again.stderr
+    assert "10 pages done, 0 URLs failed, 0 left" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("agent", "seeds", "said"),
+    [
+        ("example-crawler/1.0", "a.test", "USER_AGENT = 'example-crawler/1.0': expected the addr"),
+        ("me (+https://me.example)", "missing.txt", "seeds: 'missing.txt' is no URL, and there"),
+    ],
+)
+def test_what_it_refuses(project: Path, agent: str, seeds: str, said: str) -> None:
+    """To go out without a contact, or without its seeds: one line, exit code 2, no crawl."""
+    done = scrapy(project, "crawl", "broad", "-a", f"seeds={seeds}", "-s", f"USER_AGENT={agent}")
+    assert done.returncode == 2
+    assert sum(said in line for line in done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert "Spider opened" not in done.stderr

@@ -1,0 +1,107 @@
+"""Real crawls for tests: a spider in a process of its own, with or without a sudden end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ADDON = {"scrapy_spider_suite.Addon": 500}
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SCRIPT = """
+import json, sys
+from scrapy import signals
+from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.utils.misc import load_object
+job = json.loads(sys.argv[1])
+process = AsyncCrawlerProcess(job["settings"])
+crawler = process.create_crawler(load_object(job["spider"]))
+def closed(reason):
+    with open(job["stats"], "w") as file:
+        json.dump({k: v for k, v in crawler.stats.get_stats().items()} | {"closed": reason},
+                  file, default=str)
+crawler.signals.connect(closed, signals.spider_closed)
+process.crawl(crawler, **job["arguments"])
+process.start()
+"""
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """What a crawl left behind; *stats* is empty if it was killed."""
+
+    code: int
+    stats: dict[str, Any]
+    log: str
+    seconds: float
+
+    @property
+    def reason(self) -> str | None:
+        """The finish reason."""
+        return self.stats.get("closed")
+
+
+def web_settings(dns_port: int, **settings: Any) -> dict[str, Any]:
+    """Settings for a crawl of an in-vitro web whose name server listens on *dns_port*."""
+    return {
+        "ADDONS": ADDON,
+        "LOG_LEVEL": "INFO",
+        "ROBOTSTXT_OBEY": True,
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"],
+        "SUITE_DNS_SERVERS": [f"127.0.0.1:{dns_port}"],
+        "TELNETCONSOLE_ENABLED": False,
+        "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
+        **settings,
+    }
+
+
+def start(
+    spider: str, settings: dict[str, Any], folder: Path, **arguments: Any
+) -> subprocess.Popen[bytes]:
+    """Start a crawl of *spider* (a dotted path); its log and stats go to *folder*."""
+    job = {
+        "spider": spider, "settings": settings, "arguments": arguments,
+        "stats": str(folder / "stats.json"),
+    }  # fmt: skip
+    (folder / "stats.json").unlink(missing_ok=True)
+    path = [str(_ROOT), str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT, json.dumps(job)],
+            stdout=log, stderr=log, env=environment, cwd=folder,
+        )  # fmt: skip
+
+
+def crawl(
+    spider: str,
+    settings: dict[str, Any],
+    folder: Path,
+    *,
+    kill_after: float | None = None,
+    timeout: float = 120.0,
+    **arguments: Any,
+) -> Crawl:
+    """Run a crawl to its end, or kill it (SIGKILL) after *kill_after* seconds.
+
+    Raises `subprocess.TimeoutExpired` if it does not end within *timeout* seconds.
+    """
+    began = time.monotonic()
+    process = start(spider, settings, folder, **arguments)
+    try:
+        process.wait(timeout if kill_after is None else kill_after)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        if kill_after is None:
+            raise
+    stats_file = folder / "stats.json"
+    stats = json.loads(stats_file.read_text()) if stats_file.exists() else {}
+    log = (folder / "log").read_text(errors="replace")
+    return Crawl(process.returncode, stats, log, time.monotonic() - began)

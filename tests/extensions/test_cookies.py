@@ -1,0 +1,249 @@
+"""Cookies over a restart, for Scrapy's middleware and for the suite's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import scrapy.downloadermiddlewares.cookies
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+from scrapy.http.cookies import CookieJar
+from scrapy.signalmanager import SignalManager
+from scrapy.utils.test import get_crawler
+
+import scrapy_spider_suite.job
+from scrapy_spider_suite.downloadermiddlewares import cookies as hosts
+from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.extensions import cookies as module
+from scrapy_spider_suite.extensions.cookies import CookieKeeper
+from scrapy_spider_suite.storage.kv import MemoryKV
+from tests.helpers_codec import in_a_loop, until
+
+URL = "http://www.a.example/"
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapy's middleware would fetch the list of public suffixes."""
+    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", hosts._split)
+
+
+class StubCrawler:
+    """As much of a crawler as the keeper uses."""
+
+    def __init__(self, middleware: CookiesMiddleware | None) -> None:
+        self.signals = SignalManager()
+        self._middleware = middleware
+
+    def get_downloader_middleware(self, cls: type) -> CookiesMiddleware | None:
+        """The middleware, if there is one."""
+        return self._middleware
+
+
+def run(
+    kv: MemoryKV | None,
+    middleware: CookiesMiddleware | None,
+    use: Callable[[Any], Any] = lambda middleware: None,
+    period: float = 60,
+) -> None:
+    """Open a spider, *use* the middleware, close it."""
+
+    async def crawl() -> None:
+        crawler = cast(Crawler, StubCrawler(middleware))
+        keeper = CookieKeeper(crawler, lambda: kv, period)
+        keeper.spider_opened()
+        used = use(middleware)
+        if asyncio.iscoroutine(used):
+            await used
+        keeper.spider_closed()
+
+    in_a_loop(crawl())
+
+
+def receive(middleware: CookiesMiddleware, *cookies: str, url: str = URL, jar: Any = None) -> None:
+    """A page of *url* sets *cookies*."""
+    request = Request(url, meta={} if jar is None else {"cookiejar": jar})
+    middleware.process_response(request, Response(url, headers={"Set-Cookie": list(cookies)}))
+
+
+def sent(middleware: CookiesMiddleware, url: str = URL, jar: Any = None) -> str:
+    """The cookies that a request for *url* carries."""
+    request = Request(url, meta={} if jar is None else {"cookiejar": jar})
+    middleware.process_request(request)
+    return (request.headers.get("Cookie") or b"").decode()
+
+
+both = pytest.mark.parametrize("make", [CookiesMiddleware, HostCookiesMiddleware])
+
+
+@both
+class TestBoth:
+    """What holds for either middleware."""
+
+    def test_kept_over_a_restart(self, make: type[CookiesMiddleware]) -> None:
+        """Session cookies, lasting ones and those of other jars are sent again."""
+        kv = MemoryKV()
+
+        def use(middleware: CookiesMiddleware) -> None:
+            receive(middleware, "session=1", "lasting=2; Max-Age=1000; Domain=a.example")
+            receive(middleware, "user=b", jar=("login", 2))
+
+        run(kv, make(), use)
+        again = make()
+        run(kv, again)
+        assert sent(again) == "session=1; lasting=2"
+        assert sent(again, "http://other.a.example/") == "lasting=2"
+        assert sent(again, jar=("login", 2)) == "user=b"
+
+    def test_expired_ones_are_dropped(
+        self, make: type[CookiesMiddleware], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What ended while the crawl was down does not come back, nor does its row stay."""
+        kv = MemoryKV()
+        run(kv, make(), lambda middleware: receive(middleware, "a=1; Max-Age=100"))
+        assert len(kv) == 1
+        late = time.time() + 200
+        monkeypatch.setattr(time, "time", lambda: late)
+        again = make()
+        run(kv, again)
+        assert sent(again) == ""
+        assert len(kv) == 0
+
+    def test_deleted_ones_stay_deleted(self, make: type[CookiesMiddleware]) -> None:
+        """A jar that was emptied leaves no row."""
+        kv = MemoryKV()
+        run(kv, make(), lambda middleware: receive(middleware, "a=1"))
+        run(kv, make(), lambda middleware: receive(middleware, "a=1; Max-Age=0"))
+        assert len(kv) == 0
+
+    def test_saved_while_the_crawl_runs(self, make: type[CookiesMiddleware]) -> None:
+        """A change is written within a period, and only a change."""
+        puts: list[bytes] = []
+
+        class Counting(MemoryKV):
+            """Notes every write."""
+
+            def put(self, key: bytes, value: bytes) -> None:
+                puts.append(key)
+
+        async def use(middleware: CookiesMiddleware) -> None:
+            await asyncio.sleep(0.02)
+            assert not puts
+            receive(middleware, "a=1")
+            await until(lambda: len(puts) == 1)
+            receive(middleware, "a=2")
+            await until(lambda: len(puts) == 2)
+            await asyncio.sleep(0.03)
+
+        run(Counting(), make(), use, period=0.002)
+        assert len(puts) == 2
+
+    def test_damaged_rows(
+        self, make: type[CookiesMiddleware], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Rows that cannot be read cost a line each; the others are used."""
+        kv = MemoryKV()
+        run(kv, make(), lambda middleware: receive(middleware, "a=1"))
+        prefix = b"jar\0" if make is CookiesMiddleware else b"host\0"
+        for key, value in [(b"\xc1", b"\x90"), (b"\xa1x", b"\xc1"), (b"\x90", b"\x90")]:
+            kv.put(prefix + key, value)
+        again = make()
+        run(kv, again)
+        assert sent(again) == "a=1"
+        assert caplog.text.count("cannot be read") == 3
+
+    def test_a_jar_whose_key_cannot_be_stored(
+        self, make: type[CookiesMiddleware], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is used, but not kept; said once."""
+        kv = MemoryKV()
+
+        def use(middleware: CookiesMiddleware) -> None:
+            for _ in range(2):
+                receive(middleware, "a=1", jar=object())
+            receive(middleware, "b=1")
+
+        run(kv, make(), use)
+        assert len(kv) == 1
+        assert caplog.text.count("is not kept over a restart") == 1
+
+    def test_many_jars_do_not_hold_up_the_crawl(
+        self, make: type[CookiesMiddleware], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A period does a slice of the work; the end does all of it."""
+        monkeypatch.setattr(module, "SLICE", 0.0)
+        kv = MemoryKV()
+
+        async def use(middleware: CookiesMiddleware) -> None:
+            for number in range(50):
+                receive(middleware, "a=1", jar=number)
+            await until(lambda: len(kv) > 1)
+            assert len(kv) < 50
+
+        run(kv, make(), use, period=0.002)
+        assert len(kv) == 50
+
+
+def test_a_jar_that_the_spider_removed() -> None:
+    """A jar that is no longer there is not there after the restart either."""
+    kv = MemoryKV()
+    run(kv, CookiesMiddleware(), lambda middleware: receive(middleware, "a=1", jar="x"))
+    run(kv, CookiesMiddleware(), lambda middleware: middleware.jars.clear())
+    assert len(kv) == 0
+
+
+def test_a_jar_that_is_too_big(caplog: pytest.LogCaptureFixture) -> None:
+    """A jar beyond what can be stored is said not to be kept."""
+    kv = MemoryKV()
+    big = "x" * (6 << 20)
+    run(
+        kv,
+        CookiesMiddleware(),
+        lambda middleware: receive(middleware, *(f"{n}={big}" for n in "abc")),
+    )
+    assert "is not kept over a restart" in caplog.text
+    assert len(kv) == 0
+
+
+def test_rows_beyond_this_runs_bounds() -> None:
+    """Domains for which there is no room any more lose their rows."""
+    kv = MemoryKV()
+
+    def use(middleware: CookiesMiddleware) -> None:
+        for number in range(5):
+            receive(middleware, "a=1", url=f"http://h{number}.example/")
+
+    run(kv, HostCookiesMiddleware(), use)
+    assert len(kv) == 5
+    run(kv, HostCookiesMiddleware(max_hosts=2))
+    assert len(kv) == 2
+
+
+def test_nothing_to_keep() -> None:
+    """Without a job, or with a foreign cookies middleware, nothing is done."""
+    run(None, CookiesMiddleware(), lambda middleware: receive(middleware, "a=1"))
+    kv = MemoryKV()
+    run(kv, None)
+    assert len(kv) == 0
+    assert isinstance(CookiesMiddleware().jars[None], CookieJar)
+
+
+def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs cookies and a job directory, and asks the job only when the spider opens."""
+    monkeypatch.setattr(scrapy_spider_suite.job, "job_kv", lambda crawler, name: pytest.fail(name))
+    for settings in ({}, {"JOBDIR": str(tmp_path), "COOKIES_ENABLED": False}):
+        crawler = get_crawler(settings_dict=settings)
+        crawler.crawling = True
+        with pytest.raises(NotConfigured):
+            CookieKeeper.from_crawler(crawler)
+    crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path)})
+    crawler.crawling = True
+    assert isinstance(CookieKeeper.from_crawler(crawler), CookieKeeper)

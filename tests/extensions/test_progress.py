@@ -1,0 +1,126 @@
+"""The line that says how a crawl goes, on a terminal and in the log, and the summary at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scrapy import Spider
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.test import get_crawler
+
+from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.extensions import progress
+from scrapy_spider_suite.extensions.progress import Progress
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.requests import seed_entry
+
+BROAD = {"SUITE_PROFILE": "broad"}
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def crawler_of(**settings: Any) -> Any:
+    """A crawler in the broad profile."""
+    return get_crawler(Spider, {**BROAD, **settings})
+
+
+@pytest.fixture
+def crawler() -> Iterator[Any]:
+    """A crawler whose frontier knows three URLs, one of which is done."""
+    crawler = crawler_of()
+    core = core_of(crawler)
+    entries = [seed_entry(f"http://h{n}.test/") for n in range(3)]
+    core.frontier.schedule([each for each in entries if each is not None], core.now())
+    core.frontier.counters.done = 1_234
+    core.frontier.counters.failed = 5
+    core.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
+    yield crawler
+    core._let_go()
+
+
+def opened(crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float = 0.0) -> Progress:
+    """A progress line for *crawler*, after its spider has been open for some *seconds*."""
+    shown = Progress(crawler, terminal)
+    shown._interval = 0.01
+
+    async def wait() -> None:
+        shown._opened()
+        await asyncio.sleep(seconds)
+
+    run(wait())
+    return shown
+
+
+@pytest.mark.parametrize("settings", [{"SUITE_PROFILE": "spider"}, {"LOGSTATS_INTERVAL": 0}])
+def test_nothing_is_shown(settings: dict[str, Any]) -> None:
+    """In the spider profile, whose log stays as it was, and where no statistics are wanted."""
+    with pytest.raises(NotConfigured):
+        Progress.from_crawler(crawler_of(**settings))
+
+
+def test_a_terminal_is_used_if_the_log_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for a log in a file, or standard error that is none."""
+    assert Progress.from_crawler(crawler_of())._terminal is None
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert Progress.from_crawler(crawler_of())._terminal is terminal
+    assert Progress.from_crawler(crawler_of(LOG_FILE="x.log"))._terminal is None
+
+
+def test_the_line(crawler: Any, run: Any) -> None:
+    """Pages, rate since the last line, what is left, hosts, failures."""
+    shown = opened(crawler, None, run)
+    now = time.monotonic()
+    shown._before = (now - 2.0, 1_039)
+    assert shown.line(now) == (
+        "1,234 pages (100/s), 3 URLs to go, 0 under way; hosts: 3 ready, 0 waiting; 5 failed"
+    )
+    assert "(0/s)" in shown.line(now + 1.0)
+    shown._closed("finished")
+
+
+def test_on_a_terminal_it_is_one_line(crawler: Any, run: Any) -> None:
+    """Written over itself, no wider than a terminal, and wiped before each line of the log."""
+    terminal = Terminal()
+    shown = opened(crawler, terminal, run, seconds=0.05)
+    logging.getLogger().handlers[0].emit(logging.makeLogRecord({}))
+    assert terminal.getvalue().endswith(progress._CLEAR)
+    lines = terminal.getvalue().split(progress._CLEAR)
+    assert len(lines) > 2
+    assert all(len(line) < 120 and "\n" not in line for line in lines)
+    shown._closed("finished")
+    assert shown._clearer not in logging.getLogger().handlers
+
+
+def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """At LOGSTATS_INTERVAL."""
+    with caplog.at_level(logging.INFO, progress.__name__):
+        shown = opened(crawler, None, run, seconds=0.03)
+        shown._closed("finished")
+    assert re.match(r"1,234 pages \([\d,]+/s\), 3 URLs to go", caplog.messages[0])
+    assert crawler_of(LOGSTATS_INTERVAL=7).settings.getfloat("LOGSTATS_INTERVAL") == 7
+    assert Progress(crawler_of(LOGSTATS_INTERVAL=7), None)._interval == 7
+
+
+def test_the_summary(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """How it ended, what was done, what is left, and every outcome, the most frequent first."""
+    with caplog.at_level(logging.INFO, progress.__name__):
+        opened(crawler, None, run)._closed("waiting")
+    assert caplog.messages[-1] == (
+        "The crawl ended (waiting) after 0 s in all: 1,234 pages done, 5 URLs failed, 3 left "
+        "(1,234 success, 5 client error)"
+    )

@@ -1,0 +1,65 @@
+"""The ticker: again and again, but never too much of the time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from scrapy_spider_suite.extensions.ticking import SHARE, Ticker
+from tests.helpers_codec import in_a_loop, until
+
+
+def test_ticks_until_it_is_stopped() -> None:
+    """The action runs once a period, from the first period on, and not after stop."""
+    calls: list[float] = []
+
+    async def scenario() -> None:
+        ticker = Ticker(0.005, lambda: calls.append(time.monotonic()))
+        ticker.start()
+        assert not calls
+        await until(lambda: len(calls) >= 3)
+        ticker.stop()
+        ticker.stop()
+        then = len(calls)
+        await asyncio.sleep(0.02)
+        assert len(calls) == then
+
+    in_a_loop(scenario())
+
+
+def test_stopping_from_within() -> None:
+    """An action that stops its own ticker is the last."""
+    calls: list[int] = []
+
+    async def scenario() -> None:
+        def action() -> None:
+            calls.append(1)
+            ticker.stop()
+
+        ticker = Ticker(0.001, action)
+        ticker.start()
+        await until(lambda: bool(calls))
+        await asyncio.sleep(0.02)
+
+    in_a_loop(scenario())
+    assert calls == [1]
+
+
+def test_a_long_action_is_called_less_often() -> None:
+    """What takes long gets at most its share of the time."""
+    calls: list[int] = []
+
+    def action() -> None:
+        calls.append(1)
+        time.sleep(0.02)
+
+    async def scenario() -> None:
+        ticker = Ticker(0.001, action)
+        ticker.start()
+        await until(lambda: bool(calls))
+        await asyncio.sleep(0.05)
+        ticker.stop()
+
+    in_a_loop(scenario())
+    assert 0.02 * SHARE > 0.05
+    assert calls == [1]

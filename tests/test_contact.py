@@ -1,0 +1,39 @@
+"""Whether a User-Agent says where a site's owner can reach its operator."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_spider_suite.contact import has_contact, require_contact
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "mybot/1.0 (+https://example.org/bot)",
+        "mybot (http://bots.example.org)",
+        "Mozilla/5.0 (compatible; mybot; me@example.org)",
+    ],
+)
+def test_a_page_or_a_mailbox_is_a_contact(agent: str) -> None:
+    """In any of the ways in which people write it."""
+    assert has_contact(agent)
+    require_contact(agent)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        None, "", "mybot/1.0", "Mozilla/5.0 (X11; Linux x86_64)", "mybot (https://)", "me@home",
+        "Scrapy/2.19.0 (+https://scrapy.org)",
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused(agent: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scrapy's own default too; one line that shows an example, exit code 2."""
+    assert not has_contact(agent)
+    with pytest.raises(SystemExit) as caught:
+        require_contact(agent)
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"USER_AGENT = {agent!r}: expected the address" in said

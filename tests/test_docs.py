@@ -1,0 +1,271 @@
+"""The documentation says what the code does: tables, names, links, commands and code blocks."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import scrapy.commands
+from scrapy.settings import Settings
+
+import scrapy_spider_suite
+from scrapy_spider_suite.commands import fakeweb, frontier
+from scrapy_spider_suite.declarations import full_name
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES
+from scrapy_spider_suite.handlers.pool import PoolStatistics
+from scrapy_spider_suite.settings import DECLARATIONS
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.frontier import FrontierStatistics
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PACKAGE = Path(scrapy_spider_suite.__file__).parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")])
+COMMANDS: dict[str, scrapy.commands.ScrapyCommand] = {
+    "frontier": frontier.Command(), "fakeweb": fakeweb.Command(),
+}  # fmt: skip
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+_STAT_SET = re.compile(r"(?:inc|set|max)_value\(\s*f?\"(suite/[^\"]+)\"")
+
+
+def name_of(page: Path) -> str:
+    """The page as a test's id."""
+    return page.name
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def text_of(page: Path) -> str:
+    """The whole page."""
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """The code blocks of a page in *languages*."""
+    for language, code in _FENCE.findall(text_of(page)):
+        if language in languages:
+            yield code
+
+
+def anchors(page: Path) -> set[str]:
+    """What can be linked to in a page: its headings, as GitHub names them."""
+    prose = _FENCE.sub("", text_of(page))
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def generator() -> ModuleType:
+    """``docs/generate.py``, which is in no package."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Tables
+
+
+def test_the_tables_are_up_to_date() -> None:
+    """They are what the code has now; ``python docs/generate.py`` writes them."""
+    generate = generator()
+    for page in sorted({page for page, _ in generate.TABLES.values()}):
+        assert generate.filled(page, text_of(DOCS / page)) == text_of(DOCS / page)
+
+
+def test_a_table_without_a_place_is_an_error() -> None:
+    """It would never be written, and nobody would see it."""
+    with pytest.raises(ValueError, match=r"settings\.md: expected <!-- settings: begin -->"):
+        generator().filled("settings.md", "no markers")
+
+
+# Links
+
+
+@every_page
+def test_every_link_resolves(page: Path) -> None:
+    """To a file of the repository, and to a heading in it."""
+    for link in _LINK.findall(_FENCE.sub("", text_of(page))):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+# Names
+
+
+@every_page
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    """A page that names a setting wrongly costs its reader an hour."""
+    known = {full_name(name) for name in DECLARATIONS}
+    named = set(re.findall(r"\bSUITE_[A-Z0-9]\w+\*?", text_of(page)))
+    families = {name for name in named if name.endswith("*")}  # such as SUITE_DNS_*
+    assert named - families <= known
+    assert all(any(fnmatch(one, family) for one in known) for family in families)
+
+
+@every_page
+def test_every_class_that_is_named_exists(page: Path) -> None:
+    """Dotted paths into the package lead somewhere."""
+    for path in set(re.findall(r"\bscrapy_spider_suite(?:\.\w+)+", text_of(page))):
+        module, _, name = path.rpartition(".")
+        found = importlib.util.find_spec(path) if _is_module(path) else None
+        assert found is not None or hasattr(importlib.import_module(module), name), path
+
+
+def _is_module(path: str) -> bool:
+    file = ROOT / path.replace(".", "/")
+    return file.is_dir() or file.with_suffix(".py").is_file()
+
+
+# Stats
+
+
+def set_stats() -> set[str]:
+    """The names that the code sets, ``*`` for what it fills in."""
+    names: set[str] = set()
+    for module in PACKAGE.rglob("*.py"):
+        names |= set(_STAT_SET.findall(module.read_text(encoding="utf-8")))
+    return {re.sub(r"\{[^}]*\}", "*", name) for name in names}
+
+
+def documented_stats() -> set[str]:
+    """The names in the tables of the page, ``*`` for words in capitals."""
+    rows = re.findall(r"^\| (`suite/.*?) \|", text_of(DOCS / "stats.md"), re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`(suite/[^`]+)`", row)}
+    return {re.sub(r"\b[A-Z]+\b", "*", name) for name in names}
+
+
+def test_every_stat_is_documented_and_the_other_way_round() -> None:
+    """What the code sets is in a table, and what is in a table is set."""
+    known, told = set_stats(), documented_stats()
+    assert {each for each in known if not any(fnmatch(one, each) for one in told)} == set()
+    assert {one for one in told if not any(fnmatch(one, each) for each in known)} == set()
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("connections", {field.name for field in dataclasses.fields(PoolStatistics)}),
+        ("frontier", {*FrontierStatistics.__slots__, "hosts_max"} - {"abandoning"}),
+        (
+            "job",
+            {field.name for field in dataclasses.fields(Counters)}
+            - {"events", "pending", "seconds", "sequence"},
+        ),
+    ],
+)
+def test_families_of_stats_are_documented_whole(family: str, names: set[str]) -> None:
+    """One row for each stat of a name that the code puts together."""
+    prefix = f"suite/{family}/"
+    told = {one.removeprefix(prefix) for one in documented_stats() if one.startswith(prefix)}
+    assert told == names
+
+
+def test_reasons_and_events_are_those_of_the_code() -> None:
+    """Every word in code style on the outcome page that looks like an event is one."""
+    named = set(re.findall(r"^\| `(\w+)` \|", text_of(DOCS / "outcomes.md"), re.MULTILINE))
+    assert named == {event.value for event in OUTCOMES}
+
+
+# Commands
+
+
+def command_lines(page: Path) -> Iterator[list[str]]:
+    """Every ``scrapy …`` of the shell blocks and of the text, split into words."""
+    lines: list[str] = []
+    for code in blocks(page, "sh", "console", ""):
+        lines += code.replace("\\\n", " ").splitlines()
+    lines += re.findall(r"`(scrapy [^`\n]+)`", _FENCE.sub("", text_of(page)))
+    for line in lines:
+        found = re.search(r"(?:^|[/ ])scrapy (\w+.*)", line)
+        if found and not line.lstrip().startswith("fakeweb:"):
+            yield shlex.split(found[1].rstrip(").,"), comments=True)
+
+
+@every_page
+def test_every_command_line_exists(page: Path) -> None:
+    """Command, verb and options; whatever follows ``-a`` and ``-s`` is the reader's."""
+    for words in command_lines(page):
+        name, *arguments = words
+        command = COMMANDS.get(name)
+        if command is None:
+            assert importlib.util.find_spec(f"scrapy.commands.{name}"), words
+            continue
+        if not arguments:
+            continue
+        left = _left_over(command, arguments)
+        if name == "frontier":
+            assert left[0] in (*frontier._VERBS, "VERB"), words
+        else:
+            assert left == [], words
+
+
+def parser_of(command: scrapy.commands.ScrapyCommand) -> argparse.ArgumentParser:
+    """The parser that Scrapy's command line would make."""
+    command.settings = Settings()
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    parser.add_argument("arguments", nargs="*")
+    command.add_options(parser)
+    return parser
+
+
+def _left_over(command: scrapy.commands.ScrapyCommand, arguments: list[str]) -> list[str]:
+    """Parse *arguments* as *command* would; return what is no option. Fails on unknown ones."""
+    if arguments == ["--help"]:
+        return ["VERB"] if isinstance(command, frontier.Command) else []
+    options, unknown = parser_of(command).parse_known_intermixed_args(arguments)
+    assert unknown == [], arguments
+    left: list[str] = options.arguments
+    return left
+
+
+@every_page
+def test_every_option_that_is_named_exists(page: Path) -> None:
+    """In the text too: ``--limit`` and its like."""
+    known = {"--help", "--check", "--small", "--version"}
+    for command in COMMANDS.values():
+        actions = parser_of(command)._actions
+        known |= {flag for action in actions for flag in action.option_strings}
+    prose = _FENCE.sub("", text_of(page))
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose)) - {"--strict"} <= known
+
+
+# Code
+
+
+@every_page
+def test_python_blocks_compile(page: Path) -> None:
+    """And what they import of the suite is there."""
+    for code in blocks(page, "python"):
+        tree = ast.parse(code)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and "suite" in node.module:
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    assert hasattr(module, alias.name), alias.name
+
+
+@pytest.mark.parametrize("name", ["benchmarks", "tests/crawl"])
+def test_every_script_that_is_named_exists(name: str) -> None:
+    """Figures come from commands that can be typed."""
+    for page in PAGES:
+        for path in re.findall(rf"\b{name}/[\w/]+\.py", text_of(page)):
+            assert (ROOT / path).is_file(), path

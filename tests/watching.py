@@ -1,0 +1,52 @@
+"""An extension that watches the crawling process: how long its loop was blocked, its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import time
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+
+TICK = 0.05
+"""Seconds between two ticks."""
+GAP = "watch/longest_gap"
+PEAK = "watch/peak_rss"
+
+
+class Watch:
+    """Sets the stats ``watch/longest_gap`` (seconds) and ``watch/peak_rss`` (bytes)."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = 0.0
+        crawler.signals.connect(self._start, signals.engine_started)
+        crawler.signals.connect(self._stop, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Watch:
+        """Build it for *crawler*."""
+        return cls(crawler)
+
+    def _start(self) -> None:
+        self._last = time.monotonic()
+        self._tick()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._crawler.stats.max_value(GAP, now - self._last)
+        self._last = now
+        self._crawler.stats.max_value(PEAK, _peak_rss())
+        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _peak_rss() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
