@@ -1,0 +1,263 @@
+"""What the frontier costs: time per URL, memory per pending URL and per host, and refills.
+
+Every part runs in a process of its own, so that memory is its own too::
+
+    python benchmarks/frontier.py
+    python benchmarks/frontier.py --small
+    python benchmarks/frontier.py --part many-hosts
+
+Prints a table. *cost* is schedule + acquire + release + settle of one URL, in CPU time; *peak* the
+largest resident set of the process, imports of Scrapy included, while URLs are scheduled and a
+crawl of them has begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import scrapy  # noqa: F401  (a crawl has it in memory as well)
+
+from scrapy_spider_suite.core import _HOST_BYTES
+from scrapy_spider_suite.frontier.entries import Entry, order_key
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+WALL = 1_800_000_000.0
+MEMORY = 64 << 20
+Row = dict[str, object]
+
+
+def entry(host: int, page: int) -> Entry:
+    """A bulk link with a URL of common length."""
+    name = f"www.host-{host}.example.com"
+    url = f"https://{name}/some/folder/of/articles/page-{page:06}.html"
+    return Entry(name, url, depth=3, referrer=f"https://{name}/index.html")
+
+
+def open_frontier(store: Store, delay: float = 0.0) -> Frontier:
+    """A frontier with the memory that a crawl has by default."""
+    policy = Policy(host=Pace(delay), address=Pace(0.0))
+    capacity = MEMORY // _HOST_BYTES
+    return Frontier(store, policy, now=0.0, wall=WALL, capacity=capacity)
+
+
+def place(frontier: Frontier, now: float) -> None:
+    """Give every host that wants one an address of its own."""
+    for host in frontier.residents.wanting_address(now, 1_000_000):
+        frontier.resolved(host, "192.0.2.1", f"a{host.key}", 1e18, now)
+
+
+def pop(frontier: Frontier, count: int, now: float, batch: int = 16) -> float:
+    """Fetch *count* URLs, *batch* at a time; the time when that is done."""
+    while count > 0:
+        place(frontier, now)
+        out: list[Lease] = []
+        while len(out) < batch and (leases := frontier.acquire(now)):
+            out += leases
+        for lease in out:
+            visit = lease.visit
+            if visit is None:
+                raise RuntimeError("a lease without a visit")
+            frontier.workbench.begin(visit.host, visit.address, now, visit=True)
+            frontier.workbench.end(visit.host, visit.address, now, visit=True)
+            lease.event = Event.SUCCESS
+            frontier.release(lease, now)
+            frontier.settle(lease, now)
+        count -= len(out)
+        frontier.flush()
+        if not out:
+            now += 1.0
+            frontier.tick(now)
+    return now
+
+
+def peak() -> int:
+    """The largest resident set so far, in MB."""
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage // (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def cost(store: Store, urls: int, hosts: int) -> Row:
+    """Microseconds per URL to schedule it, and to fetch it."""
+    frontier = open_frontier(store)
+    order = list(range(urls))
+    Random(1).shuffle(order)
+    start = time.process_time()
+    for at in range(0, urls, 40):
+        frontier.schedule([entry(n % hosts, n // hosts) for n in order[at : at + 40]], 0.0)
+        frontier.flush()
+    scheduled = time.process_time()
+    pop(frontier, urls, 1.0)
+    done = time.process_time()
+    start_entries = time.process_time()
+    for n in order:
+        entry(n % hosts, n // hosts)
+    making = time.process_time() - start_entries
+    if frontier.pending:
+        raise RuntimeError("something is left")
+    return {
+        "URLs": urls, "hosts": hosts,
+        "schedule": f"{(scheduled - start - making) / urls * 1e6:.1f} us",
+        "fetch": f"{(done - scheduled) / urls * 1e6:.1f} us",
+        "cost": f"{(done - start - making) / urls * 1e6:.1f} us",
+        "peak": f"{peak()} MB",
+    }  # fmt: skip
+
+
+def cost_in_memory(folder: Path, scale: int) -> Row:
+    """Without a job directory."""
+    return cost(MemoryStore(), 200_000 // scale, 5_000 // scale)
+
+
+def cost_on_disk(folder: Path, scale: int) -> Row:
+    """With one, and all hosts resident."""
+    return cost(RocksStore(folder / "store", memory=MEMORY), 200_000 // scale, 5_000 // scale)
+
+
+def cost_crowded(folder: Path, scale: int) -> Row:
+    """With far more hosts than memory holds."""
+    return cost(RocksStore(folder / "store", memory=MEMORY), 400_000 // scale, 100_000 // scale)
+
+
+def pending(folder: Path, urls: int, hosts: int, pops: int) -> Row:
+    """Schedule very many URLs, as pages bring them, and begin to fetch them."""
+    store = RocksStore(folder / "store", memory=MEMORY)
+    frontier = open_frontier(store, delay=4.0)
+    random = Random(1)
+    start = time.process_time()
+    for at in range(0, urls, 40):
+        frontier.schedule(
+            [entry(random.randrange(hosts), n) for n in range(at, min(at + 40, urls))], 0.0
+        )
+        if at % 400 == 0:
+            frontier.flush()
+    scheduled = time.process_time()
+    before = peak()
+    pop(frontier, pops, 1.0)
+    size = sum(file.stat().st_size for file in (folder / "store").iterdir())
+    return {
+        "URLs": urls, "hosts": hosts, "resident": len(frontier.workbench.hosts),
+        "schedule": f"{(scheduled - start) / urls * 1e6:.1f} us",
+        "fetch": f"{(time.process_time() - scheduled) / pops * 1e6:.1f} us",
+        "peak": f"{peak()} MB", "peak scheduling": f"{before} MB", "disk": f"{size >> 20} MB",
+    }  # fmt: skip
+
+
+def some_hosts(folder: Path, scale: int) -> Row:
+    """5,000,000 URLs on 200,000 hosts."""
+    return pending(folder, 5_000_000 // scale, 200_000 // scale, 100_000 // scale)
+
+
+def many_hosts(folder: Path, scale: int) -> Row:
+    """5,000,000 URLs on 2,000,000 hosts."""
+    return pending(folder, 5_000_000 // scale, 2_000_000 // scale, 100_000 // scale)
+
+
+def refills(folder: Path, scale: int) -> Row:
+    """The first refills of one host, and those after 200,000 pops."""
+    pops = 200_000 // scale
+    store = RocksStore(folder / "store", memory=MEMORY)
+    frontier = open_frontier(store)
+    frontier.schedule((entry(0, n) for n in range(pops + 5_000)), 0.0)
+    frontier.flush()
+    host = frontier.workbench.hosts["www.host-0.example.com"]
+    fronts = frontier.residents.fronts
+    times: list[float] = []
+    popped = 0
+    while popped < pops:
+        for _, gone in host.front:
+            store.delete_row(host.key, gone.key)
+        popped += len(host.front)
+        host.front.clear()
+        store.flush()
+        start = time.perf_counter()
+        fronts.refill(host)
+        times.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    store.rows(host.key, b"", 16)
+    from_start = time.perf_counter() - start
+    return {
+        "pops": pops,
+        "first 100": f"{sorted(times[:100])[50] * 1e6:.0f} us",
+        "last 100": f"{sorted(times[-100:])[50] * 1e6:.0f} us",
+        "from the host's start": f"{from_start * 1e6:.0f} us",
+    }
+
+
+def host_bytes(folder: Path, scale: int) -> Row:
+    """What a resident host costs, with a full front, its address and its records in the heaps."""
+    hosts = 10_000 // scale
+    frontier = open_frontier(RocksStore(folder / "store", memory=MEMORY))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(hosts):
+        frontier.schedule([entry(number, page) for page in range(33)], 0.0)
+        frontier.flush()
+    place(frontier, 0.0)
+    full = (tracemalloc.get_traced_memory()[0] - before) / hosts
+    bench: Workbench = frontier.workbench
+    entries = sum(len(host.front) for host in bench.hosts.values()) / len(bench.hosts)
+    keys = [order_key(0, n) for n in range(2)]
+    return {
+        "hosts": len(bench.hosts), "entries in a front": f"{entries:.1f}",
+        "bytes a host": f"{full:.0f}", "_HOST_BYTES": _HOST_BYTES, "bytes a key": len(keys[0]),
+    }  # fmt: skip
+
+
+PARTS: dict[str, Callable[[Path, int], Row]] = {
+    "in-memory": cost_in_memory,
+    "on-disk": cost_on_disk,
+    "crowded": cost_crowded,
+    "refills": refills,
+    "host-bytes": host_bytes,
+    "some-hosts": some_hosts,
+    "many-hosts": many_hosts,
+}
+
+
+def run_parts(names: list[str], scale: int) -> Iterator[tuple[str, Row]]:
+    """Run each part in a process of its own."""
+    for name in names:
+        done = subprocess.run(
+            [sys.executable, __file__, "--inside", name, "--scale", str(scale)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        yield name, json.loads(done.stdout)
+
+
+def main() -> None:
+    """Print the table, or one part's row as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="a hundredth of everything")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part")
+    parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--scale", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(PARTS[options.inside](Path(folder), options.scale)))
+        return
+    for name, row in run_parts(options.part or list(PARTS), 100 if options.small else 1):
+        cells = "  ".join(f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
+                          for key, value in row.items())  # fmt: skip
+        print(f"{name:<11} {cells}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Writes the tables of the documentation that the code knows best.
+
+    python docs/generate.py           # rewrite the pages
+    python docs/generate.py --check   # exit code 1 if one of them is out of date
+
+A table stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` in the page that `TABLES`
+gives; the text around it is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from scrapy_spider_suite.declarations import Derived, full_name, words
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
+from scrapy_spider_suite.profiles import LEAN
+from scrapy_spider_suite.settings import DECLARATIONS
+
+HERE = Path(__file__).parent
+
+_RETRIES = {
+    Retry.NOBODY: "nobody",
+    Retry.STORE: "the store, up to `SUITE_RETRY_TIMES`",
+    Retry.HOST: "the store, without counting",
+}
+_HEALTH = {
+    Health.WELL: "it is well",
+    Health.OVERLOADED: "overloaded: back-off",
+    Health.UNREACHABLE: "unreachable: back-off, in the end given up",
+    Health.NONE: "nothing",
+}
+
+
+def settings() -> Iterator[str]:
+    """The settings, in the order of their declaration."""
+    yield from _head("Setting", "Default", "Allowed", "Unit", "Kind", "Meaning")
+    for name, declared in DECLARATIONS.items():
+        spider, broad = _default(declared.spider), _default(declared.broad)
+        default = spider if spider == broad else f"spider: {spider}; broad: {broad}"
+        yield _row(
+            f"`{full_name(name)}`", default, declared.type.allowed, declared.type.unit,
+            declared.kind.value, declared.meaning,
+        )  # fmt: skip
+
+
+def outcomes() -> Iterator[str]:
+    """The outcome table."""
+    yield from _head(
+        "Event", "What happened", "The URL is", "Tried again by", "Of its host it says", "Stat"
+    )
+    for event, outcome in OUTCOMES.items():
+        state = outcome.state.value
+        if outcome.retry is Retry.STORE:
+            state = f"{State.PENDING.value}, then {State.FAILED.value}"
+        yield _row(
+            f"`{event.value}`", outcome.meaning, state, _RETRIES[outcome.retry],
+            _HEALTH[outcome.health], f"`suite/outcome/{event.value}`",
+        )  # fmt: skip
+
+
+def lean() -> Iterator[str]:
+    """Scrapy's settings in the broad profile."""
+    yield from _head("Setting", "Broad profile", "Why")
+    for name, change in LEAN.items():
+        yield _row(f"`{name}`", f"`{change.value!r}`", change.reason)
+
+
+TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
+    "settings": ("settings.md", settings),
+    "outcomes": ("outcomes.md", outcomes),
+    "lean": ("broad-crawls.md", lean),
+}
+"""Each table: the page that it stands in, and what makes its lines."""
+
+
+def filled(page: str, text: str) -> str:
+    """Return *text*, that of *page*, with its tables as the code has them now.
+
+    Raises `ValueError` if a table has no place in its page.
+    """
+    for name, (where, lines) in TABLES.items():
+        if where != page:
+            continue
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        table = "\n".join([begin, "", *lines(), "", end])
+        text, count = re.subn(pattern, lambda _, table=table: table, text, flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{page}: expected {begin} and {end} once")
+    return text
+
+
+def main() -> int:
+    """Rewrite or check all pages; give the exit code."""
+    stale = []
+    for page in sorted({page for page, _ in TABLES.values()}):
+        path = HERE / page
+        old = path.read_text(encoding="utf-8")
+        new = filled(page, old)
+        if new != old:
+            stale.append(page)
+            if "--check" not in sys.argv:
+                path.write_text(new, encoding="utf-8")
+    print(f"changed: {', '.join(stale)}" if stale else "all tables are up to date")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+def _default(value: object) -> str:
+    text = words(value)
+    return text if isinstance(value, Derived) else f"`{text}`"
+
+
+def _head(*cells: str) -> Iterator[str]:
+    yield _row(*cells)
+    yield _row(*("---" for _ in cells))
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
