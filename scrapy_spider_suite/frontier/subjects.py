@@ -1,0 +1,205 @@
+"""Whom a rule is about: a host, a ``.domain``, an address range, a URL prefix; and a table of such.
+
+A look-up in the table costs as many dictionary look-ups as the host has labels, or as there are
+lengths of ranges in it, however many rules it holds and however many hosts live at an address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+V = TypeVar("V")
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# What a host of a URL may be made of; a port, a star or a scheme would never match one.
+_NAME = re.compile(r"\.?[^\s./:*\[\]@?#\\]+(\.[^\s./:*\[\]@?#\\]+)*")
+
+
+class Kind(StrEnum):
+    """What a subject names. A bare address is a host of that name and a range of one."""
+
+    HOST = "host"
+    DOMAIN = "domain"
+    RANGE = "range"
+    ADDRESS = "address"
+    PREFIX = "prefix"
+
+
+class Subject(NamedTuple):
+    """One subject in its one spelling: equal ones mean the same.
+
+    *host* is the host that it names or, of a prefix, lies on ("" for a range); of a domain, the
+    domain without its dot. *network* is set for ranges and addresses.
+    """
+
+    kind: Kind
+    text: str
+    host: str = ""
+    network: Network | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Subject:
+        """Read ``example.org``, ``.example.org``, ``192.0.2.0/24``, ``192.0.2.7`` or a URL prefix.
+
+        Upper case, a dot at the end, the host bits of a range and the spelling of international
+        names do not matter. Raises `ValueError` that says what is wrong.
+        """
+        if "://" in text:
+            return cls._prefix(text)
+        name = text.lower().rstrip(".")
+        network = _network(name)
+        if network is not None:
+            if "/" in name:
+                return cls(Kind.RANGE, str(network), network=network)
+            return cls._address(network)
+        if "/" in name:
+            raise ValueError(f"{text!r} is no address range")
+        url = normalize(f"http://{name.removeprefix('.')}/") if _NAME.fullmatch(name) else None
+        if url is None:
+            raise ValueError(f"{text!r} is no host, .domain or address range")
+        host = host_of(url)
+        number = _network(host)  # "10.1" is an address, too
+        if name.startswith("."):
+            if number is not None:
+                raise ValueError(f"{text!r} is no domain: an address has none")
+            return cls(Kind.DOMAIN, f".{host}", host)
+        return cls(Kind.HOST, host, host) if number is None else cls._address(number)
+
+    @classmethod
+    def _address(cls, network: Network) -> Subject:
+        literal = _literal(network)
+        return cls(Kind.ADDRESS, literal, literal, network)
+
+    @classmethod
+    def _prefix(cls, text: str) -> Subject:
+        url = normalize(text)
+        if url is None:
+            raise ValueError(f"{text!r} is no http or https URL")
+        return cls(Kind.PREFIX, url, host_of(url))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Subjects(Generic[V]):
+    """A table of values by `Subject`, looked up by host, address or URL.
+
+    Invariant: a subject stands in it once; a bare address stands under its host and its range.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Subject, V] = {}
+        self._names: dict[str, V] = {}  # hosts; domains with their dot
+        self._ranges: dict[int, dict[int, dict[int, V]]] = {4: {}, 6: {}}  # by length and number
+        self._lengths: dict[int, list[int]] = {4: [], 6: []}  # the narrowest first
+        self._prefixes: dict[str, dict[str, V]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Subject]:
+        return iter(self._values)
+
+    def get(self, subject: Subject) -> V | None:
+        """The value of *subject* itself."""
+        return self._values.get(subject)
+
+    def put(self, subject: Subject, value: V) -> None:
+        """Let *subject* have *value*, instead of an earlier one."""
+        self._values[subject] = value
+        if subject.network is not None:
+            version, length, number = _place(subject.network)
+            self._ranges[version].setdefault(length, {})[number] = value
+            self._lengths[version] = sorted(self._ranges[version], reverse=True)
+        if subject.kind is Kind.PREFIX:
+            self._prefixes.setdefault(subject.host, {})[subject.text] = value
+        elif subject.kind is not Kind.RANGE:
+            self._names[subject.text] = value
+
+    def remove(self, subject: Subject) -> V | None:
+        """Take *subject* out; its value, or None if it was not in."""
+        value = self._values.pop(subject, None)
+        if value is None:
+            return None
+        if subject.network is not None:
+            version, length, number = _place(subject.network)
+            by_number = self._ranges[version][length]
+            del by_number[number]
+            if not by_number:
+                del self._ranges[version][length]
+                self._lengths[version].remove(length)
+        if subject.kind is Kind.PREFIX:
+            prefixes = self._prefixes[subject.host]
+            del prefixes[subject.text]
+            if not prefixes:
+                del self._prefixes[subject.host]
+        elif subject.kind is not Kind.RANGE:
+            del self._names[subject.text]
+        return value
+
+    def of_host(self, host: str) -> Iterator[V]:
+        """What holds for *host* by its name: its own value, then those of ever shorter domains."""
+        names = self._names
+        if not names:
+            return
+        if host in names:
+            yield names[host]
+        domain = host
+        while domain:
+            if f".{domain}" in names:
+                yield names[f".{domain}"]
+            domain = domain.partition(".")[2]
+
+    def of_address(self, address: str) -> Iterator[V]:
+        """What holds for a numeric *address* or pacing key: the narrowest range comes first.
+
+        None for "" (a host that has no address of its own, or none yet).
+        """
+        if not address or not (self._lengths[4] or self._lengths[6]):
+            return
+        ip = ipaddress.ip_address(address.partition("/")[0])
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        number, by_length = int(ip), self._ranges[ip.version]
+        for length in self._lengths[ip.version]:
+            shift = ip.max_prefixlen - length
+            base = number >> shift << shift
+            if base in by_length[length]:
+                yield by_length[length][base]
+
+    def of_url(self, url: str, host: str) -> Iterator[V]:
+        """What holds for a normal *url* on *host* by its prefixes, the longest first."""
+        prefixes = self._prefixes.get(host)
+        if prefixes:
+            for prefix in sorted(prefixes, key=len, reverse=True):
+                if url.startswith(prefix):
+                    yield prefixes[prefix]
+
+
+def _place(network: Network) -> tuple[int, int, int]:
+    return network.version, network.prefixlen, int(network.network_address)
+
+
+def _network(subject: str) -> Network | None:
+    """The range that *subject* writes; an IPv4 address that IPv6 carries is the IPv4 address."""
+    try:
+        network = ipaddress.ip_network(subject.strip("[]"), strict=False)
+    except ValueError:
+        return None
+    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
+    return network
+
+
+def _literal(network: Network) -> str:
+    """The host that a URL with this one address in it has."""
+    address = network.network_address
+    return f"[{address.compressed}]" if address.version == 6 else str(address)
