@@ -1,23 +1,20 @@
-"""``scrapy frontier``: look at a job directory, beside a running crawl too, and add to it."""
+"""``scrapy frontier``: look at a job directory, beside a running crawl too, and act on it.
+
+Each verb is a module of `frontier_verbs` with options, help and examples of its own. Scrapy loads
+this module at each start of any command, so those are imported when one of them is asked for.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
-_VERBS = {
-    "status": ("", "the job in figures"),
-    "hosts": ("", "hosts, those with the longest queues first: length, next visit, why it waits"),
-    "why": ("HOST", "why a host waits, and what comes next"),
-    "urls": ("HOST", "the URLs of a host, their states and reasons"),
-    "add": ("URL|FILE...", "URLs, host names, or files of them, for the running or the next crawl"),
-    "check": ("", "whether everything in the job agrees; exit code 1 if not"),
-    "settings": ("", "the settings of the suite, and those that the job was begun with"),
-}
+if TYPE_CHECKING:
+    from scrapy_spider_suite.commands.frontier_verbs.verb import Verb
 
 
 class Command(ScrapyCommand):
@@ -33,53 +30,38 @@ class Command(ScrapyCommand):
 
     def short_desc(self) -> str:
         """One line."""
-        return "Look at a job directory of scrapy-spider-suite, and add URLs to it"
-
-    def long_desc(self) -> str:
-        """The verbs, with examples."""
-        verbs = "\n".join(
-            f"  {f'{verb} {argument}'.strip():<18} {meaning}"
-            for verb, (argument, meaning) in _VERBS.items()
-        )
-        return (
-            f"{self.short_desc()}.\n\nVerbs:\n{verbs}\n\nExamples:\n"
-            "  scrapy frontier status -j crawls/news\n"
-            "  scrapy frontier hosts -j crawls/news --limit 50\n"
-            "  scrapy frontier why example.com -j crawls/news\n"
-            "  scrapy frontier urls example.com --state failed -j crawls/news --json\n"
-            "  scrapy frontier add https://example.com/ seeds.txt -j crawls/news\n\n"
-            "Exit codes: 0 done, 1 check found something wrong, 2 wrong usage or an unusable job."
-        )
+        return "Look at a job directory of scrapy-spider-suite, and act on it"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options."""
+        """Declare what every verb has; the rest is left for the parser of the verb."""
         super().add_options(parser)
+        parser.allow_abbrev = False  # what is short for one of ours may be a verb's own
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.add_argument("-j", "--jobdir", metavar="DIR", help="the job (default: JOBDIR)")
-        parser.add_argument("--json", action="store_true", help="print JSON, a value a line")
-        parser.add_argument(
-            "--limit", type=_count, default=20, metavar="N",
-            help="rows of hosts and urls (20; 0: all)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--state", choices=["pending", "done", "failed"], help="urls: only those in this state"
-        )
+        add_common_options(parser)
+        # Only once the verb is known is it known whose help this is.
+        parser.add_argument("-h", "--help", action="store_true", help="this, or that of a verb")
+        self._parser = parser
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run one verb."""
-        if not args or args[0] not in _VERBS:
-            raise UsageError(f"expected one of {', '.join(_VERBS)}", print_help=False)
         from scrapy_spider_suite.commands import frontier_verbs
+        from scrapy_spider_suite.commands.frontier_verbs.verb import Call
         from scrapy_spider_suite.errors import SuiteError
 
+        verb = frontier_verbs.find(args[0]) if args else None
+        if verb is None:
+            self._no_verb(opts)
+            return
+        parser = parser_of(verb)
+        if opts.help:
+            parser.print_help()
+            return
         jobdir = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])
-        if not jobdir and args[0] != "settings":
+        if not jobdir and verb.needs_job:
             raise UsageError("which job? give -j DIR, or set JOBDIR", print_help=False)
-        options: dict[str, Any] = {
-            "json": opts.json, "limit": opts.limit, "state": opts.state, "settings": self.settings,
-        }  # fmt: skip
+        call = Call(jobdir, opts.json, self.settings, parser.parse_args(args[1:]))
         try:
-            self.exitcode = frontier_verbs.run(args[0], args[1:], jobdir, options)
+            self.exitcode = verb.run(call)
             sys.stdout.flush()
         except SuiteError as error:
             print(f"scrapy frontier: {error}", file=sys.stderr)
@@ -90,8 +72,39 @@ class Command(ScrapyCommand):
             # Whoever read has read enough; Python would complain once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    def _no_verb(self, opts: argparse.Namespace) -> None:
+        from scrapy_spider_suite.commands import frontier_verbs
 
-def _count(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of rows, 0 for all")
+        if not opts.help:
+            expected = ", ".join(frontier_verbs.MODULES)
+            raise UsageError(f"expected one of {expected}", print_help=False)
+        self._parser.description = f"{self.short_desc()}.\n\n{frontier_verbs.overview()}"
+        self._parser.print_help()
+
+
+class _VerbParser(argparse.ArgumentParser):
+    """What is wrong is said as Scrapy says it: in one line, and exit code 2."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{self.prog}: {message}", print_help=False)
+
+
+def parser_of(verb: Verb) -> argparse.ArgumentParser:
+    """The parser of what follows *verb*."""
+    parser = _VerbParser(
+        prog=f"scrapy frontier {verb.name}",
+        description=verb.description(),
+        epilog=verb.epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    # Shown here; the values have been taken by then.
+    add_common_options(parser)
+    verb.add_options(parser)
+    return parser
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that mean the same for every verb."""
+    parser.add_argument("-j", "--jobdir", metavar="DIR", help="the job (default: JOBDIR)")
+    parser.add_argument("--json", action="store_true", help="print JSON, a value a line")

@@ -2,102 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import Crawl, crawl, start, web_settings
+from crawls import start, web_settings
+from frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy, small_crawl
 from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
 
-from scrapy_spider_suite.commands.frontier import _VERBS, Command
+from scrapy_spider_suite.commands.frontier import parser_of
+from scrapy_spider_suite.commands.frontier_verbs import MODULES, find
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.job import FOLDER
 from scrapy_spider_suite.storage.records import UrlState, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-
-RUN = """
-import sys
-from scrapy import cmdline
-from scrapy_spider_suite.commands.frontier import Command
-commands = cmdline._get_commands_dict
-cmdline._get_commands_dict = lambda *a, **k: commands(*a, **k) | {"frontier": Command()}
-cmdline.execute(["scrapy", "frontier", *sys.argv[1:]])
-"""
-HOST = "h000000.fake.test"
-FAST = {"SUITE_HOST_DELAY": 0.01, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}
-
-
-@dataclass
-class Said:
-    """What the command printed, and its exit code."""
-
-    code: int
-    out: str
-
-    @property
-    def rows(self) -> list[Any]:
-        """The values of ``--json``."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Frontier = Callable[..., Said]
-
-
-@pytest.fixture
-def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
-    """Run the command in this process, as Scrapy's command line does."""
-
-    def run(*arguments: str, **settings: Any) -> Said:
-        command = Command()
-        command.settings = Settings(settings)
-        parser = argparse.ArgumentParser(conflict_handler="resolve")
-        command.add_options(parser)
-        options, left = parser.parse_known_args(arguments)
-        capsys.readouterr()
-        command.run(left, options)
-        return Said(command.exitcode, "".join(capsys.readouterr()))
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
-    """Ten hosts of four pages, some of which are errors."""
-    log = tmp_path_factory.mktemp("web") / "arrivals"
-    with FakeWebProcess(FakeWebConfig(hosts=10, pages=4, errors=0.2, seed=3, log=log)) as web:
-        yield web
-
-
-def _crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:
-    given = web_settings(
-        web.ready.dns_port, JOBDIR=str(folder / "job"), SUITE_RETRY_TIMES=0, **FAST, **settings
-    )
-    return crawl("crawl_spiders.Bulk", given, folder, seeds=web.ready.seeds[0], timeout=60)
-
-
-@pytest.fixture(scope="module")
-def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job of a crawl that ran to its end."""
-    folder = tmp_path_factory.mktemp("finished")
-    assert _crawl(web, folder).reason == "finished"
-    return folder / "job"
-
-
-@pytest.fixture
-def job(finished: Path, tmp_path: Path) -> Path:
-    """A copy of that job, to be changed."""
-    return shutil.copytree(finished, tmp_path / "copy")
-
+from scrapy_spider_suite.testing import FakeWebProcess
 
 # The verbs
 
@@ -243,7 +168,7 @@ def test_what_was_left_for_a_finished_job(
     job = shutil.copytree(finished, tmp_path / "job")
     url = f"http://{HOST}:{web.ready.http_port}/added"
     frontier("add", url, "-j", str(job))
-    assert _crawl(web, tmp_path).reason == "finished"
+    assert small_crawl(web, tmp_path).reason == "finished"
     assert list((job / FOLDER / "inbox").iterdir()) == []
     rows = frontier("urls", HOST, "-j", str(job), "--json", "--limit", "0").rows
     assert [row["status"] for row in rows if row["url"] == url] == [404]
@@ -285,10 +210,11 @@ def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:
         ([], "expected one of status, hosts"),
         (["hsots"], "expected one of status, hosts"),
         (["status"], "which job"),
-        (["status", "extra", "-j", "JOB"], "status takes no argument: 'extra'"),
-        (["why", "-j", "JOB"], "expected why HOST"),
-        (["urls", "a", "b", "-j", "JOB"], "expected urls HOST"),
-        (["add", "-j", "JOB"], "expected add"),
+        (["status", "extra", "-j", "JOB"], "frontier status: unrecognized arguments: extra"),
+        (["why", "-j", "JOB"], "frontier why: the following arguments are required: HOST"),
+        (["urls", "a", "b", "-j", "JOB"], "frontier urls: unrecognized arguments: b"),
+        (["urls", "a", "--state", "gone", "-j", "JOB"], "invalid choice: 'gone'"),
+        (["add", "-j", "JOB"], "frontier add: the following arguments are required"),
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: Frontier) -> None:
@@ -300,20 +226,32 @@ def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: 
 # The command line
 
 
-def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``scrapy frontier`` as a process, whether or not the entry point is installed."""
-    return subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_help_has_verbs_and_examples() -> None:
-    """Line by line, with the exit codes."""
+def test_help_has_the_verbs() -> None:
+    """A line each, with the exit codes."""
     done = scrapy("--help")
     assert done.returncode == 0, done.stderr
-    assert "  scrapy frontier why example.com -j crawls/news\n" in done.stdout
-    assert all(f"\n  {verb} " in done.stdout for verb in _VERBS)
+    assert all(f"\n  {verb} " in done.stdout for verb in MODULES)
     assert "Exit codes: 0" in done.stdout
+
+
+@pytest.mark.parametrize("verb", MODULES)
+def test_every_verb_has_help_with_examples(verb: str, frontier: Frontier) -> None:
+    """Its own options and examples that are parsed, and exit codes."""
+    said = frontier(verb, "--help").out
+    assert said.startswith(f"usage: scrapy frontier {verb}")
+    assert f"\n  scrapy frontier {verb}" in said
+    assert "Exit codes: 0 done" in said
+    assert "-j DIR" in said
+    declared = find(verb)
+    assert declared is not None
+    for example in declared.examples:
+        _, _, left = parsed(shlex.split(example), {})
+        parser_of(declared).parse_args(left[1:])
+
+
+def test_options_of_all_verbs_stand_anywhere(finished: Path, frontier: Frontier) -> None:
+    """Before the verb, too."""
+    assert frontier("-j", str(finished), "--json", "hosts", "--limit", "1").rows[0]["host"]
 
 
 def test_exit_codes_of_the_process(finished: Path) -> None:
@@ -328,7 +266,7 @@ def test_exit_codes_of_the_process(finished: Path) -> None:
 def test_a_reader_that_goes_away_is_no_error(finished: Path) -> None:
     """``scrapy frontier settings | head -1`` ends without a traceback."""
     with subprocess.Popen(
-        [sys.executable, "-c", RUN, "settings", "-j", str(finished)],
+        [*COMMAND, "settings", "-j", str(finished)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None

@@ -1,0 +1,110 @@
+"""What a verb of ``scrapy frontier`` consists of, and what it is called with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a verb: the options of all verbs, and in *options* its own."""
+
+    jobdir: str | None
+    json: bool
+    settings: Any
+    """Scrapy's settings, with those of the project and ``-s``."""
+    options: argparse.Namespace
+
+    def folder(self) -> Path:
+        """The ``suite`` folder of the job. Raises `JobError` if there is no job."""
+        from scrapy_spider_suite.errors import JobError
+        from scrapy_spider_suite.job import FOLDER, JobFile
+
+        folder = Path(str(self.jobdir)) / FOLDER
+        if JobFile.read(folder) is None:
+            raise JobError(f"{self.jobdir} holds no job of scrapy-spider-suite")
+        return folder
+
+    def table(self, rows: Iterable[Row], columns: tuple[str, ...]) -> None:
+        """Print *rows*: as JSON a line each, else the *columns* of them."""
+        if self.json:
+            for row in rows:
+                print(json.dumps(row))
+            return
+        table = [[str("-" if row.get(c) is None else row[c]) for c in columns] for row in rows]
+        widths = [max(map(len, column)) for column in zip(columns, *table, strict=True)]
+        for line in ([c.replace("_", " ") for c in columns], *table):
+            cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            print("  ".join(cells).rstrip())
+
+    def facts(self, row: Row) -> None:
+        """Print one *row*: as JSON, else a line for each of its values."""
+        if self.json:
+            print(json.dumps(row))
+            return
+        for key, value in row.items():
+            shown = f"\n{'':<18} ".join(map(str, value)) if isinstance(value, list) else value
+            print(f"{key.replace('_', ' '):<18} {'-' if shown in (None, '') else shown}")
+
+
+def _nothing(parser: argparse.ArgumentParser) -> None:
+    """The verb has neither arguments nor options."""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: *run* does it and returns the exit code; it may raise `SuiteError`s."""
+
+    name: str
+    summary: str
+    """What it does, without a full stop, for the list of verbs."""
+    run: Callable[[Call], int]
+    add_options: Callable[[argparse.ArgumentParser], None] = _nothing
+    arguments: str = ""
+    """As they are written, such as ``HOST``; for the list of verbs."""
+    about: str = ""
+    """What else has to be known of it: a paragraph or a few, at most 99 columns wide."""
+    examples: tuple[str, ...] = ()
+    """Whole command lines without ``scrapy frontier``."""
+    exits: Mapping[int, str] = field(default_factory=dict)
+    """Exit codes beside 0 (done) and 2 (wrong usage, or an unusable job)."""
+    needs_job: bool = True
+
+    def description(self) -> str:
+        """The head of its help."""
+        summary = f"{self.summary[:1].upper()}{self.summary[1:]}."
+        return f"{summary}\n\n{self.about}" if self.about else summary
+
+    def epilog(self) -> str:
+        """The end of its help: examples and exit codes."""
+        exits = {0: "done", **self.exits, 2: "wrong usage or an unusable job"}
+        codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
+        lines = [f"  scrapy frontier {example}" for example in self.examples]
+        examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
+        return f"{examples}Exit codes: {codes}."
+
+
+def count(text: str) -> int:
+    """The type of ``--limit``. Raises `argparse.ArgumentTypeError`."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of rows, 0 for all")
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--limit``, the number of rows."""
+    parser.add_argument(
+        "--limit", type=count, default=20, metavar="N", help="rows to print (20; 0: all)"
+    )
+
+
+def host(text: str) -> str:
+    """The type of a HOST argument: lower case, without a dot at its end."""
+    return text.lower().rstrip(".")

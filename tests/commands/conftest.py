@@ -1,0 +1,48 @@
+"""A small web, the job of a crawl of it, and ``scrapy frontier`` to look at that."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frontier_command import Frontier, Said, parsed, small_crawl
+
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+
+@pytest.fixture
+def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
+    """Run the command in this process, as Scrapy's command line does."""
+
+    def run(*arguments: str, **settings: Any) -> Said:
+        command, options, left = parsed(arguments, settings)
+        capsys.readouterr()
+        command.run(left, options)
+        return Said(command.exitcode, "".join(capsys.readouterr()))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
+    """Ten hosts of four pages, some of which are errors."""
+    log = tmp_path_factory.mktemp("web") / "arrivals"
+    with FakeWebProcess(FakeWebConfig(hosts=10, pages=4, errors=0.2, seed=3, log=log)) as web:
+        yield web
+
+
+@pytest.fixture(scope="module")
+def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job of a crawl that ran to its end."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert small_crawl(web, folder).reason == "finished"
+    return folder / "job"
+
+
+@pytest.fixture
+def job(finished: Path, tmp_path: Path) -> Path:
+    """A copy of that job, to be changed."""
+    return shutil.copytree(finished, tmp_path / "copy")
