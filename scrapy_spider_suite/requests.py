@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider
 from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import UnstorableError
@@ -32,6 +33,7 @@ BULK = "suite_bulk"
 HOPS = "suite_hops"
 SELF_REDIRECT = "suite_self_redirect"
 VIA = "suite_via"
+_OF_BULK = (BULK, HOPS, SELF_REDIRECT, VIA, "dont_retry")
 
 _DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -51,6 +53,17 @@ def hostname(request: Request) -> str:
 def pacing_key(request: Request) -> str:
     """Whose clock *request* goes by: the slot that a spider chose, else its host."""
     return own_slot(request) or hostname(request)
+
+
+def disown(request: Request) -> None:
+    """Make *request*, which a spider yielded, the spider's own.
+
+    With the meta of a bulk page, which spiders hand on as it is, it would pass for a bulk link:
+    without its callback, method and body, and out of reach of RetryMiddleware.
+    """
+    if BULK in request.meta:
+        for key in _OF_BULK:
+            request.meta.pop(key, None)
 
 
 class Translator:
@@ -161,7 +174,5 @@ def _flags(request: Request) -> Flag:
 
 
 def _default_fingerprinter(settings: BaseSettings) -> bool:
-    chosen = settings["REQUEST_FINGERPRINTER_CLASS"]
-    return chosen == _DEFAULT_FINGERPRINTER or (
-        getattr(chosen, "__name__", "") == "RequestFingerprinter"
-    )
+    chosen = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
+    return chosen is load_object(_DEFAULT_FINGERPRINTER)

@@ -10,6 +10,7 @@ from scrapy import Request
 from scrapy.http import Response
 
 from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.requests import disown
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -50,6 +51,7 @@ class LineageMiddleware:
 
     def _note(self, response: Response, output: Any) -> None:
         if isinstance(output, Request) and response.request is not None:
+            disown(output)
             core = self._core
             lease = core.leases.get(response.request)
             if lease is not None:

@@ -1,0 +1,117 @@
+"""What a `BroadSpider` yields itself, beside the links that are followed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from inprocess import Crawled, crawl_here
+from scrapy import Request
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.http import Response
+from scrapy.utils.request import RequestFingerprinter as ScrapysFingerprinter
+from websites import Site, links, running
+
+from scrapy_spider_suite.spiders import BroadSpider
+
+AT_ONCE = {"SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0}
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A running site whose start page is empty."""
+    with running(Site({"/": links(), "/api": "{}", "/detail": links()})) as server:
+        yield server
+
+
+class Asking(BroadSpider):
+    """Asks for more with the meta of its first page, as spiders do."""
+
+    name = "asking"
+
+    def parse_page(self, response: Response) -> Any:
+        """See the class."""
+        url = response.url
+        yield Request(
+            f"{url}api", self.parse_api, method="POST", body=b"x", meta=dict(response.meta)
+        )
+        assert response.request is not None
+        yield response.request.replace(url=f"{url}detail", callback=self.parse_detail)
+
+    def parse_api(self, response: Response) -> Any:
+        """See the class."""
+        yield {"api": response.meta.get("dont_retry")}
+
+    def parse_detail(self, response: Response) -> Any:
+        """See the class."""
+        yield {"detail": response.meta.get("dont_retry")}
+
+
+def test_copies_of_a_page_keep_their_callbacks_and_bodies(
+    site: Site, run: Callable[[Any], Crawled]
+) -> None:
+    """A request with a page's meta is the spider's: method, callback, retries and all."""
+    done = run(crawl_here(Asking, arguments={"seeds": f"{site.url}/"}, **AT_ONCE))
+    assert {(v.method, v.path) for v in site.visits} == {
+        ("GET", "/"), ("POST", "/api"), ("GET", "/detail"),
+    }  # fmt: skip
+    assert sorted(done.items, key=str) == [{"api": None}, {"detail": None}]
+
+
+class Insisting(BroadSpider):
+    """Wants each page three times."""
+
+    name = "insisting"
+
+    def parse_page(self, response: Response) -> Any:
+        """See the class."""
+        assert response.request is not None
+        yield get_retry_request(
+            response.request, spider=self, reason="not enough", max_retry_times=2
+        )
+
+
+def test_a_spider_may_ask_again_as_often_as_it_says(
+    site: Site, run: Callable[[Any], Crawled]
+) -> None:
+    """get_retry_request() counts in the page's meta, and so comes to its end."""
+    done = run(crawl_here(Insisting, arguments={"seeds": f"{site.url}/"}, **AT_ONCE))
+    assert site.paths() == ["/"] * 3
+    assert done.stat("retry/max_reached") == 1
+
+
+class RequestFingerprinter(ScrapysFingerprinter):
+    """A project's own, called like Scrapy's: the query says nothing."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        """See the class."""
+        return super().fingerprint(request.replace(url=request.url.partition("?")[0]))
+
+
+class Twice(BroadSpider):
+    """Asks for two URLs that differ in their query."""
+
+    name = "twice"
+
+    def parse_page(self, response: Response) -> Any:
+        """See the class."""
+        for query in "12":
+            yield response.follow(f"/detail?{query}", self.parse_detail)
+
+    def parse_detail(self, response: Response) -> None:
+        """See the class."""
+
+
+def test_a_fingerprinter_of_the_same_name_is_the_projects_own(
+    site: Site, run: Callable[[Any], Crawled]
+) -> None:
+    """What the project calls the same request is not told apart by its normal form."""
+    site.pages |= {"/detail?1": links(), "/detail?2": links()}
+    arguments = {"seeds": f"{site.url}/"}
+    run(
+        crawl_here(
+            Twice, arguments=arguments, REQUEST_FINGERPRINTER_CLASS=RequestFingerprinter, **AT_ONCE
+        )
+    )
+    assert site.paths() == ["/", "/detail?1"]
