@@ -8,7 +8,7 @@ Every part runs in a process of its own, so that memory is its own too::
 
 Prints a table. *cost* is schedule + acquire + release + settle of one URL, in CPU time; *peak* the
 largest resident set of the process, imports of Scrapy included, while URLs are scheduled and a
-crawl of them has begun.
+crawl of them has begun. Memory on the way is said on the standard error output.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def pending(folder: Path, urls: int, hosts: int, pops: int) -> Row:
         )
         if at % 400 == 0:
             frontier.flush()
+        if at % (urls // 20) == 0:
+            print(f"{at:,} scheduled: {peak()} MB", file=sys.stderr, flush=True)
     scheduled = time.process_time()
     before = peak()
     pop(frontier, pops, 1.0)
@@ -236,7 +238,7 @@ def run_parts(names: list[str], scale: int) -> Iterator[tuple[str, Row]]:
     for name in names:
         done = subprocess.run(
             [sys.executable, __file__, "--inside", name, "--scale", str(scale)],
-            capture_output=True, text=True, check=True,
+            stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
         yield name, json.loads(done.stdout)
 

@@ -43,8 +43,10 @@ class AddressClocks:
     def save(self, wall_offset: float) -> None:
         """Put the clocks of all addresses in memory into the store's next batch."""
         clocks = self._store.kv("addresses")
-        for address in self._addresses.values():
-            clocks.put(address.key.encode(), _CLOCK.pack(address.next_fetch + wall_offset))
+        # Those of an earlier run that this one never came to, too: it may have been a short one.
+        known = self._stored | {key: state.next_fetch for key, state in self._addresses.items()}
+        for key, next_fetch in known.items():
+            clocks.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
 
     def state(self, pacing_key: str, address: str, now: float) -> AddressState:
         """The clock of the address paced under *pacing_key* (none of its own: "")."""

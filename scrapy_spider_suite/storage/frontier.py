@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
 from scrapy_spider_suite.storage.clearance import Clearance, put_back
@@ -24,15 +24,13 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.normalize import host_of
 
 _SPILL = 1_000
 """Children of an unfinished page that are held in memory; beyond it they are stored early."""
 _BACKLOG = 20_000
 """Operations that may wait for the next batch before it is written ahead of its time."""
-# Plain integers: operators of flags are Python code.
+# A plain integer: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
-_USER = int(Flag.USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +135,9 @@ class Frontier:
 
     def spill(self, lease: Lease, now: float) -> None:
         """Store the children of an unfinished page early: it has too many, or takes too long."""
-        children, links = lease.children, lease.links
-        lease.children, lease.links = [], []
+        if lease.children or lease.links:
+            self.schedule(lease.take_brood(), now)
         lease.held_since = None
-        if children:
-            self.schedule(children, now)
-        if links:
-            page = lease.entry
-            depth = page.depth + 1
-            self.schedule(
-                (Entry(host_of(url), url, depth=depth, referrer=page.url) for url in links), now
-            )
 
     # Leasing
 
@@ -230,12 +220,7 @@ class Frontier:
 
     def _commit(self, lease: Lease, now: float) -> None:
         entry = lease.entry
-        event = lease.verdict()
-        outcome = OUTCOMES[event]
-        tried = outcome.retry is not Retry.HOST
-        attempts = entry.attempts + tried
-        ours = not entry.flags & _USER
-        state = outcome.after(attempts, self.policy.retry_times, ours=ours)
+        state, event, tried = lease.fate(self.policy.retry_times)
         given_up = self._health.given_up(entry.host)
         if state is State.PENDING and given_up is not None:
             state, event = State.FAILED, given_up
@@ -247,7 +232,7 @@ class Frontier:
         wall = now + self.wall_offset
         record = self.residents.touch(entry.host)
         record.attempts += tried
-        entry.attempts = attempts
+        entry.attempts += tried
         if state is State.PENDING:
             if tried:
                 self._ledger.again(entry, event, lease.status, wall)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import Event
+from collections.abc import Iterator
+
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.workbench import Visit
+from scrapy_spider_suite.urls.normalize import host_of
+
+# A plain integer: operators of flags are Python code.
+_USER = int(Flag.USER)
 
 
 class Lease:
@@ -47,3 +53,20 @@ class Lease:
                 if event in self.faults:
                     return event
         return self.event
+
+    def fate(self, retry_times: int) -> tuple[State, Event, bool]:
+        """What becomes of its URL, for which reason, and whether this counts as an attempt."""
+        event = self.verdict()
+        outcome = OUTCOMES[event]
+        tried = outcome.retry is not Retry.HOST
+        ours = not self.entry.flags & _USER
+        return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
+
+    def take_brood(self) -> Iterator[Entry]:
+        """Take what it has brought so far: its children, then its links as entries."""
+        children, links = self.children, self.links
+        self.children, self.links = [], []
+        yield from children
+        page = self.entry
+        for url in links:
+            yield Entry(host_of(url), url, depth=page.depth + 1, referrer=page.url)

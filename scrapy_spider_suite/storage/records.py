@@ -119,8 +119,8 @@ class UrlState:
         """Pack the state (9 bytes and the URL)."""
         event = 0 if self.event is None else _EVENTS.index(self.event) + 1
         packed = _STATE.pack(
-            _STATES.index(self.state), event, min(self.attempts, 255), self.status,
-            max(0, min(self.when, 0xFFFFFFFF)),
+            _STATES.index(self.state), event, min(self.attempts, 255),
+            max(0, min(self.status, 0xFFFF)), max(0, min(self.when, 0xFFFFFFFF)),
         )  # fmt: skip
         return packed + self.url.encode()
 

@@ -134,6 +134,7 @@ class RocksStore:
             options.set_write_buffer_manager(self._buffers)
             options.set_max_total_wal_size(memory)
             options.set_keep_log_file_num(2)
+            options.set_max_log_file_size(10 << 20)
             options.set_max_open_files(256)
         return options
 

@@ -26,7 +26,7 @@ class Store(Protocol):
 
     @property
     def backlog(self) -> int:
-        """How many operations wait for `flush`."""
+        """How many operations wait for `flush`; one of some KiB counts as several."""
 
     def state(self, key: bytes) -> bytes | None:
         """The packed `UrlState` under a state key, or None: never heard of."""

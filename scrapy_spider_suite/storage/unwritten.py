@@ -25,7 +25,7 @@ class Unwritten:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many keys wait (one that changed twice may count twice)."""
+        """How many keys wait (one that changed twice counts twice, and a KiB as much as a key)."""
         return self._size
 
     def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
@@ -35,7 +35,7 @@ class Unwritten:
         if changes is None:
             changes = groups[group] = {}
         changes[key] = value
-        self._size += 1
+        self._size += 1 + (len(key) + len(value or b"") >> 10)
 
     def find(self, family: str, key: bytes) -> tuple[bool, bytes | None]:
         """Whether *key* (of no group) waits, and its value."""

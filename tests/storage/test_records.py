@@ -77,9 +77,14 @@ def test_url_states_come_back(
 
 
 def test_url_states_clamp_what_does_not_fit() -> None:
-    """A clock before 1970 or a host that is tried for ever must not stop a crawl."""
+    """A clock before 1970, a host that is tried for ever, or the status of a careless download
+    handler must not stop a crawl.
+    """
     row = UrlState(State.DONE, Event.SUCCESS, 300, 200, -5)
     assert UrlState.from_bytes(row.to_bytes()) == UrlState(State.DONE, Event.SUCCESS, 255, 200, 0)
+    for status, stored in ((100_000, 65_535), (-1, 0)):
+        row = UrlState.from_bytes(UrlState(State.DONE, None, 1, status).to_bytes())
+        assert row.status == stored
     assert len(PENDING) == 9
 
 

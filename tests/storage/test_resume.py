@@ -35,7 +35,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def resume(crawl: Crawl, folder: Path, *, after: float, unclean: bool) -> Crawl:
     """The next run on the store in *folder*, *after* seconds of which nobody knows."""
-    wall = WALL + crawl.now + after
+    wall = crawl.now + crawl.frontier.wall_offset + after
     store = RocksStore(folder / "store", memory=MEMORY)
     # Another process: its monotonic clock has nothing to do with the first one's.
     return Crawl(
@@ -122,6 +122,21 @@ def test_clocks_of_addresses_outlive_the_process(tmp_path: Path) -> None:
     carry_over(first, second, 10.0)
     second.run()
     assert second.fetches[0].start == pytest.approx(5_000.0 + 50.0, abs=1.1)
+
+
+def test_clocks_of_addresses_outlive_a_run_that_never_came_to_them(tmp_path: Path) -> None:
+    """Stopped and resumed twice within the delay: the address still waits."""
+    policy = Policy(host=Pace(0.0), address=Pace(600.0))
+    first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), Web({"a.t": "10.0.0.1"}), policy)
+    first.seed("http://a.t/1", "http://a.t/2")
+    first.run(fetches=1)
+    run = first
+    for _ in range(2):
+        run.frontier.close(run.now)
+        run.frontier.store.close()
+        run = resume(run, tmp_path, after=10.0, unclean=False)
+    run.run()
+    assert run.fetches[0].start == pytest.approx(5_000.0 + 580.0, abs=1.1)
 
 
 def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:

@@ -43,6 +43,18 @@ def test_groups_are_walked_over_apart() -> None:
     assert len(unwritten) == 2
 
 
+def test_long_values_count_as_several() -> None:
+    """What waits is bounded by number, and must be in bytes as well."""
+    unwritten = Unwritten()
+    unwritten.set("queue", b"key", bytes(100))
+    assert len(unwritten) == 1
+    unwritten.set("queue", bytes(5_000), bytes(95_240))
+    assert len(unwritten) == 1 + 98
+    unwritten.set("queue", b"gone", None)
+    unwritten.clear()
+    assert len(unwritten) == 0
+
+
 def test_nothing_waits_after_a_write() -> None:
     """And it costs nothing to look."""
     unwritten = Unwritten()
