@@ -15,6 +15,7 @@ AGENT = "Mozilla/5.0 (compatible; Examplebot/1.0; +https://example.com/bot)"
 
 AGENTS = ("*", "examplebot", "example", "Examplebot*", "mozilla", "bot", "other", "o*her", "**", "")
 PATHS = ("/", "/a", "/a/", "/a/b", "/*b", "/b$", "/*.html$", "/%61", "/index.html", "")
+UNKNOWN = ("Noindex: /x", "<p>User-agent: *</p>", "Clean-param: ref /", "x:y")
 LINES = st.one_of(
     st.builds("{}{}".format, st.sampled_from(("User-agent: ", "user agent ", "USERAGENT:")),
               st.sampled_from(AGENTS)),
@@ -22,8 +23,8 @@ LINES = st.one_of(
               st.sampled_from(PATHS)),
     st.sampled_from((
         "", "# User-agent: *", "Crawl-delay: 3", "crawl delay 4", "Crawl-delay: x",
-        "Sitemap: https://h.example/s.xml", "sitemap /t", "Host: h.example", "Noindex: /x",
-        "<p>User-agent: *</p>", "just text", "Disallow", "User-agent", "Request-rate: 1/5",
+        "Sitemap: https://h.example/s.xml", "sitemap /t", "Host: h.example", *UNKNOWN,
+        "just text", "Disallow", "User-agent", "Request-rate: 1/5",
         "visit-time 0100-0200", "Disallow: /c # User-agent: *",
     )),
 )  # fmt: skip
@@ -34,8 +35,12 @@ LINES = st.one_of(
     st.sampled_from((AGENT, "Examplebot", "nobody", "other")),
 )
 def test_the_group_says_what_protego_says_of_the_whole_file(text: str, agent: str) -> None:
-    """Picking the lines first changes no answer, no delay and no sitemap."""
-    whole, lines = Protego.parse(text), split(text)
+    """Picking the lines first changes no answer, no delay and no sitemap.
+
+    Protego is not shown what it does not know: it would end a list of agents there.
+    """
+    known = "\n".join(line for line in text.split("\n") if line not in UNKNOWN)
+    whole, lines = Protego.parse(known), split(text)
     group = Group(lines, choose(lines, agent))
     assert group.crawl_delay == whole.crawl_delay(agent)
     assert group.sitemaps == tuple(whole.sitemaps)
@@ -65,6 +70,14 @@ def test_groups_of_one_name_are_combined() -> None:
                   "User-agent: c\nUser-agent: a\nDisallow: /3")  # fmt: skip
     group = Group(lines, "a")
     assert [group.allowed(f"http://h.example/{n}") for n in (1, 2, 3)] == [False, True, False]
+
+
+@pytest.mark.parametrize("between", ["Sitemap: https://h.example/s.xml", "Noindex: /x", "x"])
+def test_other_records_do_not_end_a_group(between: str) -> None:
+    """RFC 9309 §2.2.4: other records must not interfere with the parsing of groups."""
+    text = f"User-agent: examplebot\n{between}\nUser-agent: *\nDisallow: /"
+    lines = split(text)
+    assert not Group(lines, choose(lines, AGENT)).allowed("http://h.example/page")
 
 
 def test_many_agents_before_many_rules_cost_no_more_than_their_lines() -> None:
