@@ -22,6 +22,7 @@ RANKS = {
     "seen": CORE,
     "storage": SERVICE,
     "dns": SERVICE,
+    "monitor": SERVICE,
     "values": SERVICE,
     "profiles": TOP,
     "addon": TOP,

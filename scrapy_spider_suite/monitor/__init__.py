@@ -1,0 +1,1 @@
+"""Watching a crawl: the fetch log, tallies, reports, and logs that stay readable."""
