@@ -1,4 +1,6 @@
-"""What every test shares: one asyncio reactor, installed before anything can install another."""
+"""What every test shares: one asyncio reactor, installed before anything can install another,
+and examples that do not depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from scrapy.utils.reactor import install_reactor
 
 # A module of Twisted or Scrapy that imports the reactor would install the platform's default one,
 # which has no asyncio loop, and the suite needs one.
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+
+# A busy machine is slow at any moment, which is no fault; and a run that fails can be repeated.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 def pytest_unconfigure() -> None:
