@@ -1,31 +1,40 @@
-"""Exceptions from the general pace: by host, by ``.domain``, by address range (U3).
+"""Exceptions from the general policy: by host, by ``.domain``, by address range (U3).
 
-One rule a line; blank lines and what follows ``#`` are ignored::
+One rule a line; blank lines and what follows ``#`` are ignored; values with spaces are quoted::
 
-    intranet.example.com   delay=0 concurrency=8 burst=20
-    .example.org           delay=10 max_pages=500
+    intranet.example.com   delay=0 concurrency=8 burst=20 robots=ignore
+    .example.org           delay=10 max_pages=500 hours=22-6 user_agent="night bot/1.0"
+    .example.net           blocked=yes reason="asked by mail, 3 May"
     192.0.2.0/24           delay=2 concurrency=4
-    2001:db8::/32          delay=1
     203.0.113.7            delay=1 burst=5
 
-A host's own line wins over its domain's, a longer domain over a shorter one, a narrower
-range over a wider one. ``burst`` and ``max_pages`` belong to hosts and domains only. A bare
-address is both: the host of that name, and a range of one.
+Rules may lie within one another: each field is decided by the closest rule that names it, a
+host's own before its domain's, a longer domain before a shorter one, a narrower range before a
+wider one. The same subject twice is an error, however it is written. ``burst`` belongs to hosts
+and domains only. An address is both: the host of that name, and a range of one.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.hours import Hours
+from scrapy_spider_suite.frontier.subjects import Kind, Subject, Subjects
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# What a host of a URL may be made of; a port, a star or a scheme would never match one.
-_NAME = re.compile(r"\.?[^\s.:*\[\]@?]+(\.[^\s.:*\[\]@?]+)*")
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who said something, and of whom: *source* is a file with its line, or a command."""
+
+    subject: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}, {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,26 @@ class Override:
     concurrency: int | None = None
     burst: int | None = None
     max_pages: int | None = None
+    robots: bool | None = None
+    user_agent: str | None = None
+    blocked: bool | None = None
+    reason: str | None = None
+    hours: Hours | None = None
+
+    def given(self) -> Iterator[tuple[str, object]]:
+        """The fields that it changes, with their values."""
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                yield name, value
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One rule of the file."""
+
+    rule: Rule
+    override: Override
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
@@ -55,11 +84,37 @@ def _seconds(text: str) -> float:
     return value
 
 
-_FIELDS: dict[str, tuple[Callable[[str], float], str]] = {
+def _one_of(**words: bool) -> Callable[[str], bool]:
+    def parse(text: str) -> bool:
+        if text not in words:
+            raise ValueError(" or ".join(words))
+        return words[text]
+
+    return parse
+
+
+def _text(text: str) -> str:
+    if not text.strip() or not text.isascii() or not text.isprintable():
+        raise ValueError("printable ASCII characters")
+    return text
+
+
+def _words(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("some words")
+    return text
+
+
+_FIELDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "delay": (_seconds, "a number of seconds, 0 or more"),
     "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
     "burst": (_whole(1, 20), "a whole number from 1 to 20"),
     "max_pages": (_whole(0, 2**31 - 1), "a whole number, 0 for no limit"),
+    "robots": (_one_of(obey=True, ignore=False), "obey or ignore"),
+    "user_agent": (_text, "printable ASCII characters, quoted if there are spaces"),
+    "blocked": (_one_of(yes=True, no=False), "yes or no"),
+    "reason": (_words, "some words, quoted if there are spaces"),
+    "hours": (Hours.parse, "ranges of hours such as 22-6 or 8:30-12,13-17 (UTC)"),
 }
 
 
@@ -67,97 +122,100 @@ class Overrides:
     """The rules of one file, looked up by host or by address."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, Override] = {}
-        self._domains: dict[str, Override] = {}
-        self._networks: dict[int, dict[int, dict[int, Override]]] = {4: {}, 6: {}}
+        self._lines: Subjects[Line] = Subjects()
+        self.bars = False
+        """Whether any rule keeps a host from being visited, for some hours or at all."""
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str) -> Overrides:
         """Read rules; *source* names the file in errors.
 
-        Raises `SettingsError`, with the line's number, for anything that is not a rule.
+        Raises `SettingsError`, with the line's number, for anything that is not a rule, and for
+        a second rule for the same subject.
         """
         rules = cls()
         for number, line in enumerate(lines, 1):
-            words = line.partition("#")[0].split()
-            if not words:
-                continue
+            where = f"{source}, line {number}"
             try:
-                rules._add(words[0].lower().rstrip("."), _parse_fields(words[1:]))
+                words = _split(line)
+                if words:
+                    rules._add(Subject.parse(words[0]), _parse_fields(words[1:]), where)
             except ValueError as error:
-                raise SettingsError(f"SUITE_OVERRIDES: {source}, line {number}: {error}") from None
+                raise SettingsError(f"SUITE_OVERRIDES: {where}: {error}") from None
         return rules
 
-    def _add(self, subject: str, override: Override) -> None:
-        network = _network(subject)
-        if network is not None:
-            if "/" not in subject:
-                self._hosts[_literal(network)] = override
-            elif override.burst is not None or override.max_pages is not None:
-                raise ValueError("burst and max_pages belong to hosts, not to address ranges")
-            by_length = self._networks[network.version].setdefault(network.prefixlen, {})
-            by_length[int(network.network_address)] = override
-        elif "/" in subject:
-            raise ValueError(f"{subject!r} is no address range")
-        elif _NAME.fullmatch(subject) is None:
-            raise ValueError(f"{subject!r} is no host, .domain or address range")
-        elif subject.startswith("."):
-            self._domains[subject[1:]] = override
-        else:
-            self._hosts[subject] = override
+    def _add(self, subject: Subject, override: Override, where: str) -> None:
+        if subject.kind is Kind.PREFIX:
+            raise ValueError(f"{str(subject)!r} is no host, .domain or address range")
+        if subject.kind is Kind.RANGE and override.burst is not None:
+            raise ValueError("burst belongs to hosts, not to address ranges")
+        earlier = self._lines.get(subject)
+        if earlier is not None:
+            number = earlier.rule.source.rpartition(" ")[2]
+            raise ValueError(f"{subject} has a rule already, on line {number}")
+        self._lines.put(subject, Line(Rule(str(subject), where), override))
+        self.bars = self.bars or bool(override.blocked) or override.hours is not None
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def lines_for_host(self, host: str) -> Iterator[Line]:
+        """The rules that hold for *host* by its name, the closest first."""
+        return self._lines.of_host(host)
+
+    def lines_for_address(self, address: str) -> Iterator[Line]:
+        """The rules that hold for a numeric *address* ("" for none), the closest first."""
+        return self._lines.of_address(address)
+
+    def line(self, subject: Subject) -> Line | None:
+        """The rule for *subject* itself."""
+        return self._lines.get(subject)
 
     def for_host(self, host: str) -> Override | None:
-        """The rule for *host*: its own, or that of the longest domain it belongs to."""
-        found = self._hosts.get(host)
-        if found is not None or not self._domains:
-            return found
-        domain = host
-        while domain:
-            found = self._domains.get(domain)
-            if found is not None:
-                return found
-            domain = domain.partition(".")[2]
-        return None
+        """What holds for *host* by its name, each field by the closest rule that names it."""
+        return _merged(self._lines.of_host(host))
 
     def for_address(self, address: str) -> Override | None:
-        """The rule for a numeric *address*: that of the narrowest range that holds it."""
-        ip = ipaddress.ip_address(address.partition("/")[0])
-        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        number, width = int(ip), ip.max_prefixlen
-        by_length = self._networks[ip.version]
-        for length in sorted(by_length, reverse=True):
-            shift = width - length
-            found = by_length[length].get(number >> shift << shift)
-            if found is not None:
-                return found
+        """What holds for a numeric *address*, each field by the narrowest range that names it."""
+        return _merged(self._lines.of_address(address))
+
+
+def _merged(lines: Iterator[Line]) -> Override | None:
+    first = next(lines, None)
+    if first is None:
         return None
+    found = first.override
+    for line in lines:
+        values = {}
+        for name in _FIELDS:
+            mine = getattr(found, name)
+            values[name] = getattr(line.override, name) if mine is None else mine
+        found = Override(**values)
+    return found
 
 
-def _network(subject: str) -> Network | None:
-    try:
-        return ipaddress.ip_network(subject.strip("[]"), strict=False)
-    except ValueError:
-        return None
-
-
-def _literal(network: Network) -> str:
-    """The host that a URL with this one address in it has."""
-    address = network.network_address
-    return f"[{address.compressed}]" if address.version == 6 else str(address)
+def _split(line: str) -> list[str]:
+    """The words of a line. Raises `ValueError`."""
+    if '"' in line or "'" in line or "\\" in line:
+        return shlex.split(line, comments=True)
+    return line.partition("#")[0].split()
 
 
 def _parse_fields(words: list[str]) -> Override:
     if not words:
         raise ValueError("nothing to change: expected e.g. delay=10")
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or name not in _FIELDS:
             raise ValueError(f"{word!r}: expected one of {', '.join(_FIELDS)} and a value")
+        if name in values:
+            raise ValueError(f"{word!r}: {name} stands twice on the line")
         parse, allowed = _FIELDS[name]
         try:
             values[name] = parse(text)
         except ValueError:
             raise ValueError(f"{word!r}: expected {allowed}") from None
-    return Override(**values)  # type: ignore[arg-type]
+    if "reason" in values and not values.get("blocked"):
+        raise ValueError("reason belongs to blocked=yes")
+    return Override(**values)

@@ -1,20 +1,66 @@
-"""Who may be visited how often: the general settings, and the exceptions from them."""
+"""Who may be visited, how often and as whom: the general settings, and what comes before them.
+
+One policy is shared by all that decide. It changes while a crawl runs (`Policy.change`); what
+keeps an answer of it keeps its *revision*, too, and asks again when that has moved on.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from scrapy_spider_suite.frontier.overrides import Overrides
+from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.frontier.subjects import Subject, Subjects
+
+_BLOCKED = "blocked"
+_OUTSIDE = "outside its hours"
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """A block that an operator set while the crawl ran, until *until* (wall seconds)."""
+
+    rule: Rule
+    reason: str = ""
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Why a host may not be visited, and until when (wall seconds; inf: until the rule goes)."""
+
+    why: str
+    until: float
+    rule: Rule
+    reason: str = ""
+
+    def __str__(self) -> str:
+        words = f"{self.why} ({self.rule}){': ' if self.reason else ''}{self.reason}"
+        return " ".join(words.split())
+
+
+def barred_subject(words: str) -> Subject | None:
+    """Of whom the rule was by which a host waits for *words*; None if they are no bar's."""
+    why, parenthesis, rest = words.partition(" (")
+    if not parenthesis or why not in (_BLOCKED, _OUTSIDE):
+        return None
+    try:
+        return Subject.parse(rest.partition(",")[0])
+    except ValueError:
+        return None
+
+
+@dataclass(slots=True)
 class Policy:
     """The pace of hosts and addresses (seconds), and how much is asked of a host.
 
     *host_max_pages* 0 means no limit. *address* concurrency 0 means that addresses set none.
     *slots* are a project's own paces by pacing key (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is
     the least delay that a host begins with, where something measures and changes it afterwards.
+    *blocks* are an operator's, beside those of the file.
     """
 
     host: Pace = field(default_factory=lambda: Pace(4.0))
@@ -25,6 +71,22 @@ class Policy:
     overrides: Overrides = field(default_factory=Overrides)
     slots: dict[str, Pace] = field(default_factory=dict)
     start_delay: float = 0.0
+    blocks: Subjects[Block] = field(default_factory=Subjects)
+    revision: int = 0
+
+    # Changing it
+
+    def change(self, **values: Any) -> None:
+        """Set fields by name. Raises `AttributeError` for a name that is none."""
+        for name, value in values.items():
+            setattr(self, name, value)
+        self.changed()
+
+    def changed(self) -> None:
+        """Say that a rule or a block was put in or taken out."""
+        self.revision += 1
+
+    # Pace
 
     def of_host(self, host: str) -> Pace:
         """The pace of *host*: an override's fields, else the project's slot, else the general."""
@@ -48,9 +110,107 @@ class Policy:
         concurrency = rule.concurrency or self.address.concurrency or int(delay > 0)
         return Pace(delay, concurrency)
 
-    def max_pages(self, host: str) -> int:
+    # What a host's rules say before those of its address ("" while it is not known)
+
+    def max_pages(self, host: str, address: str = "") -> int:
         """The page budget of *host*; 0 for none."""
-        rule = self.overrides.for_host(host)
-        if rule is None or rule.max_pages is None:
-            return self.host_max_pages
-        return rule.max_pages
+        found = self._closest("max_pages", host, address)
+        return self.host_max_pages if found is None else int(found)
+
+    def obeys_robots(self, host: str, address: str = "") -> bool | None:
+        """Whether robots.txt of *host* is obeyed; None where no rule says so."""
+        found = self._closest("robots", host, address)
+        return None if found is None else bool(found)
+
+    def user_agent(self, host: str, address: str = "") -> str | None:
+        """The User-Agent for *host*; None where no rule names one."""
+        found = self._closest("user_agent", host, address)
+        return None if found is None else str(found)
+
+    def _closest(self, name: str, host: str, address: str) -> Any:
+        for line in self._lines(host, address):
+            value = getattr(line.override, name)
+            if value is not None:
+                return value
+        return None
+
+    def _lines(self, host: str, address: str) -> Iterator[Line]:
+        yield from self.overrides.lines_for_host(host)
+        yield from self.overrides.lines_for_address(address)
+
+    # Bars: those of a host and those of its address hold together
+
+    def bar(self, host: str, address: str, wall: float) -> Bar | None:
+        """Why *host*, at *address* ("" while it is not known), may not be visited at *wall*.
+
+        The bar that ends last, if there are several.
+        """
+        overrides, blocks = self.overrides, self.blocks
+        if not blocks and not overrides.bars:
+            return None
+        bars = [
+            bar
+            for lines in (overrides.lines_for_host(host), overrides.lines_for_address(address))
+            for bar in _bars_of_lines(lines, wall)
+        ]
+        bars += _bars_of_blocks(blocks.of_host(host), wall)
+        bars += _bars_of_blocks(blocks.of_address(address), wall)
+        return max(bars, key=lambda bar: bar.until, default=None)
+
+    def bar_of_url(self, url: str, host: str, wall: float) -> Bar | None:
+        """Why the normal *url* on *host* may not be fetched, where its host may be visited."""
+        bars = _bars_of_blocks(self.blocks.of_url(url, host), wall)
+        return max(bars, key=lambda bar: bar.until, default=None)
+
+    def bar_of_rule(self, subject: Subject, wall: float) -> Bar | None:
+        """What the rule and the block for *subject* itself keep from being visited at *wall*."""
+        line, block = self.overrides.line(subject), self.blocks.get(subject)
+        bars = list(_bars_of_lines(iter(() if line is None else (line,)), wall))
+        bars += _bars_of_blocks(iter(() if block is None else (block,)), wall)
+        return max(bars, key=lambda bar: bar.until, default=None)
+
+    # Saying why
+
+    def explain(self, host: str, address: str = "") -> list[tuple[str, object, Rule]]:
+        """Every rule that holds for *host* at *address*: what it sets, to what, and who said so.
+
+        The closest first; of the two for one field, one of the host and one of its address, both
+        are given, since delays, hours and blocks hold for each by itself.
+        """
+        found: list[tuple[str, object, Rule]] = []
+        overrides = self.overrides
+        for lines in (overrides.lines_for_host(host), overrides.lines_for_address(address)):
+            named: set[str] = set()
+            for line in lines:
+                for name, value in line.override.given():
+                    if name not in named:
+                        named.add(name)
+                        found.append((name, value, line.rule))
+        for block in (*self.blocks.of_host(host), *self.blocks.of_address(address)):
+            found.append((_BLOCKED, block.reason or True, block.rule))
+        return found
+
+
+def _bars_of_lines(lines: Iterator[Line], wall: float) -> Iterator[Bar]:
+    """The bars of rules that lie within one another, the closest first: it decides."""
+    blocked: Line | None = None
+    hours: Line | None = None
+    for line in lines:
+        if blocked is None and line.override.blocked is not None:
+            blocked = line
+        if hours is None and line.override.hours is not None:
+            hours = line
+    if blocked is not None and blocked.override.blocked:
+        yield Bar(_BLOCKED, math.inf, blocked.rule, blocked.override.reason or "")
+    if hours is not None and hours.override.hours is not None:
+        opens = hours.override.hours.opens(wall)
+        if opens > wall:
+            yield Bar(_OUTSIDE, opens, hours.rule, hours.override.hours.text)
+
+
+def _bars_of_blocks(blocks: Iterator[Block], wall: float) -> list[Bar]:
+    return [
+        Bar(_BLOCKED, block.until, block.rule, block.reason)
+        for block in blocks
+        if block.until > wall
+    ]

@@ -22,7 +22,7 @@ _NAME = re.compile(r"\.?[^\s./:*\[\]@?#\\]+(\.[^\s./:*\[\]@?#\\]+)*")
 
 
 class Kind(StrEnum):
-    """What a subject names. A bare address is a host of that name and a range of one."""
+    """What a subject names. An address is two things: a host of that name, a range of one."""
 
     HOST = "host"
     DOMAIN = "domain"
@@ -55,9 +55,9 @@ class Subject(NamedTuple):
         name = text.lower().rstrip(".")
         network = _network(name)
         if network is not None:
-            if "/" in name:
-                return cls(Kind.RANGE, str(network), network=network)
-            return cls._address(network)
+            if network.prefixlen == network.max_prefixlen:
+                return cls._address(network)
+            return cls(Kind.RANGE, str(network), network=network)
         if "/" in name:
             raise ValueError(f"{text!r} is no address range")
         url = normalize(f"http://{name.removeprefix('.')}/") if _NAME.fullmatch(name) else None
@@ -90,7 +90,7 @@ class Subject(NamedTuple):
 class Subjects(Generic[V]):
     """A table of values by `Subject`, looked up by host, address or URL.
 
-    Invariant: a subject stands in it once; a bare address stands under its host and its range.
+    Invariant: a subject stands in it once; an address stands under its host and its range.
     """
 
     def __init__(self) -> None:

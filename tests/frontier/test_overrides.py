@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.hours import Hours
 from scrapy_spider_suite.frontier.overrides import Override, Overrides
+from scrapy_spider_suite.frontier.subjects import Subject
 
 RULES = """\
 # Our own servers.
@@ -84,8 +86,67 @@ def test_the_narrowest_range_wins(address: str, delay: float | None) -> None:
 
 def test_what_is_not_named_stays() -> None:
     """A rule changes what it names."""
-    assert rules().for_host("intranet.example.com") == Override(0.0, 8, 20, None)
+    assert rules().for_host("intranet.example.com") == Override(0.0, 8, 20)
     assert rules().for_host("example.org") == Override(10.0, None, None, 500)
+
+
+def test_rules_within_one_another() -> None:
+    """Each field by the closest rule that names it: a longer delay below lifts no block above."""
+    nested = rules(
+        ".example.com blocked=yes reason=asked user_agent=far delay=9\n"
+        "www.example.com delay=3 user_agent=near\n"
+        "free.example.com blocked=no\n"
+        "10.0.0.0/8 delay=2 concurrency=3\n10.1.0.0/16 delay=5\n"
+    )
+    www = nested.for_host("www.example.com")
+    assert www == Override(delay=3.0, user_agent="near", blocked=True, reason="asked")
+    free = nested.for_host("free.example.com")
+    assert free is not None
+    assert (free.blocked, free.delay) == (False, 9.0)
+    assert nested.for_address("10.1.2.3") == Override(delay=5.0, concurrency=3)
+    assert [str(line.rule) for line in nested.lines_for_host("www.example.com")] == [
+        "www.example.com, rules.txt, line 2", ".example.com, rules.txt, line 1"
+    ]  # fmt: skip
+
+
+def test_all_fields() -> None:
+    """Values with spaces, and with the sign of a comment, are quoted."""
+    text = "a.t robots=ignore user_agent='my bot/1.0 (+http://a.t/#us)' blocked=yes "
+    text += 'reason="by mail, 3 May" hours=22-6 max_pages=0 # why not'
+    assert rules(text).for_host("a.t") == Override(
+        robots=False, user_agent="my bot/1.0 (+http://a.t/#us)", blocked=True,
+        reason="by mail, 3 May", hours=Hours.parse("22-6"), max_pages=0,
+    )  # fmt: skip
+    assert rules("10.0.0.0/8 robots=obey max_pages=3").for_address("10.1.2.3") == Override(
+        robots=True, max_pages=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("example.com", "EXAMPLE.com."),
+        ("b\u00fccher.de", "xn--bcher-kva.de"),
+        ("10.0.0.0/8", "10.1.2.3/8"),
+        ("192.0.2.7", "192.0.2.7/32"),
+        ("[2001:db8::7]", "2001:db8:0::7"),
+        ("192.0.2.7", "::ffff:192.0.2.7"),
+    ],
+)
+def test_the_same_subject_twice_is_an_error(first: str, second: str) -> None:
+    """However it is written; both lines are named."""
+    with pytest.raises(SettingsError, match=r"line 3: \S+ has a rule already, on line 1$"):
+        rules(f"{first} delay=1\n\n{second} blocked=yes\n")
+
+
+def test_whether_any_rule_bars() -> None:
+    """So that a file of delays costs nothing where bars are asked for."""
+    assert not rules("a.t delay=1\nb.t blocked=no").bars
+    assert rules("a.t blocked=yes").bars
+    assert rules("10.0.0.0/8 hours=1-2").bars
+    line = rules("a.t delay=1").line(Subject.parse("a.t"))
+    assert line is not None
+    assert list(line.override.given()) == [("delay", 1.0)]
 
 
 def test_nothing_is_a_rule() -> None:
@@ -111,7 +172,7 @@ def test_nothing_is_a_rule() -> None:
         "example.com concurrency=1.5",
         "example.com max_pages=-1",
         "192.0.2.0/24 burst=2",
-        "192.0.2.0/24 max_pages=2",
+        "192.0.2.0/24 reason=none",
         "192.0.2.0/33 delay=1",
         "2001:db8::/129 delay=1",
         "http://example.com/ delay=1",
@@ -120,6 +181,23 @@ def test_nothing_is_a_rule() -> None:
         ". delay=1",
         "..example.com delay=1",
         "delay=1 example.com",
+        "example.com delay=1 delay=2",
+        "example.com robots=maybe",
+        "example.com user_agent=",
+        "example.com user_agent=b\u00f6t",
+        'example.com user_agent="a bot',
+        "example.com user_agent=a bot",
+        "example.com blocked",
+        "example.com blocked=maybe",
+        "example.com reason=why",
+        "example.com blocked=no reason=why",
+        "example.com hours=night",
+        "example.com hours=22-22",
+        "example.com hours=22-25",
+        "example.com hours=22:60-23",
+        "example.com hours=22-6,",
+        ".example.net delay=2",
+        ".EXAMPLE.net. blocked=yes",
     ],
 )
 def test_every_error_names_its_line(line: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Policy
+import math
+
+import pytest
+
+from scrapy_spider_suite.frontier.overrides import Overrides, Rule
+from scrapy_spider_suite.frontier.policy import Block, Policy, barred_subject
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.subjects import Subject
 
 OVERRIDES = Overrides.parse(
     [
@@ -81,3 +86,124 @@ def test_policies_share_nothing() -> None:
     """Each has its own exceptions."""
     assert Policy().overrides is not Policy().overrides
     assert Policy().slots is not Policy().slots
+
+
+NOON = 1_800_000_000.0 // 86_400 * 86_400 + 12 * 3600
+
+
+def barring(text: str) -> Policy:
+    """A policy with the rules of *text*."""
+    return Policy(overrides=Overrides.parse(text.splitlines(), "rules.txt"))
+
+
+def test_what_a_hosts_own_rules_leave_open_those_of_its_address_decide() -> None:
+    """Robots, the User-Agent and the page budget belong to a host, wherever it lives."""
+    both = barring(
+        "a.t robots=ignore\n10.0.0.0/8 robots=obey user_agent=bot max_pages=3\n"
+        "10.1.0.0/16 delay=1\n"
+    )
+    assert both.obeys_robots("a.t", "10.1.2.3") is False
+    assert both.obeys_robots("b.t", "10.1.2.3") is True
+    assert both.obeys_robots("b.t") is None
+    assert both.user_agent("a.t", "10.1.2.3") == "bot"
+    assert both.user_agent("a.t", "11.1.2.3") is None
+    assert both.max_pages("a.t", "10.1.2.3") == 3
+    assert both.max_pages("a.t") == 0
+
+
+def test_bars_of_host_and_address_hold_together() -> None:
+    """A host that is free in a blocked range is blocked, and one blocked by name anywhere."""
+    both = barring(
+        ".a.t blocked=yes reason=asked\nfree.a.t blocked=no\n10.0.0.0/8 blocked=yes\n"
+        "10.9.0.0/16 blocked=no\n"
+    )
+    bar = both.bar("www.a.t", "", NOON)
+    assert bar is not None
+    assert str(bar) == "blocked (.a.t, rules.txt, line 1): asked"
+    assert bar.until == math.inf
+    assert both.bar("free.a.t", "", NOON) is None
+    assert both.bar("free.a.t", "10.1.2.3", NOON) is not None
+    assert both.bar("free.a.t", "10.9.2.3", NOON) is None
+    assert both.bar("b.t", "11.0.0.1", NOON) is None
+
+
+def test_outside_its_hours_a_host_waits_until_they_begin() -> None:
+    """The later of two ends counts."""
+    night = barring("a.t hours=22-6\n10.0.0.0/8 hours=23-5\nb.a.t hours=0-24\n")
+    bar = night.bar("a.t", "", NOON)
+    assert bar is not None
+    assert (str(bar), bar.until) == (
+        "outside its hours (a.t, rules.txt, line 1): 22-6", NOON + 10 * 3600
+    )  # fmt: skip
+    later = night.bar("a.t", "10.0.0.1", NOON)
+    assert later is not None
+    assert later.until == NOON + 11 * 3600
+    assert night.bar("a.t", "", NOON + 12 * 3600) is None
+    assert night.bar("b.a.t", "", NOON) is None
+
+
+def test_blocks_of_an_operator() -> None:
+    """Beside those of the file, until they expire or are taken out."""
+    policy = barring("b.t delay=1")
+    assert policy.bar("a.t", "10.0.0.1", NOON) is None
+    for text in (".t", "10.0.0.0/8", "http://c.u/x/"):
+        subject = Subject.parse(text)
+        rule = Rule(str(subject), "block by ops at noon")
+        policy.blocks.put(subject, Block(rule, "too\nfast", NOON + 60))
+    bar = policy.bar("a.t", "", NOON)
+    assert str(bar) == "blocked (.t, block by ops at noon): too fast"
+    assert policy.bar("c.u", "10.9.9.9", NOON + 59) is not None
+    assert policy.bar("c.u", "10.9.9.9", NOON + 60) is None
+    assert policy.bar("c.u", "", NOON) is None
+    assert policy.bar_of_url("http://c.u/x/1", "c.u", NOON) is not None
+    assert policy.bar_of_url("http://c.u/y", "c.u", NOON) is None
+    policy.blocks.remove(Subject.parse(".t"))
+    assert policy.bar("a.t", "", NOON) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "subject"),
+    [
+        ("blocked (.a.t, rules.txt, line 1): asked", ".a.t"),
+        ("outside its hours (10.0.0.0/8, rules.txt, line 1)", "10.0.0.0/8"),
+        ("back-off after timeout", None),
+        ("Retry-After", None),
+        ("blocked (, x)", None),
+        ("", None),
+    ],
+)
+def test_from_the_words_of_a_bar_to_its_subject(words: str, subject: str | None) -> None:
+    """What a host's record says leads back to the rule."""
+    assert barred_subject(words) == (None if subject is None else Subject.parse(subject))
+
+
+def test_what_one_rule_bars() -> None:
+    """By its subject alone, whoever it is about."""
+    policy = barring(".a.t blocked=yes\n10.0.0.0/8 hours=22-6\nb.t blocked=no\n")
+    policy.blocks.put(Subject.parse("b.t"), Block(Rule("b.t", "ops"), until=NOON + 1))
+    for text, bars in ((".a.t", True), ("a.t", False), ("10.0.0.0/8", True), ("b.t", True)):
+        assert (policy.bar_of_rule(Subject.parse(text), NOON) is not None) is bars, text
+    assert policy.bar_of_rule(Subject.parse("b.t"), NOON + 1) is None
+
+
+def test_a_change_has_a_new_revision() -> None:
+    """Whoever keeps an answer can see that it is old; a name that is none changes nothing."""
+    policy = Policy()
+    policy.change(host=Pace(9.0), host_max_pages=3)
+    assert (policy.of_host("a.t"), policy.max_pages("a.t"), policy.revision) == (Pace(9.0), 3, 1)
+    with pytest.raises(AttributeError):
+        policy.change(hosts=Pace(1.0))
+    assert policy.revision == 1
+
+
+def test_explaining() -> None:
+    """Which line of which file says what, the closest of each kind."""
+    policy = barring(".a.t delay=9 user_agent=far\nw.a.t delay=3\n10.0.0.0/8 delay=1\n")
+    policy.blocks.put(Subject.parse("w.a.t"), Block(Rule("w.a.t", "ops"), "asked"))
+    said = policy.explain("w.a.t", "10.0.0.1")
+    assert [(name, value, str(rule)) for name, value, rule in said] == [
+        ("delay", 3.0, "w.a.t, rules.txt, line 2"),
+        ("user_agent", "far", ".a.t, rules.txt, line 1"),
+        ("delay", 1.0, "10.0.0.0/8, rules.txt, line 3"),
+        ("blocked", "asked", "w.a.t, ops"),
+    ]  # fmt: skip

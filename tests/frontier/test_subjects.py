@@ -25,7 +25,7 @@ from scrapy_spider_suite.frontier.subjects import Kind, Subject, Subjects
         ("2001:db8:0::7", Kind.ADDRESS, "[2001:db8::7]"),
         ("::ffff:192.0.2.7", Kind.ADDRESS, "192.0.2.7"),
         ("10.1.2.3/8", Kind.RANGE, "10.0.0.0/8"),
-        ("192.0.2.7/32", Kind.RANGE, "192.0.2.7/32"),
+        ("192.0.2.7/32", Kind.ADDRESS, "192.0.2.7"),
         ("::ffff:192.0.2.0/120", Kind.RANGE, "192.0.2.0/24"),
         ("2001:db8::/32", Kind.RANGE, "2001:db8::/32"),
         ("HTTP://x", Kind.PREFIX, "http://x/"),
@@ -52,7 +52,7 @@ def test_what_is_no_subject(text: str) -> None:
 
 
 NAMES = st.lists(st.sampled_from(["a", "b", "com", "xa"]), min_size=1, max_size=4).map(".".join)
-RANGES = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 32)).map(
+RANGES = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 31)).map(
     lambda pair: ipaddress.ip_network(pair, strict=False)
 )
 SUBJECTS = st.one_of(NAMES, NAMES.map(lambda name: f".{name}"), RANGES.map(str))
