@@ -57,6 +57,6 @@ def imported() -> set[str]:
 def test_what_is_imported_is_required_and_nothing_else() -> None:
     """A library that a dependency happens to bring along may go with its next release."""
     distributions = packages_distributions()
-    needed = {distributions[name][0].lower().replace("_", "-") for name in imported()}
+    needed = {re.sub("[._]", "-", distributions[name][0].lower()) for name in imported()}
     required = versions(read("setup.cfg")["options"]["install_requires"], ">=")
     assert needed == {name.lower() for name in required}

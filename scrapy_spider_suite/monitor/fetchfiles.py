@@ -11,16 +11,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import BufferedIOBase
 from pathlib import Path
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from backports import zstd
 
 ACTIVE = "fetch.log"
 FOLDER = "fetches"
