@@ -45,6 +45,8 @@ class Errands:
         self._lookups = 0
         self._fetches = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        if robots is not None:
+            robots.listener = self._heard_robots
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -159,7 +161,7 @@ class Errands:
             if visit is not None and _silent(rules):
                 core.frontier.silent(visit.host, core.now())
             elif visit is not None:
-                self._keep_to(visit.host, robots.crawl_delay(url) or 0.0)
+                self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
             known = False  # its pages fail of the same, where whoever wants them expects it
         except (RobotsUnavailable, StoppedError) as error:
@@ -172,12 +174,32 @@ class Errands:
                 core.ready.append(core.hand_out(leases))
             self._wake()
 
-    def _keep_to(self, host: HostState, crawl_delay: float) -> None:
+    def _heard_robots(self, rules: RobotsRules) -> None:
+        """A robots.txt was fetched, maybe for an image or a component: its host goes by it."""
+        if not _silent(rules):
+            frontier, now = self._core.frontier, self._core.now()
+            key = host_of(rules.origin)
+            host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
+            self._keep_to(host, rules.origin)
+
+    def _keep_to(self, host: HostState, url: str) -> None:
         """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""
-        core = self._core
-        core.frontier.set_crawl_delay(host, crawl_delay)
+        frontier = self._core.frontier
+        crawl_delay = self._crawl_delay(url)
+        frontier.set_crawl_delay(host, crawl_delay)
+        # With the verdict in one batch: after a kill robots.txt is known, and not read again.
+        frontier.residents.touch(host.key)
+        frontier.residents.save_touched()
         if crawl_delay > host.delay:
-            core.frontier.workbench.postpone(host, core.now() + crawl_delay, "Crawl-delay")
+            frontier.workbench.postpone(host, self._core.now() + crawl_delay, "Crawl-delay")
+
+    def _crawl_delay(self, url: str) -> float:
+        """What the host of *url* asks for: the longest, where http and https do not agree."""
+        robots, name = self._robots, host_of(url)
+        if robots is None:
+            return 0.0
+        origins = (url, f"http://{name}/", f"https://{name}/")
+        return max(robots.crawl_delay(origin) or 0.0 for origin in origins)
 
     def _wait_for_robots(self, leases: list[Lease], rules: RobotsRules) -> None:
         """Nothing is allowed for now: the host waits until its robots.txt is asked for again."""

@@ -122,6 +122,7 @@ class RobotsMiddleware:
         self._parsers: LocalCache[str, tuple[RobotsRules, RobotParser]]
         self._parsers = LocalCache(_PARSERS_MAX)
         self._fetches: dict[str, asyncio.Task[RobotsRules]] = {}
+        self.listener: Callable[[RobotsRules], None] | None = None  # told of each fetch
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -249,6 +250,8 @@ class RobotsMiddleware:
         now = self._clock()
         rules = judge(origin, status, body, now=now, previous=known, max_age=age, ttl=self._ttl)
         self.store.put(rules)
+        if self.listener is not None:
+            self.listener(rules)
         self._log_failure(rules, why)
         if response is not None:
             await self._announce(rules, cause or request)
@@ -291,14 +294,9 @@ class RobotsMiddleware:
         loud = rules.verdict is Verdict.DISALLOW_FOR_NOW and not self._has_frontier
         logger.log(
             logging.WARNING if loud else logging.DEBUG,
-            "robots.txt of %(origin)s cannot be had (%(why)s): %(verdict)s for %(wait)d s",
-            {
-                "origin": rules.origin,
-                "why": why,
-                "verdict": _MEANING[rules.verdict],
-                "wait": rules.expires_at - rules.checked_at,
-            },
-        )
+            "robots.txt of %s cannot be had (%s): %s for %d s",
+            rules.origin, why, _MEANING[rules.verdict], rules.expires_at - rules.checked_at,
+        )  # fmt: skip
 
     async def _announce(self, rules: RobotsRules, cause: Request) -> None:
         signal = getattr(signals, "robots_parsed", None)  # since Scrapy 2.18
