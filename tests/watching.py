@@ -1,4 +1,8 @@
-"""An extension that watches the crawling process: how long its loop was blocked, its memory."""
+"""An extension that watches the crawling process: how long its loop was blocked, its memory.
+
+Time in which the loop's thread could run but other processes had the cores does not count as
+blocked: it says something of the machine, and nothing of the crawl.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import resource
 import sys
 import time
+from pathlib import Path
 
 from scrapy import signals
 from scrapy.crawler import Crawler
@@ -14,6 +19,8 @@ TICK = 0.05
 """Seconds between two ticks."""
 GAP = "watch/longest_gap"
 PEAK = "watch/peak_rss"
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Nanoseconds on a core, nanoseconds waited for one, and how often (Linux)."""
 
 
 class Watch:
@@ -32,11 +39,11 @@ class Watch:
         return cls(crawler)
 
     def _start(self) -> None:
-        self._last = time.monotonic()
+        self._last = _own_time()
         self._tick()
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        now = _own_time()
         self._crawler.stats.max_value(GAP, now - self._last)
         self._last = now
         self._crawler.stats.max_value(PEAK, _peak_rss())
@@ -45,6 +52,15 @@ class Watch:
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _own_time() -> float:
+    """Return a clock in seconds that stands still while this thread waits for a core."""
+    try:
+        waited = int(_SCHEDSTAT.read_text().split()[1])
+    except OSError:  # the system does not tell
+        waited = 0
+    return time.monotonic() - waited / 1e9
 
 
 def _peak_rss() -> int:

@@ -16,7 +16,7 @@ from scrapy.exceptions import (
 )
 
 from scrapy_spider_suite.handlers.errors import OUT_OF_FILES, OutOfFilesError
-from scrapy_spider_suite.handlers.pool import Connection
+from scrapy_spider_suite.handlers.pool import WAITS_FOR_FILES, Connection
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.handlers.pool import Key, Pool
@@ -36,7 +36,7 @@ async def connect(
 
     Where as many connections are open as the process can bear, an idle one is closed, or this waits
     for the end of another; that time does not count against *timeout*. Out of files all the same,
-    more idle connections are closed before another attempt.
+    more idle connections are closed before another attempt, and then some attempts more are made.
 
     Raises:
         OutOfFilesError: there is no file left, with all idle connections closed.
@@ -71,6 +71,7 @@ async def _wait_for_slot(pool: Pool, timeout: asyncio.Timeout) -> None:
 async def _connect_or_make_room(
     pool: Pool, key: Key, tls: ssl.SSLContext | None, name: str | None
 ) -> Connection:
+    waits = iter(WAITS_FOR_FILES)
     while True:
         try:
             return await _connect(pool, key, tls, name)
@@ -78,9 +79,10 @@ async def _connect_or_make_room(
             if isinstance(error, ssl.SSLError) or error.errno not in OUT_OF_FILES:
                 raise _translated(error, key) from error
             pool.out_of_files += 1
-            if not pool.free_files():
+            wait = WAITS_FOR_FILES[0] if pool.free_files() else next(waits, None)
+            if wait is None:
                 raise OutOfFilesError(f"cannot connect to {key.address}: {error}") from error
-            await asyncio.sleep(0.001)  # the loop's next rounds give the files back
+            await asyncio.sleep(wait)  # the loop's next rounds give the files back
 
 
 async def _connect(

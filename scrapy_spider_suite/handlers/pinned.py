@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -27,18 +28,22 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 from scrapy.exceptions import StopDownload
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectBindError
+from twisted.internet.task import deferLater
 from twisted.web.client import HTTPConnectionPool
 
 from scrapy_spider_suite.handlers.addressing import addresses_of
 from scrapy_spider_suite.handlers.errors import OUT_OF_FILES, OutOfFilesError
 from scrapy_spider_suite.handlers.files import raise_file_limit
 from scrapy_spider_suite.handlers.keeping import IDLE_SECONDS, SERVER_IDLE_SECONDS, idle_limit
-from scrapy_spider_suite.handlers.pool import FILES_FREED
+from scrapy_spider_suite.handlers.pool import FILES_FREED, WAITS_FOR_FILES
 from scrapy_spider_suite.handlers.wire import split_url
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -59,6 +64,7 @@ class Pin:
         timeout: seconds to connect.
         bind: local address and port, or None.
         context_factory: makes TLS options for a host and port (Twisted's ``IPolicyForHTTPS``).
+        bounds: those of the crawl, which count the connection.
         key: under which the pool keeps the connection, once it was asked for one: scheme, host,
             port, perhaps more of Scrapy's, and last the address.
     """
@@ -67,10 +73,37 @@ class Pin:
     timeout: float
     bind: tuple[str, int] | None
     context_factory: Any
+    bounds: Bounds
     key: tuple[Any, ...] = ()
 
-    def connect(self, factory: Any) -> Any:
-        """Return a Deferred of *factory*'s protocol, connected to the address (and over TLS)."""
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """Return a Deferred of *factory*'s protocol, connected to the address (and over TLS).
+
+        Out of files, idle connections are closed before another attempt, and then some attempts
+        more are made, as with `Http1Handler`; after those it fails with OutOfFilesError.
+        """
+        return Deferred.fromCoroutine(self._connect_or_make_room(factory))
+
+    async def _connect_or_make_room(self, factory: Any) -> Any:
+        from twisted.internet import reactor
+
+        waits = iter(WAITS_FOR_FILES)
+        while True:
+            try:
+                protocol = await self._endpoint().connect(factory)
+            except ConnectBindError as error:  # Twisted's for a socket that it cannot get, too
+                if error.osError not in OUT_OF_FILES:
+                    raise
+                wait = WAITS_FOR_FILES[0] if self.bounds.free_files() else next(waits, None)
+                if wait is None:
+                    message = f"cannot connect to {self.address}: {error}"
+                    raise OutOfFilesError(message) from error
+                await deferLater(cast("Any", reactor), wait)
+            else:
+                self.bounds.count(protocol)
+                return protocol
+
+    def _endpoint(self) -> Any:
         from twisted.internet import reactor
 
         scheme, host, port = self.key[:3]
@@ -78,7 +111,7 @@ class Pin:
         endpoint = kind(reactor, self.address, port, timeout=self.timeout, bindAddress=self.bind)
         if scheme == b"https":
             endpoint = wrapClientTLS(self.context_factory.creatorForNetloc(host, port), endpoint)
-        return endpoint.connect(factory)
+        return endpoint
 
 
 _pin: ContextVar[Pin | None] = ContextVar("suite_pin", default=None)
@@ -93,6 +126,8 @@ class Bounds:
         idle: most connections without a request.
         slots: one for each request that may be out. With the idle connections, a quarter of the
             files, they leave a quarter to the rest of the process.
+        out: requests that have a slot.
+        open: connections, idle or not, that are not closed yet.
         pools: of all handlers of the crawl.
     """
 
@@ -100,7 +135,41 @@ class Bounds:
         files = raise_file_limit()
         self.idle = idle_limit(crawler, files)
         self.slots = asyncio.Semaphore(max(1, files // 2))
+        self.out = self.open = 0
         self.pools: list[AddressedPool] = []
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot, until the connections that are closed by now have given back their files.
+
+        Twisted closes one a turn or two of the loop after it was told to. One that says farewell
+        over TLS to a server that does not answer takes longer, and is not waited for.
+        """
+        async with self.slots:
+            self.out += 1
+            try:
+                yield
+            finally:
+                self.out -= 1
+                for wait in WAITS_FOR_FILES:
+                    if self.open <= self.idle + self.out:
+                        break
+                    await asyncio.sleep(wait)
+
+    def count(self, protocol: Any) -> None:
+        """Count the connection of *protocol* until it is closed."""
+        lost = protocol.connectionLost
+        self.open += 1
+
+        def connection_lost(reason: Any) -> None:
+            self.open -= 1
+            lost(reason)
+
+        protocol.connectionLost = connection_lost
+
+    def free_files(self) -> int:
+        """Close some of the idle connections, oldest first; return how many there were."""
+        return sum(pool.close_oldest(FILES_FREED) for pool in self.pools)
 
 
 _bounds: WeakKeyDictionary[Crawler, Bounds] = WeakKeyDictionary()
@@ -143,15 +212,14 @@ class AddressedPool:
             for connection in getattr(self._pool, "_connections", {}).get(pin.key, ()):
                 timeouts[connection].reset(0)
         idle = sum(len(pool._idle_timeouts()) for pool in self._bounds.pools)
-        self._close_oldest(idle - self._bounds.idle)
+        self.close_oldest(idle - self._bounds.idle)
 
-    def free_files(self) -> None:
-        """Close some of the idle connections, oldest first: the process is out of files."""
-        self._close_oldest(FILES_FREED)
-
-    def _close_oldest(self, count: int) -> None:
-        for delayed in islice(self._idle_timeouts().values(), max(0, count)):
+    def close_oldest(self, most: int) -> int:
+        """Close *most* of the idle connections, oldest first; return how many there were."""
+        oldest = list(islice(self._idle_timeouts().values(), max(0, most)))
+        for delayed in oldest:
             delayed.reset(0)
+        return len(oldest)
 
     def _idle_timeouts(self) -> dict[Any, Any]:
         timeouts: dict[Any, Any] = getattr(self._pool, "_timeouts", {})
@@ -170,12 +238,12 @@ class PinnedHTTP11Handler(HTTP11DownloadHandler):
         self._suite_crawler = crawler
         if crawler not in _bounds:
             _bounds[crawler] = Bounds(crawler)
-        self._suite_slots = _bounds[crawler].slots
+        self._suite_bounds = _bounds[crawler]
         self._suite_pool: AddressedPool | None = None
         pool = getattr(self, "_pool", None)
         self._suite_tls = getattr(self, "_contextFactory", None)
         if isinstance(pool, HTTPConnectionPool) and self._suite_tls is not None:
-            self._suite_pool = AddressedPool(pool, _bounds[crawler])
+            self._suite_pool = AddressedPool(pool, self._suite_bounds)
             self._pool = cast("HTTPConnectionPool", self._suite_pool)
         else:
             logger.warning(
@@ -194,7 +262,7 @@ class PinnedHTTP11Handler(HTTP11DownloadHandler):
             origin, _ = split_url(request.url)
             address = (await addresses_of(self._suite_crawler, request, origin))[0]
         truncate = request.meta.get("suite_truncate")
-        async with self._suite_slots:
+        async with self._suite_bounds.slot():
             if truncate is None:
                 return await self._download_from(request, address, self._suite_pool)
             return await self._download_some(request, address, self._suite_pool, truncate)
@@ -234,15 +302,10 @@ class PinnedHTTP11Handler(HTTP11DownloadHandler):
         bind = meta.get("bindaddress") or self._bind_address
         bind = (bind, 0) if isinstance(bind, str) else bind
         timeout = meta.get("download_timeout") or CONNECT_SECONDS
-        pin = Pin(address, timeout, bind, self._suite_tls)
+        pin = Pin(address, timeout, bind, self._suite_tls, self._suite_bounds)
         token = _pin.set(pin)
         try:
             response = await super().download_request(request)
-        except ConnectBindError as error:  # Twisted's for a socket that it cannot get, too
-            if error.osError not in OUT_OF_FILES:
-                raise
-            pool.free_files()
-            raise OutOfFilesError(f"cannot connect to {address}: {error}") from error
         finally:
             _pin.reset(token)
             pool.trim(pin, meta.get("suite_keep_alive"))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SWEEP_SECONDS: Final = 1.0
 FILES_FREED: Final = 16
 """Idle connections closed at once when the process is out of files."""
+WAITS_FOR_FILES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
+"""Seconds between attempts to connect once no idle connection is left to close: those that others
+are closing give their files back a turn or two of the loop later."""
 
 
 class Key(NamedTuple):

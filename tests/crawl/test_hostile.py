@@ -44,7 +44,7 @@ def _check_bounds(end: Ended) -> None:
     assert stats[PEAK] < LEAST_MEMORY
     assert stats[GAP] < LONGEST_GAP
     assert end.tracebacks == []
-    assert end.ordinary <= end.fetched
+    assert end.ordinary - end.fetched == set()
 
 
 def test_every_behaviour_is_documented() -> None:
@@ -100,16 +100,18 @@ def test_ten_megabytes_of_links_are_taken(tmp_path: Path) -> None:
     assert end.crawl.stats["suite/outcome/no_such_host"] >= 20_000
 
 
-@pytest.mark.xfail(
-    reason="some pages of ordinary hosts are not fetched: open", strict=False
-)
 @pytest.mark.slow
 def test_ordinary_spider_meets_everything_hostile(tmp_path: Path) -> None:
-    """In the spider profile every request ends in its callback or its errback, once."""
+    """In the spider profile every request ends in its callback or its errback, once.
+
+    Endless hosts are bounded by pages, not by DEPTH_LIMIT: with Scrapy's, a page that is met first
+    by a long way and then by a short one keeps the long one's depth, and its links are dropped. So
+    which pages are in reach of a limit depends on the order in which pages come.
+    """
     hosts = [host for host in all_hosts() if not host.endswith(f"{QUADRATIC}.{HOST}")]
     end = hostile_crawl(
-        "crawl_spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=False, DEPTH_LIMIT=3,
-        DOWNLOAD_DELAY=0.01, DOWNLOAD_MAXSIZE=4 << 20, RETRY_TIMES=1,
+        "crawl_spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=False, SUITE_HOST_MAX_PAGES=60,
+        DOWNLOAD_DELAY=0.01, DOWNLOAD_MAXSIZE=2 << 20, RETRY_TIMES=1,
     )  # fmt: skip
     assert end.crawl.reason == "waiting"
     _check_bounds(end)

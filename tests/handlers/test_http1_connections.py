@@ -18,6 +18,7 @@ from scrapy.exceptions import (
 from scrapy_spider_suite.handlers import connecting
 from scrapy_spider_suite.handlers.errors import OutOfFilesError
 from scrapy_spider_suite.handlers.keeping import crawler_pool
+from scrapy_spider_suite.handlers.pool import WAITS_FOR_FILES
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_cancelling(http1: Client) -> None:
 
 def test_out_of_files(http1: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections are given up first; then the error says whose fault it is."""
-    left = [OSError(errno.EMFILE, "Too many open files")]
+    left = [OSError(errno.EMFILE, "Too many open files")] * (1 + len(WAITS_FOR_FILES))
     connect = connecting._connect
 
     async def failing(*arguments: Any) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import os
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from twisted.internet.error import ConnectBindError
 from scrapy_spider_suite.handlers import pinned as module
 from scrapy_spider_suite.handlers.errors import OutOfFilesError
 from scrapy_spider_suite.handlers.pinned import AddressedPool
+from scrapy_spider_suite.handlers.pool import WAITS_FOR_FILES
 
 
 def test_this_scrapy_can_be_pinned(pinned: Client) -> None:
@@ -71,21 +74,70 @@ def test_both_schemes_share_the_bound(pinned: Client, tmp_path: Path) -> None:
 def test_out_of_files(pinned: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Twisted calls a failure to bind is our own, and said to be; other ones are not."""
     code = errno.EMFILE
-
-    def connect(self: Any, factory: Any) -> Any:
-        return fail(ConnectBindError(code, os.strerror(code)))
-
-    monkeypatch.setattr(module.Pin, "connect", connect)
+    short = Shortage(monkeypatch, lambda: code)
 
     async def main() -> None:
         nonlocal code
         with pytest.raises(OutOfFilesError, match="Too many open files"):
             await pinned.fetch("http://example.test/")
+        assert short.attempts == 1 + len(WAITS_FOR_FILES)
         code = errno.EADDRNOTAVAIL
         with pytest.raises(ConnectBindError):
             await pinned.fetch("http://example.test/")
 
     pinned.run(main())
+
+
+def test_out_of_files_for_a_moment(pinned: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All idle connections are closed, then it is tried again, and the request knows nothing."""
+
+    async def main() -> None:
+        async with RawServer(answering(answer())) as server:
+            for number in range(3):
+                await pinned.fetch(server.url(host=f"h{number}.test"))
+            short = Shortage(monkeypatch, lambda: errno.EMFILE, until=4)
+            await pinned.fetch(server.url(host="h3.test"))
+            assert short.attempts == 5
+            idle = pinned.handler._pool._connections.values()
+            assert [len(connections) for connections in idle] == [0, 0, 0, 1]
+
+    pinned.run(main())
+
+
+def test_a_slot_is_free_when_its_connection_is_closed(pinned: Client) -> None:
+    """Closing takes Twisted a turn or more of the loop; the file is in use until then."""
+    pinned.settings["SUITE_IDLE_CONNECTIONS"] = 1
+
+    async def main() -> None:
+        async with RawServer(answering(answer())) as server:
+            bounds = module._bounds[pinned.handler._suite_crawler]
+            urls = [server.url(host=f"h{number}.test") for number in range(20)]
+            await asyncio.gather(*map(pinned.fetch, urls))
+            assert (bounds.out, bounds.open) == (0, 1)
+
+    pinned.run(main())
+
+
+class Shortage:
+    """Makes the handler's attempts to connect fail with *code*, the first *until* of them."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, code: Callable[[], int], until: float = math.inf
+    ) -> None:
+        self.attempts = 0
+        real = module.Pin._endpoint
+
+        def endpoint(pin: module.Pin) -> Any:
+            self.attempts += 1
+            return self if self.attempts <= until else real(pin)
+
+        self._code = code
+        monkeypatch.setattr(module.Pin, "_endpoint", endpoint)
+
+    def connect(self, factory: Any) -> Any:
+        """Fail as Twisted's endpoints do."""
+        code = self._code()
+        return fail(ConnectBindError(code, os.strerror(code)))
 
 
 def stub_scrapy(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
