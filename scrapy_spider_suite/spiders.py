@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider
 from scrapy.http import Response
+from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.refusal import refuse
@@ -60,11 +61,19 @@ class BroadSpider(Spider):
     async def start(self) -> AsyncIterator[Any]:
         """Schedule the seeds in bulk; progress is logged.
 
-        Raises `SettingsError` if a file of seeds cannot be read.
+        Ends the process with one line if there is no scheduler of the suite to take them. Raises
+        `SettingsError` if a file of seeds cannot be read.
         """
         from scrapy_spider_suite.core import core_of
         from scrapy_spider_suite.requests import seed_entry
+        from scrapy_spider_suite.scheduler import FrontierScheduler
 
+        # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
+        if FrontierScheduler not in load_object(self.crawler.settings["SCHEDULER"]).__mro__:
+            refuse(
+                f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
+                "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
+            )
         core = core_of(self.crawler)
         report = SeedReport()
         entries = []
