@@ -40,6 +40,8 @@ from scrapy_spider_suite.storage.store import MemoryStore, Store
 
 WALL = 1_800_000_000.0
 MEMORY = 64 << 20
+SMALL_MEMORY = 8 << 20
+"""For a hundredth of the hosts, so that they are still more than memory holds."""
 Row = dict[str, object]
 
 
@@ -50,10 +52,10 @@ def entry(host: int, page: int) -> Entry:
     return Entry(name, url, depth=3, referrer=f"https://{name}/index.html")
 
 
-def open_frontier(store: Store, delay: float = 0.0) -> Frontier:
-    """A frontier with the memory that a crawl has by default."""
+def open_frontier(store: Store, delay: float = 0.0, memory: int = MEMORY) -> Frontier:
+    """A frontier with the *memory* (bytes) that a crawl has by default."""
     policy = Policy(host=Pace(delay), address=Pace(0.0))
-    capacity = MEMORY // _HOST_BYTES
+    capacity = memory // _HOST_BYTES
     return Frontier(store, policy, now=0.0, wall=WALL, capacity=capacity)
 
 
@@ -135,10 +137,12 @@ def cost_crowded(folder: Path, scale: int) -> Row:
     return cost(RocksStore(folder / "store", memory=MEMORY), 400_000 // scale, 100_000 // scale)
 
 
-def pending(folder: Path, urls: int, hosts: int, pops: int) -> Row:
-    """Schedule very many URLs, as pages bring them, and begin to fetch them."""
-    store = RocksStore(folder / "store", memory=MEMORY)
-    frontier = open_frontier(store, delay=4.0)
+def pending(folder: Path, scale: int, hosts: int) -> Row:
+    """Schedule 5,000,000 URLs, as pages bring them, and begin to fetch them."""
+    urls, hosts, pops = 5_000_000 // scale, hosts // scale, 100_000 // scale
+    memory = MEMORY if scale == 1 else SMALL_MEMORY
+    store = RocksStore(folder / "store", memory=memory)
+    frontier = open_frontier(store, delay=4.0, memory=memory)
     random = Random(1)
     start = time.process_time()
     for at in range(0, urls, 40):
@@ -163,12 +167,12 @@ def pending(folder: Path, urls: int, hosts: int, pops: int) -> Row:
 
 def some_hosts(folder: Path, scale: int) -> Row:
     """5,000,000 URLs on 200,000 hosts."""
-    return pending(folder, 5_000_000 // scale, 200_000 // scale, 100_000 // scale)
+    return pending(folder, scale, 200_000)
 
 
 def many_hosts(folder: Path, scale: int) -> Row:
     """5,000,000 URLs on 2,000,000 hosts."""
-    return pending(folder, 5_000_000 // scale, 2_000_000 // scale, 100_000 // scale)
+    return pending(folder, scale, 2_000_000)
 
 
 def refills(folder: Path, scale: int) -> Row:

@@ -1,0 +1,72 @@
+"""Memory follows the settings, not what the crawl has met (promise 3)."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import pytest
+from virtual import Crawl, entry, trees
+
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.storage import fronts, residents
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+ROOT = Path(__file__).parents[2]
+
+
+def objects_of(root: object) -> int:
+    """How many objects hang on *root*."""
+    seen: dict[int, object] = {}
+    found = [root]
+    while found:
+        each = found.pop()
+        if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
+            seen[id(each)] = each
+            found += gc.get_referents(each)
+    return len(seen)
+
+
+def most_objects(folder: Path, hosts: int) -> int:
+    """The most objects that a frontier with room for ten hosts was seen with, batches apart."""
+    web = trees(hosts, 12, hosts)
+    policy = Policy(host=Pace(1.0), address=Pace(0.5))
+    crawl = Crawl(RocksStore(folder / "store", memory=1 << 20), web, policy, capacity=10)
+    crawl.frontier.schedule((entry(f"http://{host}/0") for host in web.addresses), 0.0)
+    most = 0
+    for fetches in range(0, 13 * hosts, hosts):
+        crawl.run(fetches=fetches)
+        crawl.frontier.tick(crawl.now)
+        most = max(most, objects_of(crawl.frontier))
+    assert len(crawl.urls) == 12 * hosts
+    crawl.frontier.store.close()
+    return most
+
+
+def test_nothing_grows_with_the_hosts_and_urls_that_were_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times as many of both, and not an object more than the chance of the moment."""
+    monkeypatch.setattr(residents, "_CACHE", 10)
+    monkeypatch.setattr(fronts, "_FRONT", 2)
+    few, many = (most_objects(tmp_path / str(hosts), hosts) for hosts in (40, 400))
+    assert many <= 1.2 * few
+
+
+@pytest.mark.slow
+def test_the_benchmark_in_small() -> None:
+    """All of it runs; ten times the hosts cost no more memory, here of the whole process."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "frontier.py"), "--small"],
+        capture_output=True, text=True, timeout=500, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    peaks = dict(re.findall(r"^(\S+) .* peak (\d+) MB", done.stdout, re.MULTILINE))
+    assert int(peaks["many-hosts"]) <= 1.1 * int(peaks["some-hosts"]) + 1
+    for part in ("in-memory", "on-disk", "crowded", "refills", "host-bytes"):
+        assert re.search(rf"^{part} ", done.stdout, re.MULTILINE), done.stdout
