@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy import Request, Spider, signals
@@ -111,6 +112,7 @@ class PoliteDownloader(Downloader):
             request.meta[self.DOWNLOAD_SLOT] = request.meta[OUR_SLOT] = pacing_key(request)
         _, slot = self._get_slot(request)
         slot.active.add(request)
+        slot.lastseen = time.monotonic()  # or Scrapy forgets it, and what AutoThrottle found
         self.signals.send_catch_log(
             signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
         )

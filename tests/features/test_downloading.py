@@ -89,6 +89,20 @@ def test_autothrottle(site: Site, either: Crawling) -> None:
     assert max(gaps(site)) > 0.1
 
 
+def test_what_autothrottle_found_outlives_a_collection(site: Site, either: Crawling) -> None:
+    """Once a minute Scrapy drops slots that were not used for a minute, and no others."""
+    site.pages |= {f"/{n}": links() for n in range(4)}
+
+    class Collecting(Visitor):
+        paths = tuple(site.url + path for path in site.pages)
+
+        def keep(self, response: Response) -> Any:
+            self.crawler.engine.downloader._slot_gc()
+
+    done = either(Collecting, AUTOTHROTTLE_ENABLED=True, AUTOTHROTTLE_START_DELAY=0.4)
+    assert done.crawler.engine.downloader.slots["127.0.0.1"].delay < 0.1
+
+
 def test_dont_throttle_is_known(site: Site, either: Crawling) -> None:
     """autothrottle_dont_adjust_delay leaves the delay as it was."""
     site.pages["/"] = links()
