@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import re
 
+from scrapy_spider_suite.dns.addresses import special_kind
 from scrapy_spider_suite.refusal import refuse
+
+logger = logging.getLogger(__name__)
 
 _CONTACT = re.compile(r"https?://[^\s/$.?#]+\.[^\s]+|[^\s@<>()]+@[^\s@<>()]+\.[a-z]{2,}", re.I)
 _SCRAPYS = "+https://scrapy.org"
@@ -26,3 +31,20 @@ def require_contact(user_agent: str | None) -> None:
             f"USER_AGENT = {user_agent!r}: expected the address of a page or a mailbox where a "
             "site's owner can reach you, e.g. 'mybot/1.0 (+https://example.org/bot)'"
         )
+
+
+class Introduction:
+    """Warns, once, when a crawl whose *user_agent* gives no contact goes out to the Internet."""
+
+    def __init__(self, user_agent: str | None) -> None:
+        self._user_agent = user_agent
+        self._missing = not has_contact(user_agent)
+
+    def goes_to(self, address: str) -> None:
+        """A host at the numeric *address* is to be visited; at home nobody needs to be told."""
+        if self._missing and special_kind(ipaddress.ip_address(address)) is None:
+            self._missing = False
+            logger.warning(
+                "USER_AGENT = %r gives no address where a site's owner could reach you: name a "
+                "page or a mailbox before you crawl the sites of others", self._user_agent,
+            )  # fmt: skip

@@ -5,6 +5,7 @@ Either of them works without the other; whoever comes first makes the core.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import tempfile
@@ -83,6 +84,8 @@ class CrawlCore:
         self.wake: Callable[[], None] = _nobody  # has the scheduler look again
         self.outside = 0  # fetches without a visit
         self.waiting_outside = 0  # those of them that wait for their host
+        self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
+        self.start_waits = False  # start() asked for more room, and was told to wait
         self._folder: Path | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
@@ -114,6 +117,17 @@ class CrawlCore:
         if self._trusted < _TRUSTED_MAX and self.resolver.trust(host):
             self._trusted += 1
             self.store.kv("trusted").put(host.encode(), b"")
+
+    def holds_start(self) -> bool:
+        """Whether ``start()``, which asks before it yields more, is to wait.
+
+        Scrapy's scheduler is empty whenever its engine has room; this one may hold requests that
+        wait for their hosts, of which a ``start()`` without end would heap up ever more.
+        """
+        if self.reader is None or asyncio.current_task() is not self.reader:
+            return False  # the engine asks, not start()
+        self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
+        return self.start_waits
 
     @staticmethod
     def now() -> float:

@@ -31,6 +31,7 @@ from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState
 from scrapy_spider_suite.requests import OUR_SLOT, hostname, own_slot, pacing_key
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.witness import witnessed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -70,6 +71,10 @@ class PoliteDownloader(Downloader):
         if self._core is None:
             self._core = core_of(self.crawler)
         return self._core
+
+    def needs_backout(self) -> bool:
+        """See Scrapy's downloader; to ``start()`` also when enough requests wait already."""
+        return super().needs_backout() or self.core.holds_start()
 
     @inlineCallbacks
     def fetch(
@@ -289,7 +294,8 @@ class PoliteDownloader(Downloader):
             lease.wired = True
         request.meta[KEEP_ALIVE] = host.gap()
         try:
-            response = await self._until_cut(self._download(slot, request))
+            transfer = self._until_cut(self._download(slot, request))
+            response = await witnessed(self.crawler, request, lease, transfer)
             self._compare(request, response)
             if lease is None:
                 core.heard_outside(host, response)

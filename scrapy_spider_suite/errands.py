@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CannotResolveHostError
 
+from scrapy_spider_suite.contact import Introduction
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteError
 from scrapy_spider_suite.events import StoppedError, event_of_error
@@ -45,6 +46,8 @@ class Errands:
         self._lookups = 0
         self._fetches = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        user_agent = core.crawler.settings["USER_AGENT"]
+        self._introduction = Introduction(user_agent) if core.broad else None
         if robots is not None:
             robots.listener = self._heard_robots
 
@@ -108,6 +111,8 @@ class Errands:
         core = self._core
         # After failures, another of its addresses may answer.
         address = addresses[host.record.failures % len(addresses)]
+        if self._introduction is not None:
+            self._introduction.goes_to(address)
         now = core.now()
         core.frontier.resolved(
             host, address, address_key(address, core.settings.ipv6_prefix), now + expires_in, now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.contact import has_contact, require_contact
+from scrapy_spider_suite.contact import Introduction, has_contact, require_contact
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,21 @@ def test_anything_else_is_refused(agent: str | None, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"USER_AGENT = {agent!r}: expected the address" in said
+
+
+@pytest.mark.parametrize(
+    ("agent", "addresses", "warnings"),
+    [
+        ("mybot/1.0", ["127.0.0.1", "10.0.0.7", "::1", "fd00::1"], 0),
+        ("mybot/1.0", ["127.0.0.1", "93.184.215.14", "2606:2800:21f::1", "1.1.1.1"], 1),
+        ("mybot/1.0 (+https://example.org/bot)", ["93.184.215.14"], 0),
+    ],
+)
+def test_a_warning_once_the_crawl_goes_out(
+    agent: str, addresses: list[str], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not for one's own machine and network, not with a contact, and never twice."""
+    introduction = Introduction(agent)
+    for address in addresses:
+        introduction.goes_to(address)
+    assert [agent in record.getMessage() for record in caplog.records] == [True] * warnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.requests import disown
+from scrapy_spider_suite.turns import Turns
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -58,21 +60,28 @@ class LineageMiddleware:
                 core.parents[output] = lease
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Pass ``start()`` on, unless an earlier run of this job has been through all of it."""
+        """Pass ``start()`` on, unless an earlier run of this job has been through all of it.
+
+        While it can send nothing more, Scrapy's engine reads without a pause: 100,000 URLs of a
+        list would hold up everything else, so the reading is done in slices.
+        """
         core = self._core
         if core.job is not None and core.store.kv("start").get(STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
-        outputs = aiter(start)
+        outputs, turns = aiter(start), Turns()
         while True:
-            # Between two of them, what runs in this context is the engine.
+            await turns.leave()
+            # Between two of them, what runs in this task is the engine.
             STARTING.set(True)
+            core.reader = asyncio.current_task()
             try:
                 output = await anext(outputs)
             except StopAsyncIteration:
                 break
             finally:
                 STARTING.set(False)
+                core.reader, core.start_waits = None, False
             yield output
         if core.job is not None and not core.volatile_start:
             core.store.kv("start").put(STARTED, b"1")
