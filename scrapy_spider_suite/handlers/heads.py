@@ -8,6 +8,7 @@ from scrapy_spider_suite.handlers.errors import MalformedResponseError
 
 _STATUS_LINE = re.compile(rb"HTTP(?:/(\d)(?:\.(\d))?)?[ \t]+(\d{3})(?!\d)[ \t]*(.*)", re.IGNORECASE)
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,9})(?!\d)", re.IGNORECASE)
 _CR_OR_NUL = re.compile(rb"[\r\x00]+")
 
 
@@ -29,6 +30,17 @@ def content_length(values: list[bytes]) -> int:
     if numbers or not number.isdigit() or len(number) > 18:
         raise MalformedResponseError(f"Content-Length {b', '.join(values)[:80]!r}")
     return int(number)
+
+
+def last_coding(values: list[bytes]) -> bytes:
+    """Return the last of the codings in the ``Transfer-Encoding`` *values*, in lower case."""
+    return b",".join(values).lower().rpartition(b",")[2].strip()
+
+
+def keep_alive_seconds(values: list[bytes]) -> int | None:
+    """Return the ``timeout`` in the ``Keep-Alive`` *values*, None if there is none."""
+    match = _KEEP_ALIVE_TIMEOUT.search(b",".join(values))
+    return int(match[1]) if match else None
 
 
 def repair(head: bytes) -> bytes:

@@ -21,7 +21,13 @@ from typing import Final
 import httptools
 
 from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
-from scrapy_spider_suite.handlers.heads import content_length, head_end, repair
+from scrapy_spider_suite.handlers.heads import (
+    content_length,
+    head_end,
+    keep_alive_seconds,
+    last_coding,
+    repair,
+)
 
 MAX_HEAD_BYTES: Final = 65_536
 """Status line and fields, those of interim responses included (Chrome reads 256 KiB, Apache
@@ -34,7 +40,8 @@ MAX_CHUNK_OVERHEAD: Final = 65_536
 CHUNK_OVERHEAD_RATIO: Final = 16
 """... and for each byte of body this many more: chunks of one byte need five."""
 
-_KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,9})(?!\d)", re.IGNORECASE)
+_CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_OTHER_BLANKS = re.compile(rb"[\t\v\f]")
 
 
 class Framing(Enum):
@@ -157,6 +164,9 @@ class ResponseReader:
         """Whether the server will take another request on this connection (RFC 9112 §9.3)."""
         if self.framing is Framing.CLOSE or self.excess or not self.done:
             return False
+        doubtful = self.version != "HTTP/1.1" or b"Content-Length" in self.fields
+        if doubtful and b"Transfer-Encoding" in self.fields:
+            return False  # framed twice, or as its version cannot be (§6.1, §6.3)
         options = self.fields.get(b"Connection")
         if options is None:
             return self.version == "HTTP/1.1"
@@ -167,8 +177,7 @@ class ResponseReader:
     def keep_alive_timeout(self) -> int | None:
         """Seconds that the server keeps an idle connection, from ``Keep-Alive: timeout=``."""
         values = self.fields.get(b"Keep-Alive")
-        match = _KEEP_ALIVE_TIMEOUT.search(b",".join(values)) if values else None
-        return int(match[1]) if match else None
+        return keep_alive_seconds(values) if values else None
 
     # Heads
 
@@ -227,12 +236,12 @@ class ResponseReader:
         self.version = f"HTTP/{parser.get_http_version()}"
         fields = self.fields
         for name, value in self._pairs:
-            key = name.title()
+            key = name.rstrip().title()  # a space before the colon is no part of it (§5.1)
             if key in fields:
                 fields[key].append(value.strip())
             else:
                 fields[key] = [value.strip()]
-        self._frame(parser)
+        self._frame(parser, head)
         self.head_done = True
 
     def _parse(self, head: bytes) -> httptools.HttpResponseParser:
@@ -259,17 +268,22 @@ class ResponseReader:
             parser.feed_data(head)
         return parser
 
-    def _frame(self, parser: httptools.HttpResponseParser) -> None:
+    def _frame(self, parser: httptools.HttpResponseParser, head: bytes) -> None:
         """Decide how the body ends, as RFC 9112 §6.3 orders the rules."""
         if self._no_body or self.status in (204, 304):
             self.length, self.done = 0, True
             return
         codings = self.fields.get(b"Transfer-Encoding")
         if codings is not None:
-            last = b",".join(codings).lower().rpartition(b",")[2].strip()
+            last = last_coding(codings)
+            if last == b"chunked":
+                self.framing = Framing.CHUNKED
+                # With a tab behind it, which is allowed, llhttp does not know the word.
+                odd = _OTHER_BLANKS.search(head)
+                self._parser = self._new_parser(_CHUNKED_HEAD) if odd else parser
+                return
             if last != b"identity":
-                self.framing = Framing.CHUNKED if last == b"chunked" else Framing.CLOSE
-                self._parser = parser if last == b"chunked" else None
+                self.framing = Framing.CLOSE
                 return
         lengths = self.fields.get(b"Content-Length")
         if lengths is None:

@@ -101,6 +101,35 @@ def test_nonsense_never_raises_anything_else(pieces: list[bytes]) -> None:
     assert isinstance(reader.end(), End)
 
 
+@pytest.mark.parametrize("value", [b"chunked\t", b"\tchunked", b"Chunked \t ", b"gzip,\tchunked\t"])
+def test_blanks_around_the_coding(value: bytes) -> None:
+    """Tabs are white space, too (RFC 9110 §5.6.3): chunk sizes are never taken for body."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + value + b"\r\n\r\n"
+    reader = read(head, b"2\r\nab\r\n0\r\n\r\n")
+    assert (reader.body(), reader.done, reader.keeps_alive) == (b"ab", True, True)
+
+
+@pytest.mark.parametrize("field", [b"Transfer-Encoding : chunked", b"Content-Length \t: 12"])
+def test_blanks_before_the_colon(field: bytes) -> None:
+    """They do not hide a field (RFC 9112 §5.1), least of all one that frames the body."""
+    wire = b"2\r\nab\r\n0\r\n\r\n"
+    reader = read(b"HTTP/1.1 200 OK\r\n" + field + b"\r\nContent-Type : a/b\r\n\r\n", wire)
+    assert reader.body() == (b"ab" if b"chunked" in field else wire)
+    assert (reader.done, reader.fields[b"Content-Type"]) == (True, [b"a/b"])
+
+
+@pytest.mark.parametrize("head", [
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: identity\r\n",
+    b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n",
+])  # fmt: skip
+def test_a_connection_with_doubtful_framing_is_not_used_again(head: bytes) -> None:
+    """RFC 9112 §6.1 and §6.3: server and client may not mean the same end of the message."""
+    body = b"ab" if b"identity" in head else b"2\r\nab\r\n0\r\n\r\n"
+    reader = read(head + b"\r\n" + body)
+    assert (reader.body(), reader.done, reader.keeps_alive) == (b"ab", True, False)
+
+
 @pytest.mark.parametrize(
     ("status_line", "status", "version"),
     [
