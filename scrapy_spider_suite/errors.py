@@ -10,6 +10,7 @@
     │   ├── JobDamagedError      what it holds cannot be read
     │   ├── JobSettingsError     it was begun with settings that a job may not change
     │   └── StoreWriteError      its store cannot write now: a full or read-only disk
+    ├── ActionError              what was asked of a job by an action cannot be done
     ├── CodecError               a value cannot be written to, or read from, the job directory
     │   └── UnstorableError      part of a request has no stored form
     ├── ResolveError             a host name has no usable address
@@ -68,6 +69,10 @@ class JobSettingsError(JobError):
 
 class StoreWriteError(JobError):
     """The store cannot write now (a full or read-only disk); what was to be written is kept."""
+
+
+class ActionError(SuiteError):
+    """An action on a job is malformed, or asks for what cannot be done; nothing was changed."""
 
 
 class CodecError(SuiteError):

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.collecting import CalmCollector
+from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.inbox import Inbox
 from scrapy_spider_suite.requests import seed_entry
@@ -32,6 +33,9 @@ _LOOKS = 4
 _HELD_FOR = 5.0
 """Seconds after which the requests that an unfinished page brought are stored without it."""
 _RETRY_WRITE = 5.0
+_DISK = "the disk"
+_PORTIONS = 0.05
+"""Seconds between two portions of an action."""
 _INBOX = 5_000
 """URLs that are taken from the inbox with each pulse."""
 
@@ -52,6 +56,8 @@ class Keeper:
         self._ended = False
         self._collector = CalmCollector()
         self._inbox = None if core.job is None else Inbox(core.job.folder)
+        self._operator = operator_of(core, scheduler, self.flush)
+        self._operating = False
 
     def start(self) -> None:
         """Begin to pulse."""
@@ -73,8 +79,20 @@ class Keeper:
         """See whether the engine is stopping, of which there is no signal; else pulse in time."""
         self._looks += 1
         self._timer = self._loop.call_later(_LOOK, self._look)
+        if not self._operating:
+            self._operate()
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
+
+    def _operate(self) -> None:
+        """Carry out what was asked of the job; portion by portion where that takes longer."""
+        self._operating = False
+        if self._operator is None or self._scheduler.closing:
+            return
+        self._operator.look()
+        if self._operator.busy:
+            self._operating = True
+            self._loop.call_later(_PORTIONS, self._operate)
 
     def _pulse(self) -> None:
         core, now = self._core, self._core.now()
@@ -115,6 +133,11 @@ class Keeper:
         """Whether URLs were left for the crawl that it has not taken in yet."""
         return self._inbox is not None and self._inbox.waits()
 
+    @property
+    def actions_wait(self) -> bool:
+        """Whether anything was asked of the job that has not been carried out yet."""
+        return self._operator is not None and self._operator.waits
+
     # Writing
 
     def flush(self) -> None:
@@ -133,7 +156,7 @@ class Keeper:
         if self._stuck_until is None:
             logger.error("%s: the crawl pauses until there is room; nothing is lost", why)
             self._core.crawler.stats.inc_value("suite/disk/pauses")
-            self._scheduler.pause()
+            self._scheduler.pause(_DISK)
         self._stuck_until = self._core.now() + _RETRY_WRITE
 
     def _try_again(self) -> None:
@@ -145,7 +168,7 @@ class Keeper:
         else:
             self._stuck_until = None
             logger.info("writing works again: the crawl goes on")
-            self._scheduler.unpause()
+            self._scheduler.unpause(_DISK)
 
     # Stopping
 
@@ -188,7 +211,7 @@ class Keeper:
         limit = core.settings.max_wait
         if not limit or self._scheduler.closing or core.settings.idle == "wait":
             return
-        if self._scheduler.starting:
+        if self._scheduler.starting or self._scheduler.paused:
             return
         statistics = core.frontier.statistics()
         busy = statistics.leased or core.outside or len(self._errands)
@@ -218,7 +241,7 @@ class Keeper:
         if core.job is not None:
             status = {
                 "process": os.getpid(), "when": time.time(), "closing": self._scheduler.closing,
-                "paused": self._stuck_until is not None, "done": counters.done,
+                "paused": self._scheduler.paused, "done": counters.done,
                 "failed": counters.failed, "ended": self._ended,
                 "seconds": round(counters.seconds, 1),
                 **{name: getattr(statistics, name) for name in statistics.__slots__},

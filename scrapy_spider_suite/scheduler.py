@@ -75,6 +75,7 @@ class FrontierScheduler(BaseScheduler):
         self._alarm: asyncio.TimerHandle | None = None
         self._flushing = False
         self._closed = False
+        self._pauses: set[str] = set()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
@@ -145,7 +146,7 @@ class FrontierScheduler(BaseScheduler):
         core = self.core
         if core.frontier.pending or core.outside or len(self._errands):
             return True
-        return self._keeper.inbox_waits
+        return self._keeper.inbox_waits or self._keeper.actions_wait
 
     @property
     def mqs(self) -> Sized:
@@ -337,14 +338,22 @@ class FrontierScheduler(BaseScheduler):
         if self.core.settings.idle == "wait":
             raise DontCloseSpider
 
-    def pause(self) -> None:
-        """Send nothing more until `unpause`."""
+    def pause(self, why: str) -> None:
+        """Send nothing more until `unpause` for every reason *why* it was paused."""
+        self._pauses.add(why)
         self._engine.pause()
 
-    def unpause(self) -> None:
-        """Go on."""
-        self._engine.unpause()
-        self.wake()
+    def unpause(self, why: str) -> None:
+        """The reason *why* is gone: go on if there is no other."""
+        self._pauses.discard(why)
+        if not self._pauses:
+            self._engine.unpause()
+            self.wake()
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is sent for now."""
+        return bool(self._pauses)
 
     @property
     def gate(self) -> PoliteDownloader | None:

@@ -66,7 +66,6 @@ def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def small_crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:
     """Crawl all of *web* quickly, as the job in *folder*."""
-    given = web_settings(
-        web.ready.dns_port, JOBDIR=str(folder / "job"), SUITE_RETRY_TIMES=0, **FAST, **settings
-    )
+    job = {"JOBDIR": str(folder / "job"), "SUITE_RETRY_TIMES": 0}
+    given = web_settings(web.ready.dns_port, **{**job, **FAST, **settings})
     return crawl("crawl_spiders.Bulk", given, folder, seeds=web.ready.seeds[0], timeout=60)

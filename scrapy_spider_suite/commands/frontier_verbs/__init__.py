@@ -17,6 +17,8 @@ MODULES = {
     "why": "why",
     "urls": "urls",
     "add": "add",
+    "pause": "pausing",
+    "resume": "pausing",
     "check": "check",
     "settings": "settings",
 }

@@ -1,0 +1,81 @@
+"""What the verbs that act on a job have in common: who asks and why, the wait, the answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.control.actions import Answer
+from scrapy_spider_suite.control.asking import ask, whoami
+
+EXITS = {
+    1: "the answer is no: nothing was changed",
+    3: "no answer in time: it stays asked, and is carried out later",
+}
+"""Exit codes of the verbs that act."""
+
+
+def add_options(parser: argparse.ArgumentParser, *, reason_needed: bool = False) -> None:
+    """Declare ``--reason``, ``--who`` and ``--wait``."""
+    parser.add_argument(
+        "--reason", metavar="TEXT", default="", required=reason_needed,
+        help="why; it is kept in the audit log",
+    )  # fmt: skip
+    parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
+    parser.add_argument(
+        "--wait", type=_seconds, default=60.0, metavar="S",
+        help="seconds to wait for a running crawl's answer (60)",
+    )  # fmt: skip
+
+
+def act(
+    call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None,
+    why: str | None = None,
+) -> int:  # fmt: skip
+    """Have *verb* carried out on the job of *call*; print the answer, return the exit code."""
+    options = call.options
+    answer = ask(
+        call.folder(), verb, arguments, who=options.who or whoami(),
+        why=options.reason if why is None else why, urls=urls, wait=options.wait,
+    )  # fmt: skip
+    if answer is None:
+        print(
+            f"scrapy frontier: no answer within {options.wait:g} s; it stays asked", file=sys.stderr
+        )
+        return 3
+    say(call, answer)
+    return 0 if answer.ok else 1
+
+
+def say(call: Call, answer: Answer) -> None:
+    """Print *answer*: a refusal goes to stderr unless JSON is wanted."""
+    if call.json:
+        print(json.dumps({"ok": answer.ok, "said": answer.said, **answer.facts}))
+    else:
+        print(answer.said, file=sys.stdout if answer.ok else sys.stderr)
+
+
+def confirm(call: Call, question: str) -> None:
+    """Ask whether what destroys is meant, unless ``--yes`` says so. Raises `UsageError`."""
+    if call.options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("this cannot be undone: give --yes, or --dry-run", print_help=False)
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was done", print_help=False)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
+    return seconds

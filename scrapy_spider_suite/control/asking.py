@@ -1,0 +1,76 @@
+"""The side of whoever asks: leave an action, and wait for its answer.
+
+If no crawl uses the job, whoever asks carries the action out himself, holding the job meanwhile.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.folder import ActionFolder, new_id
+from scrapy_spider_suite.control.operator import Operator
+from scrapy_spider_suite.control.site import lying_still
+from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.job import JobFile
+
+_POLL = 0.05
+_TRY = 0.5
+"""Seconds between two looks at whether the crawl has ended meanwhile."""
+
+
+def whoami() -> str:
+    """``user@host``, as far as the machine knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container with a user that has no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def ask(
+    folder: Path, verb: str, arguments: Mapping[str, Any], *, who: str, why: str = "",
+    urls: Iterable[str] | None = None, wait: float = 30.0,
+) -> Answer | None:  # fmt: skip
+    """Have *verb* carried out on the job of *folder*; None if nobody did within *wait* seconds.
+
+    It stays in the folder then, and is carried out later. Raises `ActionError`, `JobError`s.
+    """
+    job = JobFile.read(folder)
+    if job is None:
+        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    action = Action(new_id(), verb, dict(arguments), job.id, who, time.time(), why)
+    actions = ActionFolder(folder)
+    try:
+        actions.leave(action, urls)
+    except OSError as error:
+        raise JobError(f"{actions.path} cannot be written: {error.strerror}") from error
+    deadline, try_at = time.monotonic() + wait, 0.0
+    while True:
+        answer = actions.collect(action.id)
+        now = time.monotonic()
+        if answer is not None or now > deadline:
+            return answer
+        if now >= try_at:
+            try_at = now + _TRY
+            if _carried_out(folder, job.id):
+                continue
+        time.sleep(_POLL)
+
+
+def _carried_out(folder: Path, job: str) -> bool:
+    """Carry out what waits in *folder*, unless a crawl is using the job; whether it was done."""
+    with lying_still(folder) as site:
+        if site is None:
+            return False
+        operator = Operator(site, job, VERBS)
+        operator.look()
+        while operator.busy:
+            operator.look()
+    return True

@@ -1,0 +1,64 @@
+"""A job that a crawl is using: what actions change is told to the parts that hold it in memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.control import pausing
+from scrapy_spider_suite.control.operator import Operator
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy_spider_suite.core import CrawlCore
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+PAUSED = "the operator"
+"""Why the scheduler is paused, among its other reasons."""
+
+
+class LiveSite(Site):
+    """See the module. *flush* makes everything durable, or sees to it that it is tried again."""
+
+    running = True
+
+    def __init__(
+        self, core: CrawlCore, scheduler: FrontierScheduler, flush: Callable[[], None]
+    ) -> None:
+        if core.job is None or not isinstance(core.store, RocksStore):
+            raise TypeError("without a job nothing is asked of it")
+        super().__init__(core.job.folder, core.store, core.frontier)
+        self._core = core
+        self._scheduler = scheduler
+        self._flush = flush
+
+    def commit(self) -> bool:
+        """See `Site`."""
+        self._flush()
+        return not self.store.dirty
+
+    def pause(self, *, paused: bool) -> None:
+        """See `Site`."""
+        if paused:
+            self._scheduler.pause(PAUSED)
+        else:
+            self._scheduler.unpause(PAUSED)
+
+
+def operator_of(
+    core: CrawlCore, scheduler: FrontierScheduler, flush: Callable[[], None]
+) -> Operator | None:
+    """The operator of a crawl with a job; what earlier actions left holds from the start."""
+    if core.job is None:
+        return None
+    site = LiveSite(core, scheduler, flush)
+    if who := pausing.paused_by(site.kv):
+        logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
+        site.pause(paused=True)
+    return Operator(site, core.job.file.id, VERBS)

@@ -1,0 +1,163 @@
+"""The operator: carries out what is left in the action folder, answers, and writes it down.
+
+A verb is a function of the site and the action. What it returns is the answer; one that has much
+to do is a generator, which yields between portions and returns the answer at its end. Each portion
+is committed by itself, and keeps in the job how far it has come: an action that a kill cut off is
+carried on by whoever uses the job next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.control.folder import ActionFolder
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.errors import ActionError, StoreWriteError, SuiteError
+
+logger = logging.getLogger(__name__)
+
+Result = tuple[str, dict[str, Any]]
+Work = Generator[None, None, Result]
+Verb = Callable[[Site, Action], Result | Work]
+
+PORTION = 0.015
+"""Seconds for which a crawl may be kept from its work at a time."""
+_SWEEP = 3600.0
+
+
+class Operator:
+    """Carries out *verbs* on *site*, the job with the id *job*."""
+
+    def __init__(self, site: Site, job: str, verbs: Mapping[str, Verb]) -> None:
+        self._site = site
+        self._job = job
+        self._verbs = verbs
+        self._folder = ActionFolder(site.folder)
+        self._audit = AuditLog(site.folder)
+        self._taken: set[str] = set()
+        self._works: list[tuple[Action, Work]] = []
+        self._unsaid: list[tuple[Action | str, Answer]] = []
+        self._swept = 0.0
+        self._complained = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is more of an action to be carried out."""
+        return bool(self._works)
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is left to be carried out."""
+        return self.busy or any(id not in self._taken for id in self._folder.waiting())
+
+    def look(self, seconds: float = PORTION) -> None:
+        """Carry out what is new, and for about so many *seconds* what takes longer."""
+        wall = self._site.wall()
+        for id in self._folder.waiting():
+            if id not in self._taken:
+                self._take(id, wall)
+        self._go_on(self._site.now() + seconds)
+        if self._unsaid and self._committed():
+            self._say()
+        if wall > self._swept + _SWEEP:
+            self._swept = wall
+            self._folder.sweep(wall)
+
+    def _take(self, id: str, wall: float) -> None:
+        if self._folder.answered(id):
+            self._folder.remove(id)  # a kill came between the two
+            return
+        try:
+            action = self._folder.read(id)
+        except ActionError as error:
+            if not self._folder.fresh(id, wall):
+                self._taken.add(id)
+                self._conclude(id, Answer(id, False, f"this is no action: {error}"))
+            return
+        self._taken.add(id)
+        self._begin(action)
+
+    def _begin(self, action: Action) -> None:
+        verb = self._verbs.get(action.verb)
+        if action.job != self._job:
+            said = "the action was left for another job, or for one that was here before"
+            self._conclude(action, Answer(action.id, False, said))
+        elif verb is None:
+            said = f"there is no verb {action.verb[:80]!r}; known: {', '.join(self._verbs)}"
+            self._conclude(action, Answer(action.id, False, said))
+        else:
+            self._attempt(action, lambda: verb(self._site, action))
+
+    def _attempt(self, action: Action, step: Callable[[], Result | Work | None]) -> bool:
+        """Run one *step* of *action*; True if that was its last one."""
+        try:
+            result = step()
+        except StopIteration as end:
+            result = end.value
+        except StoreWriteError:
+            return False  # said elsewhere; it is tried again
+        except SuiteError as error:
+            self._conclude(action, Answer(action.id, False, str(error)))
+            return True
+        except Exception as error:  # a fault in a verb must not end the crawl
+            logger.exception("the action %s failed", action.verb)
+            self._conclude(action, Answer(action.id, False, f"it failed: {error!r}"))
+            return True
+        if isinstance(result, tuple):
+            self._conclude(action, Answer(action.id, True, *result))
+            return True
+        if result is not None:
+            self._works.append((action, result))
+        return False
+
+    def _go_on(self, until: float) -> None:
+        """Portions of the first action that has more to do, one batch each."""
+        while self._works and self._committed():
+            action, work = self._works[0]
+            if self._attempt(action, lambda work=work: next(work)):  # type: ignore[misc]
+                self._works.pop(0)
+            if self._site.now() >= until:
+                return
+
+    def _committed(self) -> bool:
+        try:
+            return self._site.commit()
+        except StoreWriteError:
+            return False
+
+    # Answers
+
+    def _conclude(self, action: Action | str, answer: Answer) -> None:
+        self._unsaid.append((action, answer))
+
+    def _say(self) -> None:
+        """Write answers down and give them; what the disk has no room for is kept."""
+        left = []
+        for action, answer in self._unsaid:
+            try:
+                self._audit.append(action, answer, self._site.wall(), f"process {os.getpid()}")
+                self._give(action, answer)
+            except OSError as error:
+                left.append((action, answer))
+                if not self._complained:
+                    logger.error("answers to actions cannot be written now: %s", error)
+                self._complained = True
+            else:
+                self._complained = False
+        self._unsaid = left
+
+    def _give(self, action: Action | str, answer: Answer) -> None:
+        if isinstance(action, str):
+            logger.warning("action %s: %s", action[:80], answer.said)
+            self._folder.answer(answer)
+            self._folder.put_aside(action)
+            return
+        reason = f" ({action.why})" if action.why else ""
+        logger.info("%s, asked by %s%s: %s", action.verb, action.who, reason, answer.said)
+        self._folder.answer(answer)
+        self._folder.remove(action.id)

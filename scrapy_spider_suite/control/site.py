@@ -1,0 +1,109 @@
+"""What actions are carried out on: a job, in a running crawl or lying still."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from scrapy_spider_suite.errors import ActionError, JobDamagedError, JobError, JobFormatError
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+
+class Site:
+    """A job that no crawl is using; a running one (`live`) has more to be told of what changed."""
+
+    running = False
+
+    def __init__(self, folder: Path, store: RocksStore, frontier: Frontier) -> None:
+        self.folder = folder
+        self.store = store
+        self.frontier = frontier
+
+    @property
+    def kv(self) -> KV:
+        """What the control channel keeps in the job."""
+        return self.store.kv("control")
+
+    @staticmethod
+    def now() -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    @staticmethod
+    def wall() -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def commit(self) -> bool:
+        """Make everything durable; False if that cannot be done now."""
+        self.frontier.flush()
+        return True
+
+    def pause(self, *, paused: bool) -> None:
+        """Send nothing more, or go on; what is kept in the job says so to the next crawl."""
+
+    def set(self, name: str, value: str) -> tuple[str, str]:
+        """Give a setting another value; return the old and the new one. Raises `ActionError`."""
+        raise ActionError(
+            f"no crawl is running: {name} holds for a running crawl only; change it where the "
+            "crawl is started from"
+        )
+
+
+@contextmanager
+def lying_still(folder: Path) -> Iterator[Site | None]:
+    """The job of the ``suite`` folder *folder*, held like by a crawl; None if one is using it.
+
+    Raises `JobError`s.
+    """
+    with (folder / "lock").open("a+") as lock:
+        if not _taken(lock):
+            yield None
+            return
+        job = JobFile.read(folder)
+        if job is None or job.format != FORMAT:
+            raise JobFormatError(
+                f"{folder.parent} has an older data format: start its crawl once, which upgrades it"
+            )
+        if damage := inventory.damage(folder / "store"):
+            raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
+        # Memory enough, and nobody resident: what is changed is changed on disk.
+        store = RocksStore(folder / "store", memory=64 << 20)
+        inventory.forget(folder / "store")
+        try:
+            yield Site(folder, store, _frontier(store))
+        finally:
+            store.close()
+            inventory.take(folder / "store")
+
+
+def _taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise JobError(f"the job cannot be locked: {error.strerror}") from error
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} (scrapy frontier)")
+    lock.flush()
+    return True
+
+
+def _frontier(store: RocksStore) -> Frontier:
+    now, wall = time.monotonic(), time.time()
+    return Frontier(
+        store, Policy(), now=now, wall=wall, capacity=0, counters=Counters.load(store)
+    )

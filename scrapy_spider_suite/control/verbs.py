@@ -1,0 +1,11 @@
+"""Every verb that can be asked of a job, and the function that carries it out."""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.control import pausing
+from scrapy_spider_suite.control.operator import Verb
+
+VERBS: dict[str, Verb] = {
+    "pause": pausing.pause,
+    "resume": pausing.resume,
+}

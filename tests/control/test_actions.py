@@ -1,0 +1,74 @@
+"""Actions and answers are read as what anybody may have written: data, and not much of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
+from scrapy_spider_suite.errors import ActionError
+
+ACTION = Action("1-a", "block", {"subject": "a.test", "seconds": 60}, "job", "ops@h", 1.5, "ä why")
+FIELDS = json.loads(ACTION.to_bytes())
+
+
+def test_round_trips() -> None:
+    """What was written is what is read."""
+    assert Action.from_bytes(ACTION.to_bytes()) == ACTION
+    answer = Answer("1-a", True, "done", {"urls": [1, None, "x"]})
+    assert Answer.from_bytes(answer.to_bytes()) == answer
+    assert Action.from_bytes(json.dumps(FIELDS | {"why": ""}).encode()).why == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no JSON"),
+        (b'{"verb": "pau', "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b"[" * 60_000, "nests too deep"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, "nests too deep"),
+        (b" " * (MAX_BYTES + 1), "longer than"),
+        (b"{}", "'when' is no time"),
+        (json.dumps(FIELDS | {"when": True}).encode(), "'when' is no time"),
+        (json.dumps(FIELDS | {"when": float("nan")}).encode(), "'when' is no time"),
+        (json.dumps(FIELDS | {"arguments": []}).encode(), "'arguments' are no object"),
+        (json.dumps(FIELDS | {"verb": 3}).encode(), "'verb' is missing or no text"),
+        (json.dumps(FIELDS | {"run": "rm"}).encode(), "no field 'run'"),
+    ],
+)
+def test_what_is_no_action(data: bytes, said: str) -> None:
+    """One line says what is wrong."""
+    with pytest.raises(ActionError, match=said):
+        Action.from_bytes(data)
+
+
+@pytest.mark.parametrize("kind", [str, bool, int])
+def test_arguments_have_types(kind: type[Any]) -> None:
+    """Exactly: a number is no text, and 1 is not true."""
+    other = {str: 5, bool: 1, int: "5"}[kind]
+    action = Action("1", "set", {"x": other}, "j", "w", 0.0)
+    with pytest.raises(ActionError, match="set: the argument 'x' is missing or no"):
+        action.get("x", kind)
+    with pytest.raises(ActionError, match="'y' is missing"):
+        action.get("y", kind)
+
+
+def test_arguments() -> None:
+    """Whole numbers will do for numbers; unknown arguments are refused."""
+    assert ACTION.get("seconds", float) == 60.0
+    assert ACTION.get("drop", bool, False) is False
+    ACTION.expect("subject", "seconds")
+    with pytest.raises(ActionError, match="block has no argument 'seconds'"):
+        ACTION.expect("subject")
+    with pytest.raises(ActionError, match="missing or no number"):
+        Action("1", "x", {"n": float("inf")}, "j", "w", 0.0).get("n", float)
+
+
+def test_what_is_too_long_is_not_written() -> None:
+    """URLs belong into a file of their own."""
+    with pytest.raises(ActionError, match="longer than"):
+        Action("1", "add", {"urls": ["x" * 100] * 1000}, "j", "w", 0.0).to_bytes()

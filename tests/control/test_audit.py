@@ -1,0 +1,32 @@
+"""The audit log is appended to, and a torn line spoils no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.audit import AuditLog
+
+
+def test_every_action_has_a_line(tmp_path: Path) -> None:
+    """Who, when, why, what was said; also of what was no action."""
+    log = AuditLog(tmp_path)
+    assert list(log.rows()) == []
+    asked = Action("1", "pause", {"x": 1}, "job", "ops@h", 5.0, "noise\nat night")
+    log.append(asked, Answer("1", True, "paused", {"paused": True}), 7.0, "process 1")
+    log.append("bad", Answer("bad", False, "no JSON"), 8.0, "process 1")
+    first, second = log.rows()
+    assert first == {
+        "done": 7.0, "by": "process 1", "id": "1", "who": "ops@h", "when": 5.0,
+        "why": "noise\nat night", "verb": "pause", "arguments": {"x": 1}, "job": "job",
+        "ok": True, "said": "paused", "facts": {"paused": True},
+    }  # fmt: skip
+    assert (second["id"], second["ok"], second["said"]) == ("bad", False, "no JSON")
+
+
+def test_a_torn_line_is_left_alone(tmp_path: Path) -> None:
+    """What a full disk cut off stays as it is; the next line is whole."""
+    log = AuditLog(tmp_path)
+    log.path.write_text('{"done": 1}\n{"done": 2, "by')
+    log.append("x", Answer("x", False, "no"), 3.0, "me")
+    assert [row["done"] for row in log.rows()] == [1, 3.0]

@@ -1,0 +1,109 @@
+"""The folder: whole or not at all, in order, and nothing in it can stop whoever looks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
+from scrapy_spider_suite.control.folder import ActionFolder, new_id
+from scrapy_spider_suite.errors import ActionError
+
+
+def action(id: str = "") -> Action:
+    """An action as a command makes it."""
+    return Action(id or new_id(), "pause", {}, "job", "ops@h", 1.0)
+
+
+def names(folder: ActionFolder) -> list[str]:
+    """The endings of what lies there."""
+    return sorted(path.suffix for path in folder.path.iterdir())
+
+
+def test_actions_are_read_in_the_order_in_which_they_were_left(tmp_path: Path) -> None:
+    """Two people at once: first come, first served."""
+    folder = ActionFolder(tmp_path)
+    assert folder.waiting() == []
+    left = [action() for _ in range(3)]
+    for each in left:
+        folder.leave(each)
+    assert folder.waiting() == [each.id for each in left]
+    assert [folder.read(id) for id in folder.waiting()] == left
+
+
+def test_an_answer_is_taken_once(tmp_path: Path) -> None:
+    """And the action goes with its URLs."""
+    folder, asked = ActionFolder(tmp_path), action()
+    assert folder.leave(asked, ["http://a/", "http://b/"]) == 2
+    assert folder.urls_of(asked.id).read_text() == "http://a/\nhttp://b/\n"
+    assert folder.collect(asked.id) is None
+    answer = Answer(asked.id, True, "paused")
+    folder.answer(answer)
+    assert folder.answered(asked.id)
+    folder.remove(asked.id)
+    assert folder.collect(asked.id) == answer
+    assert folder.collect(asked.id) is None
+    assert names(folder) == []
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    """If the URLs cannot be had, there is no action."""
+    folder = ActionFolder(tmp_path)
+
+    def urls() -> Iterator[str]:
+        yield "http://a/"
+        assert folder.waiting() == []
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        folder.leave(action(), urls())
+    assert names(folder) == []
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    """Too long, a folder, a pipe, a link, another id, an impossible name: each is put aside."""
+    folder = ActionFolder(tmp_path)
+    path = folder.path
+    path.mkdir()
+    (path / "long.action").write_bytes(b" " * (MAX_BYTES + 5))
+    (path / "folder.action").mkdir()
+    os.mkfifo(path / "pipe.action")
+    secret = tmp_path / "elsewhere"
+    secret.write_bytes(action("link").to_bytes())
+    (path / "link.action").symlink_to(secret)
+    (path / "other.action").write_bytes(action("mine").to_bytes())
+    (path / "a b.action").write_bytes(action("a b").to_bytes())
+    assert len(folder.waiting()) == 6
+    for id in folder.waiting():
+        with pytest.raises(ActionError):
+            folder.read(id)
+        folder.put_aside(id)
+    assert folder.waiting() == []
+    assert secret.exists()
+
+
+def test_half_an_action_is_given_time(tmp_path: Path) -> None:
+    """Somebody may write it by hand, without a rename."""
+    folder = ActionFolder(tmp_path)
+    folder.path.mkdir()
+    (folder.path / "mine.action").write_text('{"verb": "pau')
+    assert folder.fresh("mine", time.time())
+    assert not folder.fresh("mine", time.time() + 60)
+    assert not folder.fresh("nobody's", time.time())
+
+
+def test_what_nobody_came_for_is_swept(tmp_path: Path) -> None:
+    """After a day, but never an action, nor the URLs of one."""
+    folder, asked = ActionFolder(tmp_path), action()
+    folder.leave(asked, ["http://a/"])
+    folder.answer(Answer("old", True, "x"))
+    for name in ("torn.new", "alone.urls", "bad.refused"):
+        (folder.path / name).write_text("")
+    folder.sweep(time.time())
+    assert len(names(folder)) == 6
+    folder.sweep(time.time() + 90_000)
+    assert names(folder) == [".action", ".urls"]

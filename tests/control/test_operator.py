@@ -1,0 +1,216 @@
+"""The operator: each action once, answered, written down; what takes long in portions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.control.folder import ActionFolder, new_id
+from scrapy_spider_suite.control.operator import Operator
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.errors import ActionError, StoreWriteError
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+JOB = "the-job"
+
+
+class Yard(Site):
+    """A site whose disk may be full, and whose clock ticks once for each question."""
+
+    full = False
+    clock = 0.0
+
+    def commit(self) -> bool:
+        """As a running crawl does it."""
+        if self.full:
+            return False
+        return super().commit()
+
+    def now(self) -> float:  # type: ignore[override]
+        """Seconds."""
+        self.clock += 1.0
+        return self.clock
+
+
+def shout(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+    """Say what it was given."""
+    return action.get("text", str).upper(), {}
+
+
+def count(site: Site, action: Action) -> Generator[None, None, tuple[str, dict[str, Any]]]:
+    """Count to three, each number durable."""
+    key = action.id.encode()
+    at = int(site.kv.get(key) or b"0")
+    while at < 3:
+        at += 1
+        site.kv.put(key, str(at).encode())
+        yield
+    return "three", {"at": at}
+
+
+def refuse(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+    """Refuse."""
+    raise ActionError("not today")
+
+
+def break_down(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+    """Have a fault."""
+    raise ZeroDivisionError
+
+
+VERBS = {"shout": shout, "count": count, "refuse": refuse, "break": break_down}
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    """A job that is nothing but a store."""
+    store = RocksStore(tmp_path / "store")
+    yield Yard(tmp_path, store, Frontier(store, Policy(), now=0.0, wall=0.0, capacity=0))
+    store.close()
+
+
+def left(site: Site, verb: str, job: str = JOB, **arguments: Any) -> str:
+    """Leave an action; its id."""
+    action = Action(new_id(), verb, arguments, job, "ops@h", time.time(), "why not")
+    ActionFolder(site.folder).leave(action)
+    return action.id
+
+
+def answer(site: Site, id: str) -> Answer:
+    """The answer, which has to be there."""
+    found = ActionFolder(site.folder).collect(id)
+    assert found is not None
+    return found
+
+
+def test_each_is_answered_and_written_down(yard: Yard) -> None:
+    """Good or bad: an answer each, an audit line each, and nothing left to do."""
+    operator = Operator(yard, JOB, VERBS)
+    asked = {
+        left(yard, "shout", text="a"): (True, "A"),
+        left(yard, "shout"): (False, "shout: the argument 'text' is missing or no text"),
+        left(yard, "refuse"): (False, "not today"),
+        left(yard, "jump"): (False, "there is no verb 'jump'; known: shout, count, refuse, break"),
+        left(yard, "shout", job="another", text="a"): (False, "the action was left for another"),
+        left(yard, "break"): (False, "it failed: ZeroDivisionError()"),
+    }
+    assert operator.waits
+    operator.look()
+    for id, (ok, said) in asked.items():
+        given = answer(yard, id)
+        assert given.ok is ok
+        assert given.said.startswith(said)
+    rows = list(AuditLog(yard.folder).rows())
+    assert [row["id"] for row in rows] == list(asked)
+    assert {(row["who"], row["why"]) for row in rows} == {("ops@h", "why not")}
+    assert not operator.waits
+    assert list(ActionFolder(yard.folder).path.iterdir()) == []
+
+
+def test_a_long_action_lets_others_go_between(yard: Yard) -> None:
+    """A portion, then whoever came meanwhile."""
+    operator = Operator(yard, JOB, VERBS)
+    long = left(yard, "count")
+    operator.look(0.0)
+    assert operator.busy
+    short = left(yard, "shout", text="b")
+    operator.look(0.0)
+    assert answer(yard, short).said == "B"
+    assert operator.busy
+    for _ in range(5):
+        operator.look(0.0)
+    assert answer(yard, long) == Answer(long, True, "three", {"at": 3})
+    assert not operator.busy
+
+
+def test_a_kill_in_the_middle_is_carried_on(yard: Yard) -> None:
+    """The next operator begins where the last one was; also if only the removal was missing."""
+    first = Operator(yard, JOB, VERBS)
+    id = left(yard, "count")
+    first.look(0.0)
+    first.look(0.0)
+    assert yard.kv.get(id.encode()) == b"2"
+    second = Operator(yard, JOB, VERBS)
+    folder = ActionFolder(yard.folder)
+    data = (folder.path / f"{id}.action").read_bytes()
+    while not folder.answered(id):
+        second.look()
+    (folder.path / f"{id}.action").write_bytes(data)
+    Operator(yard, JOB, VERBS).look()
+    assert len(list(AuditLog(yard.folder).rows())) == 1
+    assert folder.waiting() == []
+
+
+def test_nothing_is_answered_before_it_is_durable(yard: Yard) -> None:
+    """While the disk is full, the answer waits."""
+    operator = Operator(yard, JOB, VERBS)
+    id = left(yard, "shout", text="c")
+    yard.full = True
+    operator.look()
+    assert ActionFolder(yard.folder).collect(id) is None
+    yard.full = False
+    operator.look()
+    assert answer(yard, id).said == "C"
+
+
+def test_an_audit_log_that_cannot_be_written_holds_the_answer(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No action goes unrecorded."""
+    operator = Operator(yard, JOB, VERBS)
+    id = left(yard, "shout", text="d")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AuditLog, "append", full)
+        operator.look()
+    assert ActionFolder(yard.folder).collect(id) is None
+    operator.look()
+    assert answer(yard, id).ok
+
+
+def test_what_is_no_action_is_answered_too(yard: Yard) -> None:
+    """Under the name of its file; it is put aside, not lost, and not looked at again."""
+    operator = Operator(yard, JOB, VERBS)
+    folder = ActionFolder(yard.folder)
+    folder.path.mkdir()
+    bad = folder.path / "mine.action"
+    bad.write_text("{")
+    operator.look()
+    assert folder.waiting() == ["mine"]  # it may still be being written
+    os.utime(bad, (1, 1))
+    operator.look()
+    assert answer(yard, "mine").said.startswith("this is no action: it is no JSON")
+    assert folder.waiting() == []
+    assert (folder.path / "mine.refused").read_text() == "{"
+    [row] = AuditLog(yard.folder).rows()
+    assert (row["id"], row["ok"]) == ("mine", False)
+
+
+def test_a_store_that_cannot_write_is_tried_again(yard: Yard) -> None:
+    """The portion is not skipped."""
+    operator = Operator(yard, JOB, VERBS)
+    id = left(yard, "count")
+    operator.look(0.0)
+
+    def fail() -> None:
+        raise StoreWriteError("full")
+
+    flush, yard.frontier.flush = yard.frontier.flush, fail  # type: ignore[method-assign]
+    operator.look(0.0)
+    operator.look(0.0)
+    yard.frontier.flush = flush  # type: ignore[method-assign]
+    for _ in range(5):
+        operator.look(0.0)
+    assert answer(yard, id).facts == {"at": 3}
