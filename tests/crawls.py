@@ -88,13 +88,17 @@ def crawl(
     timeout: float = 120.0,
     **arguments: Any,
 ) -> Crawl:
-    """Run a crawl to its end, or kill it (SIGKILL) after *kill_after* seconds.
+    """Run a crawl to its end, or kill it (SIGKILL) *kill_after* seconds after its spider's opening.
 
     Raises `subprocess.TimeoutExpired` if it does not end within *timeout* seconds.
     """
     began = time.monotonic()
+    before = _openings(folder)
     process = start(spider, settings, folder, **arguments)
     try:
+        if kill_after is not None:
+            while process.poll() is None and _openings(folder) == before:
+                time.sleep(0.01)
         process.wait(timeout if kill_after is None else kill_after)
     except subprocess.TimeoutExpired:
         process.kill()
@@ -105,3 +109,9 @@ def crawl(
     stats = json.loads(stats_file.read_text()) if stats_file.exists() else {}
     log = (folder / "log").read_text(errors="replace")
     return Crawl(process.returncode, stats, log, time.monotonic() - began)
+
+
+def _openings(folder: Path) -> int:
+    """How often the crawls that log to *folder* have opened their spider."""
+    log = folder / "log"
+    return log.read_bytes().count(b"Spider opened") if log.exists() else 0
