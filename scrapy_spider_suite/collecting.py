@@ -9,6 +9,7 @@ pages, 0.3 with what is set here).
 from __future__ import annotations
 
 import gc
+from typing import ClassVar
 
 _THRESHOLDS = (50_000, 20, 50)
 """Net allocations before the youngest generation is collected, and collections of each generation
@@ -16,21 +17,28 @@ before that of the next."""
 
 
 class CalmCollector:
-    """Sets the collector for the time of a crawl; `stop` puts back what was there."""
+    """Sets the collector for the time of a crawl; the last `stop` puts back what was there.
 
-    def __init__(self) -> None:
-        self._before: tuple[int, int, int] | None = None
+    The collector is the process's, in which several crawls may run, beginning and ending in any
+    order.
+    """
+
+    _running: ClassVar[set[CalmCollector]] = set()
+    _before: ClassVar[tuple[int, int, int]] = gc.get_threshold()
 
     def start(self) -> None:
         """What exists now is there to stay: it is not walked any more."""
-        self._before = gc.get_threshold()
+        if not self._running:
+            CalmCollector._before = gc.get_threshold()
+        self._running.add(self)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
 
     def stop(self) -> None:
-        """Back to what was set before `start`; nothing if that was not called."""
-        if self._before is not None:
-            gc.set_threshold(*self._before)
-            gc.unfreeze()
-            self._before = None
+        """Back to what was set before the first `start`, unless another crawl goes on."""
+        if self in self._running:
+            self._running.discard(self)
+            if not self._running:
+                gc.set_threshold(*self._before)
+                gc.unfreeze()

@@ -71,16 +71,16 @@ def judge(event: Event, failures: int, rules: BackOff, retry_after: float | None
 def parse_retry_after(value: str, wall: float) -> float | None:
     """Seconds to wait, from a ``Retry-After`` header in either of its forms.
 
-    *wall* is the time now in seconds since the epoch. A date in the past is 0.0; what is
-    neither a number nor a date is None.
+    *wall* is the time now in seconds since the epoch. A date in the past is 0.0, what is too far
+    away `LONGEST_WISH`; what is neither a number nor a date is None.
     """
     value = value.strip()
     if value.isascii() and value.isdigit():
-        return float(value[:12])
+        return min(float(value[:12]), LONGEST_WISH)
     try:
         when = parsedate_to_datetime(value)
         if when.tzinfo is None:  # the obsolete asctime form names no zone: it is UTC
             when = when.replace(tzinfo=UTC)
-        return max(0.0, when.timestamp() - wall)
+        return min(max(0.0, when.timestamp() - wall), LONGEST_WISH)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

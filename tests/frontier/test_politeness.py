@@ -85,7 +85,8 @@ def test_retry_after_of_an_answer_that_is_well_means_nothing() -> None:
     [
         ("120", 120.0),
         (" 0 ", 0.0),
-        ("9" * 40, 999_999_999_999.0),
+        ("9" * 40, LONGEST_WISH),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", LONGEST_WISH),
         ("Fri, 15 Jan 2027 08:02:00 GMT", 120.0),
         ("Friday, 15-Jan-27 08:02:00 GMT", 120.0),
         ("Fri Jan 15 08:02:00 2027", 120.0),
@@ -118,14 +119,14 @@ def test_dates_without_a_zone_are_utc_wherever_we_are(monkeypatch: pytest.Monkey
 
 @given(st.floats(WALL - 1e8, WALL + 1e8))
 def test_dates_mean_what_they_say(when: float) -> None:
-    """A date that the standard library writes is read to the second."""
+    """A date that the standard library writes is read to the second, as far as wishes go."""
     wait = parse_retry_after(formatdate(when, usegmt=True), WALL)
     assert wait is not None
-    assert abs(wait - max(0.0, when - WALL)) <= 1.0
+    assert abs(wait - min(max(0.0, when - WALL), LONGEST_WISH)) <= 1.0
 
 
 @given(st.text(max_size=40))
 def test_no_header_breaks_anything(text: str) -> None:
     """A server may send what it likes."""
     wait = parse_retry_after(text, WALL)
-    assert wait is None or wait >= 0.0
+    assert wait is None or 0.0 <= wait <= LONGEST_WISH
