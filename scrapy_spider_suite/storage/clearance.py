@@ -19,16 +19,16 @@ class Clearance:
         self._policy = policy
         self._fronts = fronts
 
-    def refusal(self, host: str, record: HostRecord) -> Event | None:
+    def refusal(self, host: str, record: HostRecord, address: str = "") -> Event | None:
         """Why no URL of *host* is to be fetched any more; None if it may be."""
         if record.dead:
             return Event(record.dead)
-        budget = self._policy.max_pages(host)
+        budget = self._policy.max_pages(host, address)
         return Event.BUDGET if budget and record.done >= budget else None
 
     def pages_left(self, host: HostState) -> float:
         """How many more pages of *host* may be leased: those that are out may all succeed."""
-        budget = self._policy.max_pages(host.key)
+        budget = self._policy.max_pages(host.key, host.connect_to)
         if not budget:
             return math.inf
         return budget - int(host.record.done) - self._fronts.leased(host.key)

@@ -1,18 +1,21 @@
-"""The clocks of addresses, which outlive the process like those of hosts (promise 1)."""
+"""The clocks of hosts and addresses, which outlive the process (promise 1)."""
 
 from __future__ import annotations
 
 import struct
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.workbench import AddressState, Workbench
+from scrapy_spider_suite.frontier.policy import Policy, barred_subject
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
+from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
 
 LATEST = 30 * 86400.0
 """No stored time is believed to be further ahead than this (a clock that was set back)."""
 GRAIN = 1e-6
 """Seconds that are added where wall time becomes monotonic time: more than a double loses."""
+NEVER = 4e12
+"""The end (wall) of a bar that has none."""
 _CLOCK = struct.Struct(">d")
 
 
@@ -58,5 +61,31 @@ class AddressClocks:
             if self._floor is not None:
                 next_fetch = max(next_fetch, self._floor + delay)
             state = AddressState(pacing_key, delay, concurrency, next_fetch)
+            state.numeric, state.revision = address, self._policy.revision
+            if next_fetch > now or self._floor is not None:
+                state.fetched = next_fetch - delay
             self._addresses[pacing_key] = state
         return state
+
+
+def load_clock(host: HostState, now: float, wall: float, floor: float | None) -> None:
+    """Set the clock of a host that comes into memory by its record; *floor* as in `Residents`."""
+    record: HostRecord = host.record
+    wait = record.next_fetch - wall + GRAIN
+    if wait >= LATEST or barred_subject(record.why) is not None:
+        wait = min(wait, host.gap())  # a bar is looked at anew
+    host.next_fetch, host.fetched = now + max(0.0, wait), now + wait - host.gap()
+    if floor is not None:
+        host.fetched = max(host.fetched, floor)
+        host.next_fetch = max(host.next_fetch, floor + host.gap())
+    if wait > host.gap():
+        host.why = record.why or "kept from before"
+
+
+def note_clock(host: HostState, wall_offset: float) -> None:
+    """Write into its record when a host may be visited, and why not sooner."""
+    record: HostRecord = host.record
+    if host.bar is not None:
+        record.next_fetch, record.why = min(host.bar.until, NEVER), str(host.bar)
+    else:
+        record.next_fetch, record.why = host.next_fetch + wall_offset, host.why

@@ -8,7 +8,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,16 +17,19 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
-from scrapy_spider_suite.storage.clearance import Clearance, put_back
+from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.store import Store
 
 _SPILL = 1_000
 """Children of an unfinished page that are held in memory; beyond it they are stored early."""
+_REFUSALS = 500
+"""Hosts that are found to have to wait, or given up, before anyone else has a turn again."""
 _BACKLOG = 20_000
 """Operations that may wait for the next batch before it is written ahead of its time."""
 # A plain integer: operators of flags are Python code.
@@ -66,9 +69,8 @@ class Frontier:
         self.residents = Residents(self.workbench, store, policy, capacity, floor)
         self._clearance = Clearance(policy, self.residents.fronts)
         self._ledger = Ledger(store, self.counters)
-        self._health = Health(
-            self.workbench, self.residents, self._ledger, policy.back_off, self._let_go
-        )
+        self.reviser = Reviser(policy, self.workbench, self.residents)
+        self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
         self._leased = 0
 
     # Scheduling
@@ -143,7 +145,10 @@ class Frontier:
 
     def acquire(self, now: float) -> list[Lease]:
         """Lease the URLs of the next visit, or none before its time."""
-        while (visit := self.workbench.acquire(now)) is not None:
+        for _ in range(_REFUSALS):
+            visit = self.workbench.acquire(now)
+            if visit is None:
+                break
             host = visit.host
             if not self._may_leave(visit, now):
                 continue
@@ -161,14 +166,20 @@ class Frontier:
     def _may_leave(self, visit: Visit, now: float) -> bool:
         """Whether a visit may go ahead; if not, its host is dealt with here."""
         host = visit.host
-        refusal = self._clearance.refusal(host.key, host.record)
+        behind = self.reviser.behind(visit)
+        barred = behind or self.reviser.barred(host, now, now + self.wall_offset)
+        refusal = self._clearance.refusal(host.key, host.record, host.connect_to)
         full = self._clearance.pages_left(host) <= 0
         stale = bool(host.connect_to) and host.resolved_until <= now
-        if not (refusal or full or stale):
+        if not (behind or barred or refusal or full or stale):
             return True
-        put_back(visit)
-        self.workbench.release(visit)
-        if refusal:
+        self.workbench.cancel(visit)
+        if behind:
+            self.reviser.revise(host, now)
+            self.reviser.revise_address(visit.address, now)
+        elif barred:
+            pass  # its bar keeps it off the heaps
+        elif refusal:
             self.abandon(host.key, refusal, now)
         elif full:
             # Its last pages are on their way: they decide whether any are left.
@@ -253,6 +264,14 @@ class Frontier:
 
     # Names and addresses
 
+    def wanting_address(self, now: float, limit: int) -> Iterator[HostState]:
+        """Take up to *limit* hosts whose names are to be resolved now, first come first served."""
+        for host in self.residents.wanting_address(now, limit):
+            if self.reviser.barred(host, now, now + self.wall_offset):
+                self.residents.ask_later(host)
+            else:
+                yield host
+
     def resolved(
         self, host: HostState, address: str, pacing_key: str, until: float, now: float
     ) -> None:
@@ -264,6 +283,7 @@ class Frontier:
         host.connect_to = address
         host.resolved_until = until
         self.workbench.place(host, self.address_state(pacing_key or f"@{host.key}", address, now))
+        self.reviser.barred(host, now, now + self.wall_offset)
 
     def address_state(self, pacing_key: str, address: str, now: float) -> AddressState:
         """The clock of the address paced under *pacing_key* (none of its own: "")."""

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.politeness import BackOff, judge
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import judge
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord
@@ -29,13 +30,13 @@ class Health:
     """
 
     def __init__(
-        self, workbench: Workbench, residents: Residents, ledger: Ledger, back_off: BackOff,
+        self, workbench: Workbench, residents: Residents, ledger: Ledger, policy: Policy,
         let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
         self._workbench = workbench
         self._residents = residents
         self._ledger = ledger
-        self._back_off = back_off
+        self._policy = policy
         self._let_go = let_go
         self._given_up: dict[str, Event] = {}
 
@@ -44,7 +45,7 @@ class Health:
     ) -> None:
         """Let *host* wait, or give it up, for what its last visit ended with."""
         record: HostRecord = host.record
-        verdict = judge(event, record.failures, self._back_off, retry_after)
+        verdict = judge(event, record.failures, self._policy.back_off, retry_after)
         record.failures = verdict.failures
         if verdict.wait:
             self._workbench.postpone(host, now + verdict.wait, verdict.why)

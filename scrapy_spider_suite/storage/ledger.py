@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.frontier.entries import Entry, order_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, order_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
 from scrapy_spider_suite.storage.store import Store
+
+# A plain integer: operators of flags are Python code.
+_START = int(Flag.START)
 
 
 class Ledger:
@@ -34,6 +38,8 @@ class Ledger:
             self._volatile_known.add(entry.identity)
         else:
             self._store.put_state(entry.identity, PENDING)
+            if entry.flags & _START and self._store.durable:
+                seeds.note(self._store, entry)
         self._count(entry, record, 1)
         self._give_key(entry)
 

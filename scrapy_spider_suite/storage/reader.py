@@ -13,10 +13,11 @@ from typing import Any
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
-from scrapy_spider_suite.storage.residents import RESIDENT
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.waiting import RESIDENT
 
 _BATCH = 1_000
 
@@ -133,6 +134,8 @@ def waits_for(record: HostRecord, wall: float) -> str:
         return "nothing pending"
     if record.next_fetch > wall:
         reason = record.why or "its delay"
+        if record.next_fetch >= NEVER:
+            return reason
         return f"{reason}: next visit in {record.next_fetch - wall:.0f} s"
     if record.due is not None and record.due < RESIDENT:
         return "waits on disk for room in memory"

@@ -8,25 +8,21 @@ how they are found again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
-from scrapy_spider_suite.storage.clocks import GRAIN, LATEST, AddressClocks
+from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
 from scrapy_spider_suite.storage.fronts import Fronts, before
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
-RESIDENT = 1e13
-"""The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
 _CACHE = 20_000
 """Records of hosts that are not resident, kept so that links to them need no look-up."""
 _TURN = 16
 """Visits after which a host makes room for hosts on disk that are due."""
-_AWAY = 30.0
-"""A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
 _MOVES = 2_000
 """Hosts that come, or make room, at a time."""
 
@@ -53,7 +49,7 @@ class Residents:
         self._floor = floor
         self._records: dict[str, HostRecord] = {}
         self._touched: dict[str, HostRecord] = {}
-        self._earliest = math.inf  # no host on disk is due before this (wall)
+        self._waiting = WaitingList(store, policy)
 
     def open(self, now: float, wall: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
@@ -61,11 +57,12 @@ class Residents:
         while rows:
             for _, key in rows:
                 record = self.touch(key)
-                self._store.delete_due(RESIDENT, key)
-                self._wait_on_disk(key, record, max(wall, record.next_fetch))
+                record.due = RESIDENT
+                self._waiting.leave(key, record)
+                self._wait_on_disk(key, record, wall)
             self.save_touched()
             rows = self._store.due(1_000, RESIDENT)
-        self._earliest = 0.0
+        self._waiting.earliest = 0.0
         self.clocks.load(now, wall)
         self._admit(now, wall)
 
@@ -78,10 +75,14 @@ class Residents:
         if host is not None:
             record = host.record
         else:
-            # Touched ones first: the cache may have been emptied since.
-            record = self._touched.get(key) or self._records.get(key) or self._load(key)
+            record = self._known(key)
         self._touched[key] = record
         return record
+
+    def _known(self, key: str) -> HostRecord:
+        """The record of a host that is not resident."""
+        # Touched ones first: the cache may have been emptied since.
+        return self._touched.get(key) or self._records.get(key) or self._load(key)
 
     def _load(self, key: str) -> HostRecord:
         if len(self._records) >= _CACHE and self._store.durable:
@@ -110,7 +111,7 @@ class Residents:
                 head = before(entry.key)
                 record.head = head if record.due is None else min(record.head, head)
                 if record.due is None:
-                    self._wait_on_disk(entry.host, record, max(wall, record.next_fetch))
+                    self._wait_on_disk(entry.host, record, wall)
                 return
             host = self._bring_in(entry.host, record, now, wall, more=record.due is not None)
         if self.fronts.push(host, entry):
@@ -127,21 +128,12 @@ class Residents:
         host = HostState(key, delay, pace.concurrency, pace.burst)
         host.record = record
         self.set_crawl_delay(host)
-        wait = record.next_fetch - wall + GRAIN
-        if wait >= LATEST:
-            wait = host.gap()
-        host.next_fetch = now + max(0.0, wait)
-        if self._floor is not None:
-            host.next_fetch = max(host.next_fetch, self._floor + host.gap())
-        if wait > host.gap():
-            host.why = record.why or "kept from before"
+        host.revision = self._policy.revision
+        load_clock(host, now, wall, self._floor)
         self._records.pop(key, None)
         self._workbench.hosts[key] = host
         if self._store.durable:
-            if record.due is not None:
-                self._store.delete_due(record.due, key)
-            record.due = RESIDENT
-            self._store.put_due(RESIDENT, key)
+            self._waiting.take_in(key, record)
             self._touched[key] = record
         if more:
             host.cursor, host.more = record.head, True
@@ -149,27 +141,40 @@ class Residents:
         self.want_address(host)
         return host
 
-    def _wait_on_disk(self, key: str, record: HostRecord, when: float) -> None:
-        record.due = when
-        self._store.put_due(when, key)
+    def _wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
+        self._waiting.add(key, record, wall)
         self._touched[key] = record
-        self._earliest = min(self._earliest, when)
+
+    def look_at_barred(
+        self, since: float, after: str, limit: int, wall: float
+    ) -> tuple[float, str] | None:
+        """Look whether hosts that wait on disk for a rule still have to, *limit* at a time.
+
+        Begins behind the host *after* of those that wait until *since*; returns where to go on,
+        None at the end.
+        """
+        for since, after in self._waiting.barred(since, after, limit):
+            limit -= 1
+            record = self._known(after)
+            if self._waiting.look_again(after, record, wall):
+                self._touched[after] = record
+        self.save_touched()
+        return None if limit else (since, after)
 
     def _leave(self, host: HostState, wall: float, now: float) -> None:
         """Take an idle host out of memory; what it has on disk waits there for its time."""
         record: HostRecord = host.record
         self.fronts.set_head(host)
-        record.next_fetch, record.why = host.next_fetch - now + wall, host.why
+        note_clock(host, wall - now)
         self._workbench.forget(host)
         self.unwant_address(host.key)
         self._records[host.key] = record
         self._touched[host.key] = record
         if not self._store.durable:
             return
-        self._store.delete_due(RESIDENT, host.key)
-        record.due = None
+        self._waiting.leave(host.key, record)
         if record.pending:
-            self._wait_on_disk(host.key, record, max(wall, record.next_fetch))
+            self._wait_on_disk(host.key, record, wall)
 
     def visitor(self, key: str, now: float, wall: float) -> HostState:
         """The host of traffic that has no visit: its clock counts, resident or not."""
@@ -182,14 +187,21 @@ class Residents:
 
     def set_crawl_delay(self, host: HostState) -> None:
         """Let a host go by its Crawl-delay: whoever asks for one gets one visit at a time."""
-        host.crawl_delay = host.record.crawl_delay
+        host.crawl_delay = self.crawl_delay(host)
         host.concurrency = 1 if host.crawl_delay else self._policy.of_host(host.key).concurrency
+
+    def crawl_delay(self, host: HostState) -> float:
+        """The Crawl-delay that a host goes by: none where a rule says to ignore robots.txt."""
+        if self._policy.obeys_robots(host.key, host.connect_to) is False:
+            return 0.0
+        return float(host.record.crawl_delay)
 
     def next_due_in(self, now: float, wall: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""
-        waits = [host.next_fetch - now for host in self._asked_later.values() if host.front]
-        if self._earliest < RESIDENT:
-            waits += [when - wall for when, _ in self._store.due(1) if when < RESIDENT]
+        waits = [host.ready_at() - now for host in self._asked_later.values() if host.front]
+        on_disk = self._waiting.next_in(wall)
+        if on_disk is not None:
+            waits.append(on_disk)
         return max(0.0, min(waits)) if waits else None
 
     # Turns
@@ -200,7 +212,7 @@ class Residents:
         # Also one that seems to be empty: the page that is out may bring its next one, for ever.
         goes = host.turns >= _TURN
         if host.front or host.more:
-            goes = goes or not host.front or host.next_fetch - now >= _AWAY
+            goes = goes or not host.front or host.ready_at() - now >= AWAY
         if goes and self._crowded(wall) and self._may_leave(host):
             self._leave(host, wall, now)
             self.save_touched()
@@ -211,7 +223,7 @@ class Residents:
 
     def _crowded(self, wall: float) -> bool:
         """Whether a host on disk is due for which there is no room."""
-        return self._earliest <= wall and len(self._workbench.hosts) >= self._capacity
+        return self._waiting.earliest <= wall and len(self._workbench.hosts) >= self._capacity
 
     @staticmethod
     def _may_leave(host: HostState) -> bool:
@@ -242,9 +254,7 @@ class Residents:
         host = self._workbench.hosts.get(key)
         if host is None:
             record = self.touch(key)
-            if record.due is not None:
-                self._store.delete_due(record.due, key)
-                record.due = None
+            self._waiting.leave(key, record)
 
     # Addresses
 
@@ -266,11 +276,15 @@ class Residents:
         while self.without_address and limit > 0:
             key = next(iter(self.without_address))
             host = self.without_address.pop(key)
-            if host.front and host.next_fetch <= now + 1.0:
+            if host.front and host.ready_at() <= now + 1.0:
                 limit -= 1
                 yield host
             else:
-                self._asked_later[key] = host
+                self.ask_later(host)
+
+    def ask_later(self, host: HostState) -> None:
+        """Put a host that has no address aside until the next tick."""
+        self._asked_later[host.key] = host
 
     # Keeping house
 
@@ -282,7 +296,7 @@ class Residents:
         moves = _MOVES
         for host in list(self._workbench.hosts.values()):
             if host.front or host.more:
-                goes = crowded and host.next_fetch - now >= _AWAY and self._may_leave(host)
+                goes = crowded and host.ready_at() - now >= AWAY and self._may_leave(host)
             else:
                 goes = (crowded or host.next_fetch <= now) and host.idle()
                 goes = goes and not self.fronts.leased(host.key)
@@ -296,24 +310,14 @@ class Residents:
 
     def _admit(self, now: float, wall: float) -> None:
         room = min(_MOVES, self._capacity - len(self._workbench.hosts))
-        if room <= 0 or self._earliest > wall + _AWAY:
-            return
-        earliest = math.inf
-        for when, key in self._store.due(room + 1):
-            if when == RESIDENT:
-                break
-            if not room or _AWAY < when - wall < LATEST:
-                earliest = when
-                break
-            room -= 1
+        for key in self._waiting.due(room, wall):
             self._bring_in(key, self.touch(key), now, wall, more=True)
-        self._earliest = earliest
         self.save_touched()
 
     def close(self, wall_offset: float) -> None:
         """Write the clocks of resident hosts and addresses; the hosts are due again."""
         for key, host in self._workbench.hosts.items():
-            host.record.next_fetch, host.record.why = host.next_fetch + wall_offset, host.why
+            note_clock(host, wall_offset)
             self._touched[key] = host.record
         self.save_touched()
         self.clocks.save(wall_offset)

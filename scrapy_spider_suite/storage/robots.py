@@ -109,12 +109,12 @@ class RobotsStore:
             self._bytes -= self._memory.popitem(last=False)[1][1]
 
     def _purge(self, bucket: int, before: float) -> None:
-        """Delete the rows of one bucket that expired before *before*, and unreadable ones."""
+        """Delete the rows of one bucket that expired before *before*."""
         if self._kv is None:
             return
         for key, row in self._kv.items(bytes([bucket])):
-            rules = _from_row("", row)
-            if rules is None or rules.expires_at < before:
+            # Their bodies are left packed: a bucket of a large crawl holds thousands.
+            if not _expiry(row) >= before:
                 self._kv.delete(key)
 
 
@@ -128,6 +128,14 @@ def _to_row(rules: RobotsRules) -> bytes:
     times = (rules.fetched_at, rules.checked_at, rules.expires_at, since)
     head = _ROW.pack(_FORMAT, rules.verdict, min(rules.status or 0, 0xFFFF), rules.failures, *times)
     return head + rules.packed
+
+
+def _expiry(row: bytes) -> float:
+    """When a row expires; NaN if that cannot be read."""
+    if len(row) < _ROW.size:
+        return math.nan
+    expires: float = _ROW.unpack_from(row)[6]
+    return expires
 
 
 def _from_row(origin: str, row: bytes) -> RobotsRules | None:

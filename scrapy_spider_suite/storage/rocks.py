@@ -103,7 +103,8 @@ class RocksStore:
         except Exception as error:  # the library raises nothing narrower
             # Whoever still looks something up must find it, although nothing can be written.
             self._let_go()
-            self._open(AccessType.read_only())
+            with suppress(Exception):  # not even that: the next attempt may be luckier
+                self._open(AccessType.read_only())
             raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
 
     def _let_go(self) -> None:
@@ -234,9 +235,10 @@ class RocksStore:
         for key, value in self._scan("hosts", b""):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
-    def due(self, limit: int, since: float = 0.0) -> list[tuple[float, str]]:
+    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         """See `Store`."""
-        start = max(self._due_head, _microseconds(since))
+        first = f"{after}\0" if after else ""
+        start = max(self._due_head, _microseconds(since) + first.encode())
         rows = [_due_row(key) for key, _ in islice(self._scan("due", start), limit)]
         if rows and not since:
             self._due_head = _microseconds(rows[0][0])

@@ -49,8 +49,11 @@ class Store(Protocol):
     def put_record(self, host: str, record: HostRecord) -> None:
         """Set the record of *host*."""
 
-    def due(self, limit: int, since: float = 0.0) -> list[tuple[float, str]]:
-        """Up to *limit* waiting hosts with their times (wall) from *since* on, earliest first."""
+    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
+        """Up to *limit* waiting hosts with their times (wall) from *since* on, earliest first.
+
+        Those of one time come by name; of time *since*, those after the host *after*.
+        """
 
     def put_due(self, when: float, host: str) -> None:
         """Let *host* wait on disk until *when* (wall)."""
@@ -109,7 +112,7 @@ class MemoryStore:
         """See `Store`."""
         self._records[host] = record
 
-    def due(self, limit: int, since: float = 0.0) -> list[tuple[float, str]]:
+    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         """Nothing: every host is resident."""
         return []
 

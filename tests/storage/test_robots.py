@@ -181,3 +181,16 @@ def test_long_outdated_rows_leave_the_disk(monkeypatch: pytest.MonkeyPatch) -> N
         store.put(rules(n, now=T0 + TTL + KEEP_AFTER_EXPIRY + 1))
     assert len(kv) == 600
     assert all(b"//h0." not in key for key in rows(kv))
+
+
+def test_torn_rows_leave_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose expiry cannot be read has none to wait for."""
+    monkeypatch.setattr(module, "_PUTS_PER_PURGE", 1)
+    kv = MemoryKV()
+    torn = b"\5https://torn.example"
+    kv.put(torn, b"\1")
+    store = RobotsStore(kv)
+    for n in range(256):
+        store.put(rules(n))
+    assert kv.get(torn) is None
+    assert len(kv) == 256

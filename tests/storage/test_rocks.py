@@ -188,6 +188,22 @@ def test_what_could_not_be_written_is_kept(tmp_path: Path) -> None:
     check_everywhere(RocksStore(tmp_path / "store", memory=MEMORY), b"value")
 
 
+def test_a_store_that_is_away_for_a_while(tmp_path: Path) -> None:
+    """Not even reading works: that is said as any other failure, and gets over it the same way."""
+    store = RocksStore(tmp_path / "store", memory=MEMORY)
+    put_everywhere(store, b"value")
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder")
+    for _ in range(2):
+        with pytest.raises(StoreWriteError, match="cannot be opened"):
+            store.recover()
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    store.recover()
+    store.close()
+    check_everywhere(RocksStore(tmp_path / "store", memory=MEMORY), b"value")
+
+
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path

@@ -1,0 +1,106 @@
+"""Hosts that wait on disk, by the time at which they may be visited (the ``due`` family).
+
+Those that wait for a rule, whose time changes with the rules, stand in a band of their own behind
+all others: so they are found when the rules change, however many hosts wait beside them. Hosts in
+memory stand behind both, under a time that never comes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from scrapy_spider_suite.frontier.policy import Policy, barred_subject
+from scrapy_spider_suite.storage.clocks import LATEST, NEVER
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.store import Store
+
+RESIDENT = 1e13
+"""The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
+BARRED = 1e12
+"""What is added to the times of hosts that wait for a rule."""
+AWAY = 30.0
+"""A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
+
+
+class WaitingList:
+    """Reads and writes the ``due`` times of hosts. Records are the caller's to store."""
+
+    def __init__(self, store: Store, policy: Policy) -> None:
+        self._store = store
+        self._policy = policy
+        self.earliest = math.inf
+        """No host on disk is due before this (wall seconds)."""
+
+    def add(self, key: str, record: HostRecord, wall: float) -> None:
+        """Let a host wait until the time that its record names."""
+        when = max(wall, record.next_fetch)
+        record.due = when if barred_subject(record.why) is None else when + BARRED
+        self._store.put_due(record.due, key)
+        self.earliest = min(self.earliest, when)
+
+    def leave(self, key: str, record: HostRecord) -> None:
+        """Take a host off the list, if it is on it."""
+        if record.due is not None:
+            self._store.delete_due(record.due, key)
+            record.due = None
+
+    def take_in(self, key: str, record: HostRecord) -> None:
+        """Note that a host is in memory."""
+        self.leave(key, record)
+        record.due = RESIDENT
+        self._store.put_due(RESIDENT, key)
+
+    def next_in(self, wall: float) -> float | None:
+        """Seconds until a host on disk may be visited (negative: overdue); None if none waits."""
+        if self.earliest >= RESIDENT:
+            return None
+        waits = [when - wall for when, _ in self._store.due(1) if when < BARRED]
+        barred = self._store.due(1, BARRED)
+        waits += [when - BARRED - wall for when, _ in barred if when < RESIDENT]
+        return min(waits, default=None)
+
+    def due(self, room: int, wall: float) -> list[str]:
+        """Up to *room* hosts that may be visited now, or so soon that they are wanted in memory."""
+        if room <= 0 or self.earliest > wall + AWAY:
+            return []
+        found: list[str] = []
+        earliest = [self._due_of(band, room, wall, found) for band in (0.0, BARRED)]
+        self.earliest = min(earliest)
+        return found
+
+    def _due_of(self, band: float, room: int, wall: float, found: list[str]) -> float:
+        """Add those of one band to *found*; when the next of it is due."""
+        for due, key in self._store.due(room - len(found) + 1, band):
+            if due >= (RESIDENT if band else BARRED):
+                break
+            when = due - band
+            # A clock that was set back makes a time look far away.
+            far = when - wall > AWAY and (band or when - wall < LATEST)
+            if far or len(found) == room:
+                return when
+            found.append(key)
+        return math.inf
+
+    def barred(self, since: float, after: str, limit: int) -> Iterator[tuple[float, str]]:
+        """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
+        for when, key in self._store.due(limit, max(since, BARRED), after):
+            if when < RESIDENT:
+                yield when, key
+
+    def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
+        subject = barred_subject(record.why)
+        bar = self._policy.bar(key, "", wall)
+        if bar is None and subject is not None:  # one of its address, which is not known here
+            bar = self._policy.bar_of_rule(subject, wall)
+        # Nobody knows any more when it was visited: its delay runs from now.
+        until, why = wall + max(self._policy.of_host(key).delay, record.crawl_delay), ""
+        if bar is not None:
+            until, why = min(bar.until, NEVER), str(bar)
+        if (until, why) == (record.next_fetch, record.why):
+            return False
+        self.leave(key, record)
+        record.next_fetch, record.why = until, why
+        self.add(key, record, wall)
+        return True
