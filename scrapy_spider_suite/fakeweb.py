@@ -24,13 +24,15 @@ _PACE = {"SUITE_HOST_DELAY": 0.5, "SUITE_IP_DELAY": 0.02}
 def serve(crawler: Crawler, **knobs: Any) -> list[str]:
     """Start an in-vitro web for *crawler* and return its seeds; to be called in ``from_crawler``.
 
-    *knobs* are fields of `FakeWebConfig`. Sets the name server, allows the loopback range, and
-    paces the crawl for a server of one's own, all at spider priority. The web ends with the crawl.
+    *knobs* are fields of `FakeWebConfig`; text, as a command line gives it, is a whole number.
+    Sets the name server, allows the loopback range, and paces the crawl for a server of one's own,
+    all at spider priority. The web ends with the crawl.
     Ends the process with one line if a knob is wrong or the web cannot start.
     """
-    hosts = int(knobs.get("hosts", 100))
-    knobs.setdefault("addresses", max(1, hosts // 10))
     try:
+        for name, value in knobs.items():
+            knobs[name] = _number(name, value)
+        knobs.setdefault("addresses", max(1, knobs.get("hosts", 100) // 10))
         web = FakeWebProcess(FakeWebConfig(**knobs))
         ready = web.start()
     except SettingsError as error:
@@ -42,3 +44,12 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
         "crawling an in-vitro web of %d hosts on %d addresses", ready.hosts, ready.addresses
     )
     return list(ready.seeds)
+
+
+def _number(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise SettingsError.of(name, value, "a whole number") from None

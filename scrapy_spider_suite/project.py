@@ -38,7 +38,7 @@ class ProjectSettings:
 
     Attributes:
         concurrency_was_set: the project or the spider chose CONCURRENT_REQUESTS_PER_DOMAIN.
-        download_slots: DOWNLOAD_SLOTS as given: slot name to its delay, concurrency and jitter.
+        download_slots: slot name to its ``delay`` and ``concurrency``, where they are given.
         retry_times: how often RetryMiddleware tries again, 0 if it is off.
         robotstxt_user_agent: None stands for the request's own User-Agent.
         jobdir: the job directory, None without one.
@@ -84,7 +84,7 @@ class ProjectSettings:
             depth_limit=read("DEPTH_LIMIT", _COUNT),
             download_delay=read("DOWNLOAD_DELAY", _SECONDS),
             download_maxsize=read("DOWNLOAD_MAXSIZE", _COUNT),
-            download_slots=settings.getdict("DOWNLOAD_SLOTS"),
+            download_slots=_slots(settings),
             jobdir=settings["JOBDIR"] or None,
             retry_times=read("RETRY_TIMES", _COUNT) if read("RETRY_ENABLED", v.boolean()) else 0,
             robotstxt_user_agent=settings["ROBOTSTXT_USER_AGENT"] or None,
@@ -117,6 +117,20 @@ def _was_set(settings: BaseSettings, spidercls: type[Spider] | Spider | None, na
     if getattr(spidercls, _ATTRIBUTES[name], None) is not None:
         return True
     return (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
+
+
+def _slots(settings: BaseSettings) -> dict[str, dict[str, Any]]:
+    """Read DOWNLOAD_SLOTS: of each slot, the delay and the concurrency where they are given."""
+    kinds = {"delay": _SECONDS, "concurrency": v.integer(1)}
+    given = settings.getdict("DOWNLOAD_SLOTS")
+    try:
+        return {
+            str(name): {key: kinds[key].parse(slot[key]) for key in kinds if key in slot}
+            for name, slot in given.items()
+        }
+    except (ValueError, TypeError):
+        allowed = "slots by name, such as {'example.org': {'delay': 2, 'concurrency': 1}}"
+        raise SettingsError.of("DOWNLOAD_SLOTS", given, allowed) from None
 
 
 def _read(

@@ -45,6 +45,13 @@ def test_command_line_texts_are_typed() -> None:
     assert project.user_agent.startswith("Scrapy/")
 
 
+@pytest.mark.parametrize("slots", [{"a": {"delay": "x"}}, {"a": {"concurrency": None}}, {"a": 5}])
+def test_nonsense_in_download_slots_is_refused(slots: Any) -> None:
+    """In one line, before the crawl begins; Scrapy would stumble over it at the first request."""
+    with pytest.raises(SettingsError, match=r"DOWNLOAD_SLOTS = {.*: expected slots"):
+        ProjectSettings.from_settings(Settings({"DOWNLOAD_SLOTS": slots}))
+
+
 @pytest.mark.parametrize("spider", [Slow, Slow()])
 def test_a_spiders_attributes_win_over_the_project(spider: Any) -> None:
     """As in Scrapy: over the project's settings, but not over the spider's own or the command's."""

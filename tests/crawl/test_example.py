@@ -73,3 +73,11 @@ def test_what_it_refuses(project: Path, agent: str, seeds: str, said: str) -> No
     assert sum(said in line for line in done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
     assert "Spider opened" not in done.stderr
+
+
+def test_it_refuses_what_is_no_number(project: Path) -> None:
+    """A slip in an argument is one line, not a traceback."""
+    done = scrapy(project, "crawl", "broad", "-a", "hosts=many")
+    assert done.returncode == 2
+    assert "hosts = 'many': expected a whole number" in done.stderr
+    assert "Traceback" not in done.stderr

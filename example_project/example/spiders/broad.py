@@ -25,5 +25,5 @@ class Broad(BroadSpider):
         if spider.seeds:
             require_contact(crawler.settings["USER_AGENT"])
         else:
-            spider.start_urls = serve(crawler, hosts=int(hosts), pages=int(pages))
+            spider.start_urls = serve(crawler, hosts=hosts, pages=pages)
         return spider
