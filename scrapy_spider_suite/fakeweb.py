@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.project import uses_job
 from scrapy_spider_suite.refusal import refuse
 from scrapy_spider_suite.testing.config import FakeWebConfig
 from scrapy_spider_suite.testing.process import FakeWebProcess
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _PACE = {"SUITE_HOST_DELAY": 0.5, "SUITE_IP_DELAY": 0.02}
 """So that a first crawl ends within a minute; a real web gets the defaults."""
+_PORT = "fakeweb.port"
+"""The file in a job directory that says where the web was."""
 
 
 def serve(crawler: Crawler, **knobs: Any) -> list[str]:
@@ -26,17 +31,20 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
 
     *knobs* are fields of `FakeWebConfig`; text, as a command line gives it, is a whole number.
     Sets the name server, allows the loopback range, and paces the crawl for a server of one's own,
-    all at spider priority. The web ends with the crawl.
+    all at spider priority. The web ends with the crawl; one that goes on with its job directory
+    finds it at the port where it was.
     Ends the process with one line if a knob is wrong or the web cannot start.
     """
     try:
         for name, value in knobs.items():
             knobs[name] = _number(name, value)
         knobs.setdefault("addresses", max(1, knobs.get("hosts", 100) // 10))
+        knobs.setdefault("port", _port_of_last_run(crawler))
         web = FakeWebProcess(FakeWebConfig(**knobs))
         ready = web.start()
     except SettingsError as error:
         refuse(error)
+    _keep_port(crawler, ready.http_port)
     crawler.signals.connect(web.stop, signals.engine_stopped, weak=False)
     for name, value in (_PACE | ready.settings).items():
         crawler.settings.set(name, value, priority="spider")
@@ -44,6 +52,24 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
         "crawling an in-vitro web of %d hosts on %d addresses", ready.hosts, ready.addresses
     )
     return list(ready.seeds)
+
+
+def _port_of_last_run(crawler: Crawler) -> int:
+    """Where the URLs that the job has pending are served; 0, any port, if it has none."""
+    path = Path(str(crawler.settings["JOBDIR"]), _PORT)
+    if not uses_job(crawler) or not path.exists():
+        return 0
+    port: int = _number(str(path), path.read_text().strip())
+    return port
+
+
+def _keep_port(crawler: Crawler, port: int) -> None:
+    if uses_job(crawler):
+        # A directory that cannot be written is refused by whoever needs it.
+        with suppress(OSError):
+            folder = Path(str(crawler.settings["JOBDIR"]))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _PORT).write_text(f"{port}\n")
 
 
 def _number(name: str, value: Any) -> Any:

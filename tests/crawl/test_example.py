@@ -59,6 +59,18 @@ def test_it_goes_on_with_its_job(project: Path) -> None:
     assert "10 pages done, 0 URLs failed, 0 left" in again.stderr
 
 
+@pytest.mark.slow
+def test_it_finds_its_web_again_after_a_stop(project: Path) -> None:
+    """What was pending is served where it was: nothing fails, every page is fetched."""
+    line = ("crawl", "broad", "-a", "hosts=5", "-a", "pages=4", "-s", "JOBDIR=crawls/mine")
+    first = scrapy(project, *line, "-s", "CLOSESPIDER_PAGECOUNT=5")
+    assert first.returncode == 0, first.stderr
+    assert " 0 left" not in first.stderr
+    again = scrapy(project, *line)
+    assert again.returncode == 0, again.stderr
+    assert "20 pages done, 0 URLs failed, 0 left (20 success)" in again.stderr
+
+
 @pytest.mark.parametrize(
     ("agent", "seeds", "said"),
     [
