@@ -147,4 +147,7 @@ def _referred(match: re.Match[str]) -> str:
     # No character needs more than seven digits; what has a million is not worth converting.
     if len(digits) > 7:
         return "\ufffd"
-    return html_unescape(f"&#x{digits};" if text[2] in "xX" else f"&#{digits};")
+    code = int(digits, 16) if text[2] in "xX" else int(digits)
+    if 0xA0 <= code < 0xD800 or 0x20 <= code < 0x7F:
+        return chr(code)
+    return html_unescape(f"&#{code};")

@@ -59,8 +59,16 @@ _ABSOLUTE, _ROOTED, _RELATIVE = 1, 2, 3
 
 _SCHEME: Final = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]*):")
 
+# A name of at most 253 ASCII characters, and at most 63 a label, has no more than some 230 others;
+# what is longer has its accents sorted before it is refused: 4,000 of them take ada 7 ms.
+_MAX_BEYOND_ASCII: Final = 256
+_AUTHORITY: Final = re.compile(
+    r"""[\x00-\x20]*(?:[A-Za-z][^:/\\?#]*:|[/\\][\t\n\r]*[/\\])[/\\\t\n\r]*([^/\\?#]*)"""
+)
+
 # Escapes, lone percent signs, and what RFC 3986 does not allow but the URL standard leaves alone.
 _TO_RESPELL: Final = re.compile(r"%(?:[0-9A-Fa-f]{2})?|[^A-Za-z0-9._~!$&'()*+,;=:@/?-]")
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]")
 
 
@@ -169,6 +177,10 @@ def parse(href: str, base: str | None) -> str | Unusable:
 
 def _whatwg(href: str, base: str | None) -> str:
     """What the URL standard makes of *href*. Raises ValueError if it is not a URL."""
+    if not href.isascii():
+        found = _AUTHORITY.match(href)
+        if found is not None and len(_BEYOND_ASCII.findall(found[1])) > _MAX_BEYOND_ASCII:
+            raise ValueError("a host that no name server can know")
     try:
         return normalize_url(href) if base is None else join_url(base, href)
     except ValueError:

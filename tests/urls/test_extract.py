@@ -228,6 +228,9 @@ HOSTILE = {
     "references": (b'<a href="' + b"&amp;&#65" * 900 + b'">') * 130,
     "climbing links": (b'<a href="' + b"../" * 2700 + b'">') * 130,
     "names": (b'<a href="http://' + "é.".encode() * 2700 + b'/">') * 130,
+    "accents": b"".join(
+        b'<a href="http://a%b/%d">' % ("\u0301\u0316".encode() * 2050, n) for n in range(480)
+    ),
     "dots": (b'<a href="http://a' + b"." * 8000 + b'/">') * 130,
     "nested": b"<div>" * 200_000,
     "formatting": b"<p>" + b"".join(b"<b id=%d>" % n for n in range(50_000)) + b"</p><p>x" * 50_000,
@@ -258,9 +261,9 @@ def test_hostile_pages(body: bytes) -> None:
     The limit is far above what is measured (half a second at most), and far below what quadratic
     time takes.
     """
-    began = time.perf_counter()
+    began = time.process_time()
     page = extract(body, url=URL)
-    assert time.perf_counter() - began < 4
+    assert time.process_time() - began < 4
     assert len(page.links) <= 10_000
 
 

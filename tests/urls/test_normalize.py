@@ -248,3 +248,14 @@ def test_many() -> None:
         "http://a.example/x/b",
         "http://a.example/x/a",
     ]
+
+
+@pytest.mark.parametrize("start", ["http://", "//", "h\nttp:\t//", "/\t\\", " https:"])
+def test_a_host_of_too_many_letters_is_none(start: str) -> None:
+    """No name server could know it, and sorting its accents costs quadratic time."""
+    base = "http://a.example/"
+    assert normalize(f"{start}{'é' * 256}/", base) is not None
+    assert normalize(f"{start}{'é' * 257}/", base) is None
+    assert normalize(f"{start}a.example/{'é' * 300}", base) is not None
+    assert normalize(f"/{'é' * 300}", base) == f"{base}{'%C3%A9' * 300}"
+    assert normalize("é" * 300, base) == f"{base}{'%C3%A9' * 300}"
