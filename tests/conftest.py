@@ -30,6 +30,20 @@ def pytest_unconfigure() -> None:
     reactor._asyncioEventloop.close()
 
 
+async def _cancelled() -> set[asyncio.Task[Any]]:
+    """Cancel all tasks but this one: none may go on beside the next test; return them.
+
+    Those that were cancelled already have some turns of the loop to end.
+    """
+    for _ in range(3):
+        await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    return left
+
+
 @pytest.fixture
 def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """Run a coroutine on the reactor's loop, so that Twisted's timers and sockets work in it."""
@@ -40,6 +54,12 @@ def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
     def run_on_reactor(coroutine: Coroutine[Any, Any, Any]) -> Any:
         # asyncio.run() in an earlier test has unset the current loop.
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(coroutine)
+        left: set[asyncio.Task[Any]] = set()
+        try:
+            result = loop.run_until_complete(coroutine)
+        finally:
+            left |= loop.run_until_complete(_cancelled())
+        assert not left, "tasks that nobody ended"
+        return result
 
     return run_on_reactor

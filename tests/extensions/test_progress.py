@@ -55,7 +55,7 @@ def crawler() -> Iterator[Any]:
 def opened(crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float = 0.0) -> Progress:
     """A progress line for *crawler*, after its spider has been open for some *seconds*."""
     shown = Progress(crawler, terminal)
-    shown._interval = 0.01
+    shown._interval = 0.01 if seconds else 60.0
 
     async def wait() -> None:
         shown._opened()

@@ -13,12 +13,13 @@ import pytest
 from inprocess import Crawling
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, DropItem
+from scrapy.extensions.memusage import MemoryUsage
 from scrapy.http import Response
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.engine import get_engine_status
 from versions import NEWEST
 from visitors import Visitor, visitor, walker
-from websites import Answer, Site, links
+from websites import Answer, Site, Visit, links
 
 
 def chain(site: Site, length: int) -> None:
@@ -137,9 +138,9 @@ def test_closespider_timeouts(setting: str, site: Site, crawl: Crawling) -> None
     site.pages |= {f"/{n}": "" for n in range(3)}
     limit: dict[str, Any] = {setting: 1}
     began = time.monotonic()
-    done = crawl(visitor(site, "/0", "/1", "/2"), DOWNLOAD_DELAY=9, **limit)
+    done = crawl(visitor(site, "/0", "/1", "/2"), DOWNLOAD_DELAY=60, within=50, **limit)
     assert done.reason.startswith("closespider_timeout")
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
 
 
 def test_an_idle_spider_can_be_kept_open(site: Site, either: Crawling) -> None:
@@ -166,7 +167,7 @@ def test_an_idle_spider_can_be_kept_open(site: Site, either: Crawling) -> None:
     done = either(Refilled)
     assert site.paths() == ["/", "/2", "/1", "/0"]
     assert done.reason == "finished"
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 14  # Scrapy's heartbeat would take 5 s for each of three
 
 
 def test_pause_and_unpause(site: Site, either: Crawling) -> None:
@@ -294,11 +295,24 @@ def test_periodic_log(site: Site, either: Crawling, caplog: Any) -> None:
     assert "scheduler/enqueued" in caplog.text
 
 
-def test_memory_usage(site: Site, either: Crawling) -> None:
-    """MemoryUsage measures, and ends a crawl that is over its limit."""
-    site.pages["/"] = Answer(b"", wait=1)
+def test_memory_usage(site: Site, either: Crawling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MemoryUsage measures, and ends a crawl that is over its limit.
+
+    Not from the beginning: a spider that is closed before its start() was asked leaves the engine's
+    heartbeat running, in Scrapy itself.
+    """
+    measure = MemoryUsage.get_virtual_size
+    grown = 0
+
+    def page(visit: Visit) -> Answer:
+        nonlocal grown
+        grown = 1 << 40
+        return Answer(b"", wait=1)
+
+    monkeypatch.setattr(MemoryUsage, "get_virtual_size", lambda self: measure(self) + grown)
+    site.pages["/"] = page
     done = either(
-        visitor(site, "/"), MEMUSAGE_ENABLED=True, MEMUSAGE_LIMIT_MB=1,
+        visitor(site, "/"), MEMUSAGE_ENABLED=True, MEMUSAGE_LIMIT_MB=1 << 19,
         MEMUSAGE_CHECK_INTERVAL_SECONDS=0.1,
     )  # fmt: skip
     assert done.reason == "memusage_exceeded"
@@ -446,6 +460,6 @@ def test_stop_while_hosts_wait(site: Site, crawl: Crawling) -> None:
         crawler.signals.connect(opened, signals.spider_opened, weak=False)
 
     began = time.monotonic()
-    done = crawl(visitor(site, "/0", "/1"), DOWNLOAD_DELAY=60, watch=stop_soon)
+    done = crawl(visitor(site, "/0", "/1"), DOWNLOAD_DELAY=60, within=50, watch=stop_soon)
     assert done.reason == "shutdown"
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30

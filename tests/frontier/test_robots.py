@@ -208,10 +208,10 @@ def test_a_byte_order_mark_is_not_part_of_the_first_line() -> None:
 def test_a_hundred_thousand_lines_are_read_in_bounded_time() -> None:
     """The slowest kind of file that was found, rules that end in a dollar sign."""
     body = b"User-agent: *\n" + b"".join(b"Disallow: /%d$\n" % n for n in range(100_000))
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = rules(body)
     assert found.allowed(f"{HERE}/zzz", "mybot")
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 @given(

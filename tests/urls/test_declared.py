@@ -47,9 +47,9 @@ def test_refresh(content: str, target: str | None) -> None:
 @pytest.mark.parametrize("content", ["0" * 100_000, "0" + " " * 100_000, "0;url" + " " * 100_000])
 def test_refresh_takes_linear_time(content: str) -> None:
     """Long contents are read once, not once for each of their characters."""
-    began = time.perf_counter()
+    began = time.process_time()
     refresh_target(content)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
