@@ -182,7 +182,7 @@ class Crawl:
             self._wait()
 
     def _resolve(self) -> None:
-        for host in self.frontier.residents.wanting_address(self.now, 1_000):
+        for host in self.frontier.wanting_address(self.now, 1_000):
             attempt = self._asked[host.key] = self._asked.get(host.key, 0) + 1
             event = self.web.names(host.key, attempt)
             if event is None:
@@ -204,6 +204,8 @@ class Crawl:
         if self.now >= self._next_tick:
             self._next_tick += 1.0
             self.ticks += 1
+            if self.frontier.reviser.busy:
+                self.frontier.reviser.go_on(self.now, self.now + self.frontier.wall_offset)
             self.frontier.tick(self.now)
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
@@ -223,6 +225,8 @@ class Crawl:
         host, address = visit.host.key, visit.address.key
         start = self.now
         self.watch.begins(host, address, start, first=first)
+        bar = self.watch.policy.bar(host, address, start + self.frontier.wall_offset)
+        assert bar is None or not first, f"{host} is visited though {bar}"
         self.frontier.workbench.begin(visit.host, visit.address, start, visit=True)
 
         def end() -> None:

@@ -15,111 +15,18 @@ traffic waits is not handed out before it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Any
 
-from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.policy import Bar
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.states import FOREVER as FOREVER
+from scrapy_spider_suite.frontier.states import AddressState as AddressState
+from scrapy_spider_suite.frontier.states import HostState as HostState
+from scrapy_spider_suite.frontier.states import Visit as Visit
 
-FOREVER = math.inf
 _SLACK = 16
 """A heap may hold so many records more than two for each that counts, before it is swept."""
-
-
-class AddressState:
-    """What is known of one address: its clock, and a heap of the hosts that live there.
-
-    *concurrency* 0 means that the address sets no limit (hosts without an address of their
-    own, and the spider profile, which never promised one).
-    """
-
-    __slots__ = (
-        "booked", "concurrency", "delay", "heap", "hosts", "intrusions", "key", "next_fetch",
-        "out", "recorded", "ticket", "waiting", "wire",
-    )  # fmt: skip
-
-    def __init__(self, key: str, delay: float, concurrency: int, next_fetch: float) -> None:
-        self.key = key
-        self.delay = delay
-        self.concurrency = concurrency
-        self.next_fetch = next_fetch
-        self.heap: list[tuple[float, int, HostState]] = []
-        self.hosts = 0  # resident hosts that live here
-        self.booked = 0  # traffic without a visit that waits for its host, then goes here
-        self.out = 0  # visits out, and traffic without a visit that is on the wire
-        self.wire = 0  # transfers flowing
-        self.waiting = 0  # traffic without a visit that waits for this address alone
-        self.intrusions = 0  # how often traffic without a visit began here
-        self.recorded: float | None = None  # its key in the workbench's heap
-        self.ticket = 0  # of its one record there that counts
-
-    def free(self) -> bool:
-        """Whether another visit may leave for this address (its clock apart)."""
-        return not self.waiting and (not self.concurrency or self.out < self.concurrency)
-
-
-class HostState:
-    """What is known of one resident host (a *visit state*): its clock and its queue's front."""
-
-    __slots__ = (
-        "address", "burst", "concurrency", "connect_to", "crawl_delay", "cursor", "delay",
-        "front", "intrusions", "key", "more", "next_fetch", "out", "record", "recorded",
-        "resolved_until", "turns", "waiting", "why", "wire",
-    )  # fmt: skip
-
-    def __init__(self, key: str, delay: float, concurrency: int, burst: int) -> None:
-        self.key = key
-        self.delay = delay
-        self.concurrency = concurrency
-        self.burst = burst
-        self.crawl_delay = 0.0
-        self.next_fetch = 0.0
-        self.why = ""  # the rule that set next_fetch
-        self.address: AddressState | None = None
-        self.connect_to = ""  # the numeric address itself; "" if it has none of its own
-        self.resolved_until = 0.0
-        self.front: list[tuple[bytes, Entry]] = []  # a heap by queue key
-        self.more = False  # rows beyond the front are on disk
-        self.cursor = b""  # every row on disk up to this key is in the front, or out
-        self.turns = 0  # visits since it came into memory
-        self.out = 0
-        self.wire = 0
-        self.waiting = 0  # traffic without a visit that waits for this host
-        self.intrusions = 0
-        self.recorded: int | None = None  # its ticket in its address's heap
-        self.record: Any = None  # the durable part, the owner's business
-
-    def free(self) -> bool:
-        """Whether another visit may leave for this host (its clock apart)."""
-        return self.out < self.concurrency and not self.waiting
-
-    def gap(self) -> float:
-        """Seconds between two visits: the configured delay, or a longer Crawl-delay."""
-        return max(self.delay, self.crawl_delay)
-
-    def idle(self) -> bool:
-        """Whether nothing is out, flowing or waiting for this host."""
-        return not (self.out or self.wire or self.waiting)
-
-
-@dataclass(slots=True)
-class Visit:
-    """Leave to fetch *entries*, one after the other, from *host* at *address*."""
-
-    host: HostState
-    address: AddressState
-    entries: list[Entry]
-    host_intrusions: int
-    address_intrusions: int
-
-    def undisturbed(self) -> bool:
-        """Whether no traffic without a visit has used the wire since the visit began."""
-        return (
-            self.host.intrusions == self.host_intrusions
-            and self.address.intrusions == self.address_intrusions
-        )
 
 
 class Workbench:
@@ -149,9 +56,7 @@ class Workbench:
             return
         host.address = None
         address.hosts -= 1
-        if len(address.heap) > 2 * address.hosts + _SLACK:
-            address.heap = [item for item in address.heap if item[2].recorded == item[1]]
-            heapify(address.heap)
+        _sweep_hosts(address)
 
     def forget(self, host: HostState) -> None:
         """Drop a host that is idle from memory."""
@@ -178,7 +83,7 @@ class Workbench:
         if host.recorded is None:
             self._tickets += 1
             host.recorded = self._tickets
-            heappush(address.heap, (host.next_fetch, self._tickets, host))
+            heappush(address.heap, (host.ready_at(), self._tickets, host))
         self.offer_address(address)
 
     def offer_address(self, address: AddressState) -> None:
@@ -200,6 +105,7 @@ class Workbench:
         address.recorded = None
         host = heappop(address.heap)[2]
         host.recorded = None
+        clocks = (host.next_fetch, host.fetched, address.next_fetch, address.fetched)
         host.out += 1
         address.out += 1
         self.out += 1
@@ -209,12 +115,12 @@ class Workbench:
             entries.append(heappop(host.front)[1])
         # Where several visits may be out, the delay runs between their starts.
         if host.concurrency > 1:
-            host.next_fetch = max(host.next_fetch, now + host.gap())
+            host.start_clock(now)
         if address.concurrency != 1:
-            address.next_fetch = max(address.next_fetch, now + address.delay)
+            address.start_clock(now)
         self.offer(host)
         self.offer_address(address)
-        return Visit(host, address, entries, host.intrusions, address.intrusions)
+        return Visit(host, address, entries, host.intrusions, address.intrusions, clocks)
 
     def release(self, visit: Visit) -> None:
         """Take a visit back. The clocks were set when its transfers ended."""
@@ -223,6 +129,16 @@ class Workbench:
         self.out -= 1
         self.offer(visit.host)
         self.offer_address(visit.address)
+
+    def cancel(self, visit: Visit) -> None:
+        """Take back a visit that was acquired just now and does not go: no delay began to run."""
+        for entry in visit.entries:
+            heappush(visit.host.front, (entry.key, entry))
+        visit.entries.clear()
+        host, address = visit.host, visit.address
+        host.next_fetch, host.fetched, address.next_fetch, address.fetched = visit.clocks
+        host.recorded = None  # it may have been put back with a later time
+        self.release(visit)
 
     def wait(self, now: float) -> float | None:
         """Seconds until `acquire` has something, 0.0 for at once, None if nothing is queued."""
@@ -252,9 +168,9 @@ class Workbench:
         host.intrusions += 1
         address.intrusions += 1
         if host.concurrency > 1:
-            host.next_fetch = max(host.next_fetch, now + host.gap())
+            host.start_clock(now)
         if address.concurrency != 1:
-            address.next_fetch = max(address.next_fetch, now + address.delay)
+            address.start_clock(now)
 
     def end(self, host: HostState, address: AddressState, now: float, *, visit: bool) -> None:
         """The transfer ended at *now*: the delays run from here (promise 1)."""
@@ -263,9 +179,9 @@ class Workbench:
         if host.next_fetch <= now + host.gap():
             host.why = ""  # what it waited for is over; a wish that came meanwhile stays
         if host.concurrency == 1:
-            host.next_fetch = max(host.next_fetch, now + host.gap())
+            host.start_clock(now)
         if address.concurrency == 1:
-            address.next_fetch = max(address.next_fetch, now + address.delay)
+            address.start_clock(now)
         if not visit:
             host.out -= 1
             address.out -= 1
@@ -277,6 +193,40 @@ class Workbench:
         if until > host.next_fetch:
             host.next_fetch = until
             host.why = why
+
+    # Another policy
+
+    def set_pace(self, host: HostState, pace: Pace, now: float) -> None:
+        """Let *host* have another pace; a wait that is nothing but its delay is measured anew."""
+        ready_at = host.ready_at()
+        if pace.concurrency > host.concurrency == 1 and host.out:
+            host.start_clock(now)  # nobody knows any more when what is out began
+        host.delay, host.concurrency, host.burst = pace.delay, pace.concurrency, pace.burst
+        due = host.fetched + host.gap()
+        host.next_fetch = max(host.next_fetch, due) if host.why else due
+        self._moved(host, ready_at)
+
+    def set_address_pace(self, address: AddressState, pace: Pace, now: float) -> None:
+        """Let *address* have another pace, likewise."""
+        if pace.concurrency != 1 == address.concurrency and address.out:
+            address.start_clock(now)
+        address.delay, address.concurrency = pace.delay, pace.concurrency
+        address.next_fetch = address.fetched + address.delay
+        self.offer_address(address)
+
+    def set_bar(self, host: HostState, bar: Bar | None, until: float) -> None:
+        """Keep *host* from being visited until *until*, whatever its clock says; None: no more."""
+        ready_at = host.ready_at()
+        host.bar, host.barred_until = bar, until
+        self._moved(host, ready_at)
+
+    def _moved(self, host: HostState, ready_at: float) -> None:
+        """See to the invariant where a host, ready at *ready_at* before, may be ready sooner."""
+        if host.ready_at() < ready_at:
+            host.recorded = None
+            if host.address is not None:
+                _sweep_hosts(host.address)
+        self.offer(host)
 
     # The heaps
 
@@ -324,10 +274,10 @@ class Workbench:
             elif not host.front or not host.free():
                 host.recorded = None
                 heappop(heap)
-            elif host.next_fetch > key:
+            elif (ready_at := host.ready_at()) > key:
                 self._tickets += 1
                 host.recorded = self._tickets
-                heapreplace(heap, (host.next_fetch, self._tickets, host))
+                heapreplace(heap, (ready_at, self._tickets, host))
             else:
                 return max(address.next_fetch, key)
         return None
@@ -337,3 +287,10 @@ def _counts(record: tuple[float, int, AddressState]) -> bool:
     """Whether a record in the workbench's heap is the one that counts for its address."""
     address = record[2]
     return address.recorded is not None and address.ticket == record[1]
+
+
+def _sweep_hosts(address: AddressState) -> None:
+    """Drop the records of hosts that do not count, where there are too many of them."""
+    if len(address.heap) > 2 * address.hosts + _SLACK:
+        address.heap = [item for item in address.heap if item[2].recorded == item[1]]
+        heapify(address.heap)

@@ -166,20 +166,15 @@ class Frontier:
     def _may_leave(self, visit: Visit, now: float) -> bool:
         """Whether a visit may go ahead; if not, its host is dealt with here."""
         host = visit.host
-        behind = self.reviser.behind(visit)
-        barred = behind or self.reviser.barred(host, now, now + self.wall_offset)
+        if self.reviser.holds_back(visit, now, now + self.wall_offset):
+            return False
         refusal = self._clearance.refusal(host.key, host.record, host.connect_to)
         full = self._clearance.pages_left(host) <= 0
         stale = bool(host.connect_to) and host.resolved_until <= now
-        if not (behind or barred or refusal or full or stale):
+        if not (refusal or full or stale):
             return True
         self.workbench.cancel(visit)
-        if behind:
-            self.reviser.revise(host, now)
-            self.reviser.revise_address(visit.address, now)
-        elif barred:
-            pass  # its bar keeps it off the heaps
-        elif refusal:
+        if refusal:
             self.abandon(host.key, refusal, now)
         elif full:
             # Its last pages are on their way: they decide whether any are left.

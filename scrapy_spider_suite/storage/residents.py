@@ -153,13 +153,13 @@ class Residents:
         Begins behind the host *after* of those that wait until *since*; returns where to go on,
         None at the end.
         """
-        for since, after in self._waiting.barred(since, after, limit):
-            limit -= 1
-            record = self._known(after)
-            if self._waiting.look_again(after, record, wall):
-                self._touched[after] = record
+        rows = self._waiting.barred(since, after, limit)
+        for _, key in rows:
+            record = self._known(key)
+            if self._waiting.look_again(key, record, wall):
+                self._touched[key] = record
         self.save_touched()
-        return None if limit else (since, after)
+        return rows[-1] if len(rows) == limit else None
 
     def _leave(self, host: HostState, wall: float, now: float) -> None:
         """Take an idle host out of memory; what it has on disk waits there for its time."""

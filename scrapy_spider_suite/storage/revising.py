@@ -60,10 +60,18 @@ class Reviser:
         if self._on_disk is not None and left:
             self._on_disk = self._residents.look_at_barred(*self._on_disk, _ON_DISK, wall)
 
-    def behind(self, visit: Visit) -> bool:
-        """Whether the policy has changed since the pace of a visit's host or address was chosen."""
+    def holds_back(self, visit: Visit, now: float, wall: float) -> bool:
+        """Take a visit back whose host is barred, or was to go by the pace of an older policy."""
+        host, address = visit.host, visit.address
         revision = self._policy.revision
-        return visit.host.revision != revision or visit.address.revision != revision
+        behind = host.revision != revision or address.revision != revision
+        if not behind and not self.barred(host, now, wall):
+            return False
+        self._workbench.cancel(visit)
+        if behind:  # it goes at once if the new pace allows it
+            self.revise(host, now)
+            self.revise_address(address, now)
+        return True
 
     def revise(self, host: HostState, now: float) -> None:
         """Let a resident *host* go by the pace that the policy has for it."""

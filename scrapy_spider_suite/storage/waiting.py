@@ -8,7 +8,6 @@ memory stand behind both, under a time that never comes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from scrapy_spider_suite.frontier.policy import Policy, barred_subject
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER
@@ -33,9 +32,10 @@ class WaitingList:
         """No host on disk is due before this (wall seconds)."""
 
     def add(self, key: str, record: HostRecord, wall: float) -> None:
-        """Let a host wait until the time that its record names."""
+        """Let a host wait until the time that its record names, or a rule that it names."""
+        barred = self._look_at_rules(key, record, wall)
         when = max(wall, record.next_fetch)
-        record.due = when if barred_subject(record.why) is None else when + BARRED
+        record.due = when + BARRED if barred else when
         self._store.put_due(record.due, key)
         self.earliest = min(self.earliest, when)
 
@@ -82,25 +82,36 @@ class WaitingList:
             found.append(key)
         return math.inf
 
-    def barred(self, since: float, after: str, limit: int) -> Iterator[tuple[float, str]]:
+    # Rules
+
+    def barred(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
         """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
-        for when, key in self._store.due(limit, max(since, BARRED), after):
-            if when < RESIDENT:
-                yield when, key
+        rows = self._store.due(limit, max(since, BARRED), after)
+        return [row for row in rows if row[0] < RESIDENT]
 
     def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
-        subject = barred_subject(record.why)
-        bar = self._policy.bar(key, "", wall)
-        if bar is None and subject is not None:  # one of its address, which is not known here
-            bar = self._policy.bar_of_rule(subject, wall)
-        # Nobody knows any more when it was visited: its delay runs from now.
-        until, why = wall + max(self._policy.of_host(key).delay, record.crawl_delay), ""
-        if bar is not None:
-            until, why = min(bar.until, NEVER), str(bar)
-        if (until, why) == (record.next_fetch, record.why):
+        before = record.next_fetch, record.why
+        self._look_at_rules(key, record, wall)
+        if (record.next_fetch, record.why) == before:
             return False
         self.leave(key, record)
-        record.next_fetch, record.why = until, why
         self.add(key, record, wall)
         return True
+
+    def _look_at_rules(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Whether a host that waits for a rule has to; its record says for which, and until when.
+
+        The host's address is not known here: a rule of its address counts while it is there.
+        """
+        subject = barred_subject(record.why)
+        if subject is None:
+            return False
+        bar = self._policy.bar(key, "", wall) or self._policy.bar_of_rule(subject, wall)
+        if bar is None:
+            # Nobody knows any more when it was visited: its delay runs from now.
+            delay = max(self._policy.of_host(key).delay, record.crawl_delay)
+            record.next_fetch, record.why = wall + delay, ""
+        else:
+            record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
+        return bar is not None

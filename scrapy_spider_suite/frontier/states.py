@@ -1,0 +1,130 @@
+"""What the workbench knows of a host, of an address, and of a visit that is out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.policy import Bar
+
+FOREVER = math.inf
+LONG_AGO = -1e9
+"""Monotonic seconds, long before any crawl began."""
+
+
+class AddressState:
+    """What is known of one address: its clock, and a heap of the hosts that live there.
+
+    *concurrency* 0 means that the address sets no limit (hosts without an address of their
+    own, and the spider profile, which never promised one).
+    """
+
+    __slots__ = (
+        "booked", "concurrency", "delay", "fetched", "heap", "hosts", "intrusions", "key",
+        "next_fetch", "numeric", "out", "recorded", "revision", "ticket", "waiting", "wire",
+    )  # fmt: skip
+
+    def __init__(self, key: str, delay: float, concurrency: int, next_fetch: float) -> None:
+        self.key = key
+        self.delay = delay
+        self.concurrency = concurrency
+        self.next_fetch = next_fetch
+        self.fetched = LONG_AGO  # when its delay began to run
+        self.numeric = ""  # the address by which its pace was chosen; "" for none
+        self.revision = 0  # of the policy that chose it
+        self.heap: list[tuple[float, int, HostState]] = []
+        self.hosts = 0  # resident hosts that live here
+        self.booked = 0  # traffic without a visit that waits for its host, then goes here
+        self.out = 0  # visits out, and traffic without a visit that is on the wire
+        self.wire = 0  # transfers flowing
+        self.waiting = 0  # traffic without a visit that waits for this address alone
+        self.intrusions = 0  # how often traffic without a visit began here
+        self.recorded: float | None = None  # its key in the workbench's heap
+        self.ticket = 0  # of its one record there that counts
+
+    def start_clock(self, now: float) -> None:
+        """Let the delay run from *now*."""
+        self.fetched = now
+        self.next_fetch = max(self.next_fetch, now + self.delay)
+
+    def free(self) -> bool:
+        """Whether another visit may leave for this address (its clock apart)."""
+        return not self.waiting and (not self.concurrency or self.out < self.concurrency)
+
+
+class HostState:
+    """What is known of one resident host (a *visit state*): its clock and its queue's front."""
+
+    __slots__ = (
+        "address", "bar", "barred_until", "burst", "concurrency", "connect_to", "crawl_delay",
+        "cursor", "delay", "fetched", "front", "intrusions", "key", "more", "next_fetch", "out",
+        "record", "recorded", "resolved_until", "revision", "turns", "waiting", "why", "wire",
+    )  # fmt: skip
+
+    def __init__(self, key: str, delay: float, concurrency: int, burst: int) -> None:
+        self.key = key
+        self.delay = delay
+        self.concurrency = concurrency
+        self.burst = burst
+        self.crawl_delay = 0.0
+        self.next_fetch = 0.0
+        self.fetched = LONG_AGO  # when its delay began to run
+        self.why = ""  # the rule that set next_fetch
+        self.bar: Bar | None = None  # why it may not be visited whatever its clock says
+        self.barred_until = 0.0
+        self.revision = 0  # of the policy that chose its pace
+        self.address: AddressState | None = None
+        self.connect_to = ""  # the numeric address itself; "" if it has none of its own
+        self.resolved_until = 0.0
+        self.front: list[tuple[bytes, Entry]] = []  # a heap by queue key
+        self.more = False  # rows beyond the front are on disk
+        self.cursor = b""  # every row on disk up to this key is in the front, or out
+        self.turns = 0  # visits since it came into memory
+        self.out = 0
+        self.wire = 0
+        self.waiting = 0  # traffic without a visit that waits for this host
+        self.intrusions = 0
+        self.recorded: int | None = None  # its ticket in its address's heap
+        self.record: Any = None  # the durable part, the owner's business
+
+    def free(self) -> bool:
+        """Whether another visit may leave for this host (its clock apart)."""
+        return self.out < self.concurrency and not self.waiting
+
+    def gap(self) -> float:
+        """Seconds between two visits: the configured delay, or a longer Crawl-delay."""
+        return max(self.delay, self.crawl_delay)
+
+    def start_clock(self, now: float) -> None:
+        """Let the delay run from *now*."""
+        self.fetched = now
+        self.next_fetch = max(self.next_fetch, now + self.gap())
+
+    def ready_at(self) -> float:
+        """When it may be visited: its clock has run out, and no bar holds it any more."""
+        return self.next_fetch if self.bar is None else max(self.next_fetch, self.barred_until)
+
+    def idle(self) -> bool:
+        """Whether nothing is out, flowing or waiting for this host."""
+        return not (self.out or self.wire or self.waiting)
+
+
+@dataclass(slots=True)
+class Visit:
+    """Leave to fetch *entries*, one after the other, from *host* at *address*."""
+
+    host: HostState
+    address: AddressState
+    entries: list[Entry]
+    host_intrusions: int
+    address_intrusions: int
+    clocks: tuple[float, float, float, float]  # as they were before it left
+
+    def undisturbed(self) -> bool:
+        """Whether no traffic without a visit has used the wire since the visit began."""
+        return (
+            self.host.intrusions == self.host_intrusions
+            and self.address.intrusions == self.address_intrusions
+        )
