@@ -67,6 +67,7 @@ _BOTH = (
     ),
     # The cookie middleware of either profile stays in use; this one keeps its jars over a restart.
     Component("EXTENSIONS", f"{_OURS}.extensions.cookies.CookieKeeper"),
+    Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
 )
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
     "spider": _BOTH,

@@ -222,6 +222,23 @@ class SuiteSettings:
         v.integer(1, unit="hosts"), 10_000, FREE, "Broad profile: most hosts with cookies kept."
     )
 
+    # Watching
+    fetch_log: bool | Path = setting(
+        v.switch_or_folder(), True, FREE,
+        "Where the fetch log is kept: True is in the job directory (without one there is none), "
+        "False is nowhere.",
+    )
+    fetch_log_size: int = setting(
+        v.size(1 << 20), 64 << 20, FREE,
+        "Size at which a file of the fetch log is closed and compressed.",
+    )
+    quiet_log: bool = setting(
+        v.boolean(), False, FREE,
+        "Fold the engine's repeated log lines and repeated tracebacks into counts, and leave out "
+        "tracebacks of network errors.",
+        broad=True,
+    )
+
     @classmethod
     def from_settings(
         cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None

@@ -135,6 +135,22 @@ def file() -> ValueType:
     return ValueType(parse, "the path of a file that exists")
 
 
+def switch_or_folder() -> ValueType:
+    """Return the type of True, False, or the path of a folder, which need not exist yet."""
+
+    def parse(raw: object) -> bool | Path:
+        if (truth := _TRUTH.get(str(raw).lower())) is not None:
+            return truth
+        if not isinstance(raw, str | os.PathLike) or raw == "":
+            raise ValueError(raw)
+        path = Path(raw)
+        if path.exists() and not path.is_dir():
+            raise ValueError(raw)
+        return path
+
+    return ValueType(parse, "True, False, or the path of a folder")
+
+
 def dotted_paths() -> ValueType:
     """Return the type of a list of import paths such as ``project.items.Book``."""
 

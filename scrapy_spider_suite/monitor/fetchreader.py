@@ -14,6 +14,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.monitor import fetchfiles
 from scrapy_spider_suite.monitor.fetchline import read, stamp, url_field
+from scrapy_spider_suite.urls.normalize import normalize
 
 _URL, _ADDRESS = 4, 9
 
@@ -30,14 +31,16 @@ class Target:
     def of(cls, text: str) -> Target:
         """The target that *text* names: a URL, a host, ``.domain`` with all below, or an address.
 
-        Hosts are to be in the form in which they are asked for (``xn--…``).
+        A URL counts in the spelling that is given and in normal form.
         """
         if "://" in text:
-            field = url_field(text).encode()
-            return cls(field.lower(), lambda fields: fields[_URL] == field)
-        name = text.lower().rstrip(".").encode()
-        if name.startswith(b"."):
-            return cls(name[1:], lambda fields: _is_below(host_of(fields[_URL]), name))
+            spellings = {url_field(each).encode() for each in (text, normalize(text)) if each}
+            return cls(
+                host_of(url_field(text).encode()), lambda fields: fields[_URL] in spellings
+            )
+        below, name = text.startswith("."), _host_name(text.strip(".")).encode()
+        if below:
+            return cls(name, lambda fields: _is_below(host_of(fields[_URL]), name))
         try:
             address = str(ipaddress.ip_address(text.strip("[]"))).encode()
         except ValueError:
@@ -108,8 +111,14 @@ def host_of(url: bytes) -> bytes:
     return name.lower().rstrip(b".")
 
 
+def _host_name(text: str) -> str:
+    """The host *text* as URLs have it; as it stands if it is none."""
+    normal = normalize(f"http://{text}/")
+    return text.lower() if normal is None else normal.split("/")[2]
+
+
 def _is_below(host: bytes, domain: bytes) -> bool:
-    return host.endswith(domain) or host == domain[1:]
+    return host == domain or host.endswith(b"." + domain)
 
 
 def _all(block: bytes) -> Iterator[bytes]:

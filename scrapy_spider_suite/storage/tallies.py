@@ -73,7 +73,7 @@ class Tallies:
         try:
             row = msgpack.unpackb(data)
             return cls(_table(row["statuses"]), _table(row["types"]), _table(row["kinds"]))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobDamagedError(f"the job's tallies cannot be read ({error})") from error
 
 

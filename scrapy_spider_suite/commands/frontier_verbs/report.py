@@ -1,0 +1,107 @@
+"""``scrapy frontier report``: the job as tables, under the names that Heritrix gives them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, count
+from scrapy_spider_suite.downloadermiddlewares.cookies import registered_domain
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.monitor import reports
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.seeds import seeds
+from scrapy_spider_suite.storage.tallies import Tallies
+
+_OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}
+"""Heritrix's names -> ours, where they differ."""
+NAMES = ("crawl", *reports.COLUMNS, *_OTHER_NAMES)
+
+
+def _tally(table: str, column: str) -> Callable[[StoreReader, int], Iterable[Row]]:
+    def rows(reader: StoreReader, limit: int) -> Iterable[Row]:
+        return reports.tally_rows(getattr(Tallies.load(reader.store), table), column, limit)
+
+    return rows
+
+
+def _seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
+    for number, row in enumerate(reports.seed_rows(seeds(reader.store)), 1):
+        yield row
+        if number == limit:
+            break
+
+
+_ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
+    "seeds": _seeds,
+    "hosts": lambda reader, limit: reports.host_rows(reader.hosts(), limit),
+    "statuses": _tally("statuses", "status"),
+    "types": _tally("types", "type"),
+    "domains": lambda reader, limit: reports.domain_rows(reader.hosts(), registered_domain, limit),
+}
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
+    parser.add_argument("--csv", action="store_true", help="print CSV with a line of names")
+    parser.add_argument(
+        "--limit", type=count, default=0, metavar="N",
+        help="only so many rows, the greatest of hosts, domains, statuses and types (0: all)",
+    )  # fmt: skip
+
+
+def _run(call: Call) -> int:
+    name = _OTHER_NAMES.get(call.options.name, call.options.name)
+    folder = call.folder()
+    with StoreReader(folder) as reader:
+        if name == "crawl":
+            facts = _crawl(reader, folder)
+            if call.options.csv:
+                _print_csv([facts], tuple(facts))
+            else:
+                call.facts(facts)
+            return 0
+        rows, columns = _ROWS[name](reader, call.options.limit), reports.COLUMNS[name]
+        if call.options.csv and not call.json:
+            _print_csv(rows, columns)
+        else:
+            call.table(rows, columns)
+    return 0
+
+
+def _crawl(reader: StoreReader, folder: Path) -> Row:
+    file = JobFile.read(folder)
+    if file is None:
+        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    begun: Row = {"job": file.id, "spider": file.spider, "begun": round(file.created)}
+    return begun | reports.crawl_facts(reader.counters(), Tallies.load(reader.store))
+
+
+def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(column) for column in columns] for row in rows)
+
+
+VERBS = (
+    Verb(
+        "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains", _run,
+        _options, "NAME",
+        about=(
+            "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
+            "crawl-summary is crawl. All are over the whole life of the job, and come from its\n"
+            "store: statuses, types and crawl count fetches, robots.txt and media among them; the\n"
+            "others count URLs."
+        ),
+        examples=(
+            "report crawl -j crawls/news",
+            "report statuses -j crawls/news",
+            "report hosts --limit 100 -j crawls/news --csv",
+            "report seeds -j crawls/news --json",
+        ),
+    ),
+)  # fmt: skip

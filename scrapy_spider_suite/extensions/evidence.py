@@ -1,0 +1,205 @@
+"""Evidence of what a crawl did: the fetch log, and the tallies of the job.
+
+Every fetch makes a line of the fetch log (see `monitor.fetchline` for its fields) and is counted.
+Both are written once a second, so an end without warning loses what the last second or two told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+from scrapy.utils.httpobj import urlparse_cached
+
+from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.downloader import ADDRESS
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.events import event_of_error
+from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
+from scrapy_spider_suite.monitor.fetchfiles import FOLDER
+from scrapy_spider_suite.monitor.fetchline import Fetch, write
+from scrapy_spider_suite.monitor.fetchlog import FetchLog
+from scrapy_spider_suite.project import uses_job
+from scrapy_spider_suite.refusal import RefusedCrawl, say
+from scrapy_spider_suite.requests import VIA
+from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.storage.tallies import OTHER, Tallies
+from scrapy_spider_suite.witness import Fetched, call_witness
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from scrapy_spider_suite.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 1.0
+"""Seconds between two writes."""
+
+PAGE, ROBOTS, ASIDE = "page", "robots", "aside"
+
+_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,31}/[a-z0-9!#$&^_.+-]{1,32}")
+_TOLD_FLAGS = frozenset({"dataloss", "truncated"})
+"""Flags of a response that say something of the fetch."""
+
+
+class Evidence:
+    """Writes the fetch log of *crawler* and keeps its tallies; *log* None: there is none yet."""
+
+    def __init__(self, crawler: Crawler, log: FetchLog | None = None) -> None:
+        self._crawler = crawler
+        self._log = log
+        self._wanted = log is not None or _belongs_into_job(crawler)
+        self._early: list[tuple[bytes, float]] = []
+        self._tallies = Tallies()
+        self._store: Store | None = None
+        self._said = False
+        self._ticker = Ticker(PERIOD, self.flush)
+        call_witness(crawler, self.fetched)
+        crawler.signals.connect(self.opened, signals.spider_opened)
+        crawler.signals.connect(self.closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Evidence:
+        """Build it for *crawler*; ends the crawl if the folder of SUITE_FETCH_LOG is no use."""
+        settings = suite_settings(crawler)
+        folder, log = settings.fetch_log, None
+        if isinstance(folder, Path) and crawler.crawling:
+            try:
+                log = FetchLog(folder, settings.fetch_log_size)
+            except SettingsError as error:
+                # What is raised here may be lost in a Deferred.
+                say(error)
+                crawler.settings.set("SCHEDULER", RefusedCrawl, priority=1_000)
+        return cls(crawler, log)
+
+    def opened(self) -> None:
+        """Open the log of the job, which is this process's by now, and take its tallies."""
+        core = core_of(self._crawler)
+        self._store = core.store
+        before, self._tallies = self._tallies, Tallies.load(core.store)
+        self._tallies.add(before)
+        if self._log is None and self._wanted and core.job is not None:
+            try:
+                self._log = FetchLog(core.job.folder / FOLDER, core.settings.fetch_log_size)
+            except SettingsError as error:
+                logger.error("%s; the crawl goes on without it", error)
+        self._wanted = self._log is not None
+        if self._log is not None:
+            for line, when in self._early:
+                self._log.add(line, when)
+        self._early.clear()
+        self._ticker.start()
+
+    def closed(self) -> None:
+        """Write for the last time."""
+        self._ticker.stop()
+        self.flush()
+        if self._log is not None:
+            self._log.close()
+            self._publish(self._log)
+
+    def flush(self) -> None:
+        """Write what there is; the tallies go with the store's next batch."""
+        if self._store is not None and self._tallies.changed:
+            self._tallies.save(self._store)
+        if self._log is not None:
+            self._log.flush()
+            self._publish(self._log)
+
+    def _publish(self, log: FetchLog) -> None:
+        stats = self._crawler.stats
+        stats.set_value("suite/fetch_log/lines", log.lines)
+        stats.set_value("suite/fetch_log/bytes", log.written)
+        stats.set_value("suite/fetch_log/lost", log.lost)
+        if log.error is not None and not self._said:
+            logger.error("the fetch log in %s cannot be written: %s", log.folder, log.error)
+        self._said = log.error is not None
+
+    def fetched(self, fetched: Fetched) -> None:
+        """Count one fetch and make its line."""
+        kind = _kind(fetched)
+        fetch = _fetch(fetched, kind, with_digest=self._wanted)
+        media_type = fetch.type or "-"
+        if not _TYPE.fullmatch(media_type):
+            media_type = OTHER if fetch.type else media_type
+        self._tallies.count(
+            str(fetch.status or fetch.reason), media_type, kind, fetch.bytes, fetch.ms
+        )
+        if not self._wanted:
+            return
+        line = write(fetch)
+        if self._log is None:
+            self._early.append((line, fetch.time))
+        else:
+            self._log.add(line, fetch.time)
+
+
+def _belongs_into_job(crawler: Crawler) -> bool:
+    return suite_settings(crawler).fetch_log is True and uses_job(crawler)
+
+
+def _kind(fetched: Fetched) -> str:
+    if fetched.lease is not None:
+        return PAGE
+    return ROBOTS if urlparse_cached(fetched.request).path == "/robots.txt" else ASIDE
+
+
+def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
+    """What the line says."""
+    request, lease, response = fetched.request, fetched.lease, fetched.response
+    remarks = [] if kind == PAGE else [kind]
+    if request.method != "GET":
+        remarks.append(request.method)
+    if response is not None and response.flags:
+        remarks += _TOLD_FLAGS.intersection(response.flags)
+    return Fetch(
+        time=fetched.ended,
+        status=None if response is None else response.status,
+        bytes=0 if response is None else len(response.body),
+        ms=round(fetched.seconds * 1_000),
+        url=request.url,
+        via=request.meta.get(VIA) or (request.headers.get("Referer") or b"").decode("latin-1"),
+        depth=request.meta.get("depth") if lease is None else lease.entry.depth,
+        type=_media_type(response),
+        digest=_digest(response) if with_digest else "",
+        address=_address(request.meta.get(ADDRESS), response),
+        reason=_reason(response, fetched.error),
+        remarks=tuple(remarks),
+    )
+
+
+def _reason(response: Response | None, error: BaseException | None) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return Event.INTERRUPTED
+    if error is not None:
+        return event_of_error(error)
+    return event_of_status(0 if response is None else response.status)
+
+
+def _media_type(response: Response | None) -> str:
+    header = None if response is None else response.headers.get("Content-Type")
+    if header is None:
+        return ""
+    return str(header.partition(b";")[0].strip().lower().decode("latin-1"))
+
+
+def _digest(response: Response | None) -> str:
+    """SHA-1 in base 32, as WARC files have it; none for an empty body."""
+    if response is None or not response.body:
+        return ""
+    return base64.b32encode(hashlib.sha1(response.body, usedforsecurity=False).digest()).decode()
+
+
+def _address(booked: str | None, response: Response | None) -> str:
+    """Where the answer came from; without one, where the request was sent."""
+    actual = None if response is None else response.ip_address
+    return str(actual or booked or "")

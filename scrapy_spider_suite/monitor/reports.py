@@ -1,0 +1,99 @@
+"""The tables of ``scrapy frontier report``, named as Heritrix names its reports.
+
+Each takes what the store knows and returns rows, ready for text, CSV or JSON; nothing here reads
+the fetch log.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.seeds import SeedRow
+from scrapy_spider_suite.storage.tallies import Table, Tallies
+
+Row = dict[str, Any]
+
+COLUMNS = {
+    "seeds": ("seed", "state", "reason", "status", "attempts", "when", "tag"),
+    "hosts": ("host", "done", "failed", "pending", "attempts", "given_up"),
+    "statuses": ("status", "fetches", "bytes", "mean_ms"),
+    "types": ("type", "fetches", "bytes", "mean_ms"),
+    "domains": ("domain", "hosts", "done", "failed", "pending", "attempts"),
+}
+"""Report -> its columns; a number is one of URLs unless its name says otherwise."""
+
+
+def seed_rows(seeds: Iterable[SeedRow]) -> Iterator[Row]:
+    """What became of each seed; *when* is the time of its last attempt, since the epoch."""
+    for seed in seeds:
+        state = seed.state
+        yield {
+            "seed": seed.url,
+            "state": None if state is None else state.state.value,
+            "reason": state.event.value if state and state.event else None,
+            "status": state.status or None if state else None,
+            "attempts": state.attempts if state else None,
+            "when": state.when or None if state else None,
+            "tag": seed.tag or None,
+        }
+
+
+def host_rows(hosts: Iterable[tuple[str, HostRecord]], limit: int = 0) -> Iterator[Row]:
+    """The *limit* hosts with the most URLs done, the greatest first; 0: all, as the store has them.
+
+    All of them are never in memory.
+    """
+    if limit:
+        hosts = heapq.nlargest(limit, hosts, key=lambda item: item[1].done)
+    for name, record in hosts:
+        yield {
+            "host": name, "done": record.done, "failed": record.failed, "pending": record.pending,
+            "attempts": record.attempts, "given_up": record.dead or None,
+        }  # fmt: skip
+
+
+def domain_rows(
+    hosts: Iterable[tuple[str, HostRecord]], domain_of: Callable[[str], str], limit: int = 0
+) -> list[Row]:
+    """Hosts added up by registered domain, those with the most URLs done first."""
+    totals: dict[str, list[int]] = {}
+    for name, record in hosts:
+        row = totals.setdefault(domain_of(name), [0, 0, 0, 0, 0])
+        for at, number in enumerate(
+            (1, record.done, record.failed, record.pending, record.attempts)
+        ):
+            row[at] += number
+    ordered = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))
+    return [
+        dict(zip(COLUMNS["domains"], (domain, *row), strict=True))
+        for domain, row in (ordered[:limit] if limit else ordered)
+    ]
+
+
+def tally_rows(table: Table, column: str, limit: int = 0) -> list[Row]:
+    """One of the tallies, what was most frequent first; *column* names its key."""
+    ordered = sorted(table.items(), key=lambda item: (-item[1][0], item[0]))
+    return [
+        {column: key, "fetches": fetches, "bytes": size, "mean_ms": round(ms / max(1, fetches))}
+        for key, (fetches, size, ms) in (ordered[:limit] if limit else ordered)
+    ]
+
+
+def crawl_facts(counters: Counters, tallies: Tallies) -> Row:
+    """The crawl in figures, over all of its runs."""
+    fetches, size, ms = tallies.total()
+    seconds = max(1e-9, counters.seconds)
+    kinds = {f"fetches_{kind}": row[0] for kind, row in sorted(tallies.kinds.items())}
+    return {
+        "seconds": round(counters.seconds),
+        "done": counters.done, "failed": counters.failed, "pending": counters.pending,
+        "retried": counters.retried, "filtered": counters.filtered,
+        "dead_hosts": counters.dead_hosts,
+        "fetches": fetches, **kinds, "bytes": size, "mean_ms": round(ms / max(1, fetches)),
+        "fetches_per_second": round(fetches / seconds, 2),
+        "kilobytes_per_second": round(size / seconds / 1_000, 2),
+    }  # fmt: skip
