@@ -19,6 +19,8 @@ MODULES = {
     "add": "add",
     "pause": "pausing",
     "resume": "pausing",
+    "log": "log",
+    "report": "report",
     "check": "check",
     "settings": "settings",
 }
