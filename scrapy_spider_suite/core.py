@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -37,6 +35,7 @@ from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -86,7 +85,7 @@ class CrawlCore:
         self.waiting_outside = 0  # those of them that wait for their host
         self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
         self.start_waits = False  # start() asked for more room, and was told to wait
-        self._folder: Path | None = None
+        self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
         self.translator = Translator(crawler, self._codec(), broad=self.broad)
@@ -140,8 +139,8 @@ class CrawlCore:
         if not self.broad:
             return MemoryStore()
         # Memory stays bounded without a job directory, too: the disk holds what waits.
-        self._folder = Path(tempfile.mkdtemp(prefix="scrapy-spider-suite-"))
-        return RocksStore(self._folder / "store", memory=self.settings.workbench_memory)
+        self._folder = TemporaryFolder()
+        return RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
 
     def _codec(self) -> RequestCodec | None:
         spider = self.crawler.spider
@@ -240,7 +239,7 @@ class CrawlCore:
         else:
             self.store.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
 
 def _nobody() -> None:
