@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _LOOKUPS = 500
 """Names that are looked up at the same time."""
+_WAITING = 2_000
+"""Robots.txt whose fetches may be under way, those included that wait for their hosts."""
 
 
 class Errands:
@@ -152,8 +154,12 @@ class Errands:
 
     @property
     def full(self) -> bool:
-        """Whether as many robots.txt are being fetched as there may be requests."""
-        return self._fetches >= self._limit
+        """Whether as many robots.txt are being fetched as there may be requests.
+
+        One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
+        """
+        on_the_wire = self._fetches - self._core.waiting_outside
+        return on_the_wire >= self._limit or self._fetches >= _WAITING
 
     async def _fetch_robots(
         self, robots: RobotsMiddleware, leases: list[Lease], *, again: bool
