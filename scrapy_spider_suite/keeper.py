@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy_spider_suite.collecting import CalmCollector
 from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.inbox import Inbox
-from scrapy_spider_suite.requests import seed_entry
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.core import CrawlCore
@@ -36,8 +34,6 @@ _RETRY_WRITE = 5.0
 _DISK = "the disk"
 _PORTIONS = 0.05
 """Seconds between two portions of an action."""
-_INBOX = 5_000
-"""URLs that are taken from the inbox with each pulse."""
 
 
 class Keeper:
@@ -55,7 +51,6 @@ class Keeper:
         self._stuck_until: float | None = None
         self._ended = False
         self._collector = CalmCollector()
-        self._inbox = None if core.job is None else Inbox(core.job.folder)
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
 
@@ -70,8 +65,6 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         self._ended = True
-        if self._inbox is not None:
-            self._inbox.close()
         self._collector.stop()
         self._publish()
 
@@ -106,32 +99,11 @@ class Keeper:
         if self._stuck_until is not None and now >= self._stuck_until:
             self._try_again()
         else:
-            self._take_inbox(now)
             self._write(core.frontier.tick, now)
-            if self._inbox is not None and not core.store.dirty:
-                self._inbox.finish()
         self._errands.resolve()
         self._publish()
         self._end_if_only_waiting()
         self._scheduler.wake()
-
-    def _take_inbox(self, now: float) -> None:
-        """Schedule what was left for the crawl, so much with each pulse."""
-        if self._inbox is None or self._scheduler.closing:
-            return
-        entries = [seed_entry(url) for url in self._inbox.take(_INBOX)]
-        known = [entry for entry in entries if entry is not None]
-        if entries:
-            new = self._core.frontier.schedule(known, now)
-            logger.info(
-                "inbox: %d URLs, %d of them new, %d no web addresses",
-                len(entries), new, len(entries) - len(known),
-            )  # fmt: skip
-
-    @property
-    def inbox_waits(self) -> bool:
-        """Whether URLs were left for the crawl that it has not taken in yet."""
-        return self._inbox is not None and self._inbox.waits()
 
     @property
     def actions_wait(self) -> bool:

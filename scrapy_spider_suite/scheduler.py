@@ -146,7 +146,7 @@ class FrontierScheduler(BaseScheduler):
         core = self.core
         if core.frontier.pending or core.outside or len(self._errands):
             return True
-        return self._keeper.inbox_waits or self._keeper.actions_wait
+        return self._keeper.actions_wait
 
     @property
     def mqs(self) -> Sized:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.control import pausing
+from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
@@ -37,6 +37,20 @@ class LiveSite(Site):
         self._core = core
         self._scheduler = scheduler
         self._flush = flush
+        self._expiry = 0.0  # when the next block is over (wall)
+
+    def look(self) -> None:
+        """Take out blocks that are over; at the first look, take over those of earlier runs."""
+        if self.wall() >= self._expiry:
+            self.blocks_changed()
+
+    def blocks_changed(self) -> None:
+        """See `Site`: in force at once, for what waits at the gate too."""
+        kv = self.store.kv(blocks.STORE)
+        self._expiry = blocks.load(kv, self.frontier.policy, self.wall())
+        if self._scheduler.gate is not None:
+            self._scheduler.gate.wake()
+        self._scheduler.wake()
 
     def commit(self) -> bool:
         """See `Site`."""
@@ -58,6 +72,7 @@ def operator_of(
     if core.job is None:
         return None
     site = LiveSite(core, scheduler, flush)
+    blocks.load(site.store.kv(blocks.STORE), core.frontier.policy, site.wall())
     if who := pausing.paused_by(site.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
         site.pause(paused=True)

@@ -57,6 +57,7 @@ class Operator:
 
     def look(self, seconds: float = PORTION) -> None:
         """Carry out what is new, and for about so many *seconds* what takes longer."""
+        self._site.look()
         wall = self._site.wall()
         for id in self._folder.waiting():
             if id not in self._taken:

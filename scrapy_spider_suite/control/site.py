@@ -30,6 +30,7 @@ class Site:
         self.folder = folder
         self.store = store
         self.frontier = frontier
+        self.rework = frontier.rework(store)
 
     @property
     def kv(self) -> KV:
@@ -53,6 +54,12 @@ class Site:
 
     def pause(self, *, paused: bool) -> None:
         """Send nothing more, or go on; what is kept in the job says so to the next crawl."""
+
+    def blocks_changed(self) -> None:
+        """A block was put in or taken out."""
+
+    def look(self) -> None:
+        """Called before each look at what was asked."""
 
     def set(self, name: str, value: str) -> tuple[str, str]:
         """Give a setting another value; return the old and the new one. Raises `ActionError`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -24,7 +25,11 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
+from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.store import Store
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.rocks import RocksStore
 
 _SPILL = 1_000
 """Children of an unfinished page that are held in memory; beyond it they are stored early."""
@@ -309,6 +314,10 @@ class Frontier:
     def abandon(self, key: str, event: Event, now: float) -> None:
         """Fail everything that is pending for a host, a part with every tick."""
         self._health.give_up(key, event, now, now + self.wall_offset)
+
+    def rework(self, store: RocksStore) -> Rework:
+        """What an operator changes, on the *store* of this frontier."""
+        return Rework(store, self.workbench, self.residents, self._ledger, self._health)
 
     # Keeping house
 

@@ -77,6 +77,13 @@ class Health:
         self._fail(key, _AT_ONCE, now, wall)
         self._residents.save_touched()
 
+    def forgive(self, key: str) -> None:
+        """A host is not given up after all; what is still pending for it may be visited."""
+        self._given_up.pop(key, None)
+        host = self._workbench.hosts.get(key)
+        if host is not None and host.address is None:
+            self._residents.want_address(host)
+
     def go_on(self, now: float, wall: float) -> None:
         """The next part of what is pending for hosts that were given up."""
         left = _AT_ONCE

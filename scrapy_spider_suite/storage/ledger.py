@@ -71,6 +71,18 @@ class Ledger:
         elif entry.holder is not None:
             entry.holder.states.append((entry.identity, last))
 
+    def take_back(self, record: HostRecord, state: UrlState) -> None:
+        """A URL of the host with *record* is no longer done or failed, as *state* says it was."""
+        name = state.state.value
+        if state.state is State.PENDING or state.event is None:
+            return
+        setattr(record, name, getattr(record, name) - 1)
+        setattr(self.counters, name, getattr(self.counters, name) - 1)
+        events = self.counters.events
+        events[state.event] = events.get(state.event, 0) - 1
+        if not events[state.event]:
+            del events[state.event]
+
     def remove(self, entry: Entry, record: HostRecord) -> None:
         """Take *entry*, which was pending, out of its queue."""
         self._count(entry, record, -1)

@@ -256,6 +256,19 @@ class Residents:
             record = self.touch(key)
             self._waiting.leave(key, record)
 
+    def forget(self, key: str) -> None:
+        """Drop a host that is idle and has nothing pending from memory and from the waiting list;
+        its record is deleted by the caller."""
+        host = self._workbench.hosts.get(key)
+        record = self.touch(key)
+        if record.due is not None:
+            self._store.delete_due(record.due, key)
+        if host is not None:
+            self._workbench.forget(host)
+            self.unwant_address(key)
+        self._records.pop(key, None)
+        self._touched.pop(key, None)
+
     # Addresses
 
     def want_address(self, host: HostState) -> None:

@@ -186,10 +186,18 @@ class RocksStore:
         """See `Store`."""
         self._unwritten.set("states", key, value)
 
-    def states(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What follows *prefix* in each state key that begins with it, and the packed state."""
+    def delete_state(self, key: bytes) -> None:
+        """Forget that the URL with this state key was ever heard of."""
+        self._unwritten.set("states", key, None)
+
+    def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """What follows *prefix* in each state key that begins with it, and the packed state.
+
+        Those beyond *after* only, if it is given.
+        """
         n = len(prefix)
-        for key, value in self._scan("states", prefix, end_of(prefix)):
+        start = prefix + after + b"\0" if after else prefix
+        for key, value in self._scan("states", start, end_of(prefix)):
             if not key.startswith(prefix):
                 return
             yield key[n:], value
@@ -230,9 +238,14 @@ class RocksStore:
         """See `Store`."""
         self._unwritten.set("hosts", host_key(host), record.to_bytes())
 
-    def records(self) -> Iterator[tuple[str, HostRecord]]:
-        """All hosts and their records, slot by slot."""
-        for key, value in self._scan("hosts", b""):
+    def delete_record(self, host: str) -> None:
+        """Forget *host*."""
+        self._unwritten.set("hosts", host_key(host), None)
+
+    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
+        """All hosts and their records, slot by slot; those beyond *after* if it is given."""
+        start = host_key(after) + b"\0" if after else b""
+        for key, value in self._scan("hosts", start):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from crawls import start, web_settings
-from frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy, small_crawl
+from frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.frontier import parser_of
@@ -104,19 +104,6 @@ def test_a_project_names_its_job(finished: Path, frontier: Frontier) -> None:
     assert frontier("check", JOBDIR=str(finished)).code == 0
 
 
-def test_add_leaves_urls_and_all_or_none(job: Path, frontier: Frontier, tmp_path: Path) -> None:
-    """URLs, hosts and files of them; a file that is not there leaves nothing behind."""
-    inbox = job / FOLDER / "inbox"
-    assert frontier("add", "http://a.test/", "missing.txt", "-j", str(job)).code == 2
-    assert list(inbox.iterdir()) == []
-    seeds = tmp_path / "seeds.txt"
-    seeds.write_text("# two\nb.test\n\nhttp://c.test/x\n")
-    said = frontier("add", "http://a.test/", str(seeds), "-j", str(job))
-    assert said.out.startswith("3 URLs left for the crawl")
-    [file] = inbox.iterdir()
-    assert file.read_text().split() == ["http://a.test/", "http://b.test/", "http://c.test/x"]
-
-
 # Beside a running crawl
 
 
@@ -145,8 +132,8 @@ def test_beside_a_running_crawl(web: FakeWebProcess, frontier: Frontier, tmp_pat
         _until(lambda: bool(status()["failed"]))
         assert status()["running"]
         assert status()["process"] == process.pid
-        frontier("add", url, "-j", str(job))
-        _until(lambda: not list((job / FOLDER / "inbox").iterdir()) and not status()["pending"])
+        assert frontier("add", url, "-j", str(job), "--json").rows[0]["new"] == 1
+        _until(lambda: not status()["pending"])
         [row] = frontier("urls", HOST, "-j", str(job), "--json").rows
         assert (row["url"], row["reason"], row["status"]) == (url, "client_error", 404)
         [gone] = frontier("urls", "nobody.fake.test", "-j", str(job), "--json").rows
@@ -158,20 +145,6 @@ def test_beside_a_running_crawl(web: FakeWebProcess, frontier: Frontier, tmp_pat
         process.terminate()
     assert process.wait(30) == 0
     assert not status()["running"]
-
-
-@pytest.mark.slow
-def test_what_was_left_for_a_finished_job(
-    web: FakeWebProcess, finished: Path, frontier: Frontier, tmp_path: Path
-) -> None:
-    """The next run takes it, although nothing else is left to do."""
-    job = shutil.copytree(finished, tmp_path / "job")
-    url = f"http://{HOST}:{web.ready.http_port}/added"
-    frontier("add", url, "-j", str(job))
-    assert small_crawl(web, tmp_path).reason == "finished"
-    assert list((job / FOLDER / "inbox").iterdir()) == []
-    rows = frontier("urls", HOST, "-j", str(job), "--json", "--limit", "0").rows
-    assert [row["status"] for row in rows if row["url"] == url] == [404]
 
 
 # Refusals

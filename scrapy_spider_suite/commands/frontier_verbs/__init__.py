@@ -17,6 +17,8 @@ MODULES = {
     "why": "why",
     "urls": "urls",
     "add": "add",
+    "refetch": "renewing",
+    "retry": "renewing",
     "pause": "pausing",
     "resume": "pausing",
     "log": "log",

@@ -21,10 +21,12 @@ EXITS = {
 """Exit codes of the verbs that act."""
 
 
-def add_options(parser: argparse.ArgumentParser, *, reason_needed: bool = False) -> None:
-    """Declare ``--reason``, ``--who`` and ``--wait``."""
+def add_options(
+    parser: argparse.ArgumentParser, *, why: str = "--reason", needed: bool = False
+) -> None:
+    """Declare ``--reason`` (under another name, *why*, or *needed*), ``--who`` and ``--wait``."""
     parser.add_argument(
-        "--reason", metavar="TEXT", default="", required=reason_needed,
+        why, dest="why", metavar="TEXT", default="", required=needed,
         help="why; it is kept in the audit log",
     )  # fmt: skip
     parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
@@ -35,14 +37,13 @@ def add_options(parser: argparse.ArgumentParser, *, reason_needed: bool = False)
 
 
 def act(
-    call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None,
-    why: str | None = None,
-) -> int:  # fmt: skip
+    call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
+) -> int:
     """Have *verb* carried out on the job of *call*; print the answer, return the exit code."""
     options = call.options
     answer = ask(
-        call.folder(), verb, arguments, who=options.who or whoami(),
-        why=options.reason if why is None else why, urls=urls, wait=options.wait,
+        call.folder(), verb, arguments,
+        who=options.who or whoami(), why=options.why, urls=urls, wait=options.wait,
     )  # fmt: skip
     if answer is None:
         print(

@@ -1,0 +1,97 @@
+"""``scrapy frontier refetch`` and ``retry``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from scrapy_spider_suite.commands.frontier_verbs import acting, counting
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.control.renewing import parse_pattern, parse_reason
+from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.seeds import read_seeds
+
+_PATTERN = "FILE|PATTERN"
+
+
+def _refetch_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar=_PATTERN)
+    parser.add_argument(
+        "--first", action="store_true", help="before everything else of their hosts"
+    )
+    counting.add_dry_run(parser)
+    acting.add_options(parser)
+
+
+def _refetch(call: Call) -> int:
+    options = call.options
+    arguments: dict[str, object] = {"first": options.first}
+    if "://" not in options.source and os.path.isfile(options.source):
+        urls = list(read_seeds([options.source]))
+        if options.dry_run:
+            return counting.count_listed(call, urls)
+        return acting.act(call, "refetch", arguments, urls=urls)
+    subject, wanted = parse_pattern(options.source)
+    if options.dry_run:
+        return counting.count_urls(call, subject, lambda url, _: wanted(url))
+    return acting.act(call, "refetch", {**arguments, "pattern": options.source})
+
+
+def _reason(text: str) -> str:
+    try:
+        return parse_reason(text).value
+    except ActionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _retry_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="PATTERN", nargs="?", help="of these hosts or URLs only")
+    counting.add_dry_run(parser)
+    # Here the reason is not why somebody asks, but why the URLs failed.
+    acting.add_options(parser, why="--why")
+    parser.add_argument(
+        "--reason", type=_reason, required=True, metavar="REASON",
+        help="why they failed: a reason of the outcome table, such as timeout",
+    )  # fmt: skip
+
+
+def _retry(call: Call) -> int:
+    options = call.options
+    arguments = {"reason": options.reason}
+    if options.subject is not None:
+        arguments["subject"] = options.subject
+    subject = None if options.subject is None else parse_pattern(options.subject)[0]
+    if options.dry_run:
+        reason = Event(options.reason)
+        return counting.count_urls(
+            call, subject, lambda _, state: state.event is reason, failed_only=True
+        )
+    return acting.act(call, "retry", arguments)
+
+
+_PATTERNS = (
+    "PATTERN is a host, a .domain, a URL, or a URL with * for anything after its host. The\n"
+    "delays hold as ever. Requests that a spider made itself cannot be made again."
+)
+VERBS = (
+    Verb(
+        "refetch", "fetch URLs again that were fetched or failed", _refetch, _refetch_options,
+        _PATTERN, about=f"FILE has a URL a line. {_PATTERNS}",
+        examples=(
+            "refetch changed.txt --first -j crawls/news",
+            "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
+            "refetch .example.com -j crawls/news",
+        ),
+        exits=acting.EXITS,
+    ),
+    Verb(
+        "retry", "try URLs again that failed for one reason", _retry, _retry_options,
+        "--reason REASON", about=_PATTERNS,
+        examples=(
+            "retry --reason timeout -j crawls/news",
+            "retry example.com --reason robots --why 'they changed it' -j crawls/news",
+        ),
+        exits=acting.EXITS,
+    ),
+)  # fmt: skip

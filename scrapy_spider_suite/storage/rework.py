@@ -1,0 +1,133 @@
+"""What an operator makes of URLs that the job knows: pending again, failed, or forgotten.
+
+Each method is one step, for one URL or host, that leaves the store true; a caller with many of
+them lets the crawl have its turn, and a batch be written, between two.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
+from scrapy_spider_suite.storage.residents import Residents
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.rocks import RocksStore
+
+FIRST = 1 << 30
+"""The priority of what an operator wants before all else of its host."""
+
+
+class Rework:
+    """Works on the store and on what is in memory of it. Times as in `Frontier`."""
+
+    def __init__(
+        self, store: RocksStore, workbench: Workbench, residents: Residents, ledger: Ledger,
+        health: Health,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._workbench = workbench
+        self._residents = residents
+        self._ledger = ledger
+        self._health = health
+
+    # Looking
+
+    def hosts(self, after: str, limit: int) -> list[tuple[str, HostRecord]]:
+        """Up to *limit* hosts beyond *after*, as they are now; do not change the records."""
+        return list(islice(self._store.records(after), limit))
+
+    def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
+        """Up to *limit* URLs of *host* beyond *after*: what follows the host's key, and states."""
+        rows = islice(self._store.states(host_key(host), after), limit)
+        return [(name, UrlState.from_bytes(data)) for name, data in rows]
+
+    def leased(self, host: str) -> int:
+        """How many URLs of *host* are out."""
+        return self._residents.fronts.leased(host)
+
+    # Pending again
+
+    def again(self, entry: Entry, state: UrlState, now: float, wall: float) -> None:
+        """Make *entry*, which was done or failed as *state* says, pending."""
+        record = self._residents.touch(entry.host)
+        self._ledger.take_back(record, state)
+        self._ledger.take(entry, record)
+        self._residents.push(entry, record, now, wall)
+        self._residents.save_touched()
+
+    def forgive(self, host: str) -> bool:
+        """Forget that *host* was given up; whether it was."""
+        record = self._residents.touch(host)
+        dead, record.dead, record.failures = record.dead, "", 0
+        if dead:
+            self._ledger.counters.dead_hosts -= dead == Event.HOST_DEAD.value
+            self._health.forgive(host)
+        self._residents.save_touched()
+        return bool(dead)
+
+    # No longer pending
+
+    def pending(self, host: str, after: bytes, limit: int) -> list[Entry]:
+        """Up to *limit* queued URLs of *host* whose order keys lie beyond *after*."""
+        return self._store.rows(host, after, limit)
+
+    def fail(self, entry: Entry, event: Event, wall: float) -> bool:
+        """Take a queued *entry* out, failed because of *event*; False if it is out now."""
+        if not self._take_out(entry):
+            return False
+        record = self._residents.touch(entry.host)
+        self._ledger.conclude(entry, record, event, 0, wall)
+        self._residents.save_touched()
+        return True
+
+    def _take_out(self, entry: Entry) -> bool:
+        residents = self._residents
+        if residents.fronts.is_leased(entry):
+            return False
+        record = residents.touch(entry.host)
+        self._ledger.remove(entry, record)
+        host = self._workbench.hosts.get(entry.host)
+        if host is not None:
+            host.front = [item for item in host.front if item[0] != entry.key]
+            heapify(host.front)
+            if host.more and not host.front:
+                residents.fronts.refill(host)
+            self._workbench.offer(host)
+        if not record.pending:
+            residents.retire(entry.host)
+        residents.save_touched()
+        return True
+
+    # Forgotten
+
+    def forget(self, entry: Entry) -> bool:
+        """Take a queued *entry* out as if it had never been found; False if it is out now."""
+        if not self._take_out(entry):
+            return False
+        self._store.delete_state(entry.identity)
+        return True
+
+    def forget_state(self, host: str, name: bytes, state: UrlState) -> None:
+        """Forget the URL *name* of *host* (see `urls`), which is done or failed."""
+        record = self._residents.touch(host)
+        self._ledger.take_back(record, state)
+        self._store.delete_state(host_key(host) + name)
+        self._residents.save_touched()
+
+    def forget_host(self, host: str) -> bool:
+        """Forget a *host* without URLs; False while anything of it is out or under way."""
+        resident = self._workbench.hosts.get(host)
+        if self.leased(host) or (resident is not None and not resident.idle()):
+            return False
+        self._health.forgive(host)
+        self._residents.forget(host)
+        self._store.delete_record(host)
+        return True
