@@ -292,7 +292,7 @@ class PoliteDownloader(Downloader):
             self.active.add(request)
         else:
             lease.wired = True
-        request.meta[KEEP_ALIVE] = host.gap()
+        request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
         try:
             transfer = self._until_cut(self._download(slot, request))
             response = await witnessed(self.crawler, request, lease, transfer)

@@ -57,8 +57,9 @@ class Http1Handler:
 
     Request meta keys of its own: ``suite_address`` (numeric address to connect to),
     ``suite_keep_alive`` (seconds until the next fetch from this host is expected; the connection is
-    closed after the answer if the server would not keep it that long), ``suite_truncate`` (bytes of
-    body after which reading stops; the response is flagged ``truncated``).
+    closed after the answer if the server would not keep it that long, and a request that a closed
+    connection swallowed waits so long before it is sent again), ``suite_truncate`` (bytes of body
+    after which reading stops; the response is flagged ``truncated``).
     """
 
     lazy = False
@@ -145,6 +146,7 @@ class Http1Handler:
                 if not (exchange.unanswered and _may_be_sent_again(request)):
                     raise
                 self._pool.retried += 1
+                await _pause(request, timeout)
         connection = await self._open(keys, timeout)
         exchange = self._exchange(request, started)
         return await self._converse(request, connection, exchange, message)
@@ -240,6 +242,18 @@ class Http1Handler:
                 "requests",
                 url,
             )
+
+
+async def _pause(request: Request, timeout: asyncio.Timeout) -> None:
+    """Wait for the delay before *request* is sent again; that does not count against *timeout*.
+
+    The server may have read it before it closed the connection, and to it this is one request more.
+    """
+    seconds = request.meta.get("suite_keep_alive") or 0.0
+    deadline = timeout.when()
+    if seconds > 0 and deadline is not None:
+        timeout.reschedule(deadline + seconds)
+        await asyncio.sleep(seconds)
 
 
 def _bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:

@@ -1,0 +1,41 @@
+"""A request that a closed connection swallowed is sent again, but not at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from helpers_client import Client
+from helpers_servers import Peer, RawServer, answer
+
+
+class Forgetful:
+    """Answers the first request of a connection, reads the second and closes without a word."""
+
+    def __init__(self) -> None:
+        self.arrivals: list[float] = []
+
+    async def __call__(self, peer: Peer) -> None:
+        """Serve one connection."""
+        for number in range(2):
+            await peer.request()
+            self.arrivals.append(asyncio.get_running_loop().time())
+            if not number:
+                await peer.send(answer())
+
+
+@pytest.mark.parametrize("delay", [None, 0.0, 0.3])
+def test_the_delay_holds_for_what_is_sent_again(http1: Client, delay: float | None) -> None:
+    """The server saw the first attempt: to it the second is another request (promise 1)."""
+
+    async def main() -> None:
+        serve = Forgetful()
+        async with RawServer(serve) as server:
+            meta = {} if delay is None else {"suite_keep_alive": delay}
+            for _ in range(2):
+                response = await http1.fetch(server.url(), meta=meta)
+                assert response.status == 200
+        _, swallowed, again = serve.arrivals[:3]
+        assert again - swallowed >= (delay or 0.0)
+
+    http1.run(main())
