@@ -38,6 +38,7 @@ from scrapy_spider_suite.keeper import Keeper
 from scrapy_spider_suite.refusal import refuse
 from scrapy_spider_suite.requests import hostname
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.ungated import Ungated
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -108,6 +109,7 @@ class FrontierScheduler(BaseScheduler):
         self.core.wake = self.wake
         self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
         self._keeper = Keeper(self, self.core, self._errands)
+        self._ungated = Ungated(self.core) if self.gate is None else None
         connect = crawler.signals.connect
         connect(self._callback_failed, signals.spider_error)
         connect(self._item_failed, signals.item_error)
@@ -274,6 +276,8 @@ class FrontierScheduler(BaseScheduler):
         lease = core.leases.pop(request, None)
         if lease is None:
             return
+        if self._ungated is not None:
+            self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
         core.frontier.settle(lease, core.now())
