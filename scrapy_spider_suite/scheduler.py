@@ -17,21 +17,14 @@ from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.exceptions import DontCloseSpider
 from scrapy.http import Response
-from scrapy.utils.defer import (
-    _schedule_coro,
-    deferred_from_coro,
-    maybe_deferred_to_future,
-)
-from scrapy.utils.misc import build_from_crawler, load_object
-from twisted.internet.defer import succeed
-from twisted.python.failure import Failure
+from scrapy.utils.defer import _schedule_coro, deferred_from_coro
 
-from scrapy_spider_suite.contact import has_contact
 from scrapy_spider_suite.core import CrawlCore, core_of
 from scrapy_spider_suite.downloader import PoliteDownloader
+from scrapy_spider_suite.duplicates import Duplicates
 from scrapy_spider_suite.errands import Errands
 from scrapy_spider_suite.errors import CodecError, SuiteError
-from scrapy_spider_suite.events import is_disk_full
+from scrapy_spider_suite.faults import Faults
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.keeper import Keeper
@@ -42,11 +35,11 @@ from scrapy_spider_suite.ungated import Ungated
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from scrapy.dupefilters import BaseDupeFilter
 
 logger = logging.getLogger(__name__)
 
-_SCRAPYS_DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
+# A plain integer: operators of flags are Python code.
+_START = int(Flag.START)
 
 
 class _InProgress(set[Request]):
@@ -71,8 +64,7 @@ class FrontierScheduler(BaseScheduler):
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
-        self._dupefilter = _own_dupefilter(crawler)
-        self._log_duplicates = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._duplicates = Duplicates(crawler)
         self._alarm: asyncio.TimerHandle | None = None
         self._flushing = False
         self._closed = False
@@ -92,12 +84,6 @@ class FrontierScheduler(BaseScheduler):
             self.core: CrawlCore = core_of(crawler)
         except SuiteError as error:
             refuse(error)
-        if self.core.broad and not has_contact(crawler.settings["USER_AGENT"]):
-            logger.warning(
-                "USER_AGENT = %r gives no address where a site's owner could reach you: name a "
-                "page or a mailbox before you crawl the sites of others",
-                crawler.settings["USER_AGENT"],
-            )
         self._loop = asyncio.get_running_loop()
         engine = crawler.engine
         if engine is None or engine._slot is None:
@@ -110,13 +96,10 @@ class FrontierScheduler(BaseScheduler):
         self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
         self._keeper = Keeper(self, self.core, self._errands)
         self._ungated = Ungated(self.core) if self.gate is None else None
-        connect = crawler.signals.connect
-        connect(self._callback_failed, signals.spider_error)
-        connect(self._item_failed, signals.item_error)
-        connect(self._item_dropped, signals.item_dropped)
-        connect(self._idle, signals.spider_idle)
+        self._faults = Faults(self.core, self._keeper.hold_still)
+        crawler.signals.connect(self._idle, signals.spider_idle)
         self._keeper.start()
-        return None if self._dupefilter is None else self._dupefilter.open()
+        return self._duplicates.open()
 
     def close(self, reason: str) -> Any:
         """Write everything and let go. Called once nothing is in progress."""
@@ -130,8 +113,7 @@ class FrontierScheduler(BaseScheduler):
         await self._errands.finish()
         self._keeper.stop()
         self.core.close()
-        if self._dupefilter is not None:
-            await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
+        await self._duplicates.close(reason)
 
     @property
     def closing(self) -> bool:
@@ -168,39 +150,21 @@ class FrontierScheduler(BaseScheduler):
             # Nobody's page led there: the operator did.
             core.trust(hostname(request))
         entry = core.translator.entry(request)
-        if self._is_duplicate(request, entry):
+        if self._duplicates.filters(request, entry, core):
             return False
-        if entry.flags & Flag.VOLATILE and not self._may_be_volatile(request, entry, lease):
+        if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
         core.frontier.adopt(lease, [entry], core.now())
-        place = "memory" if entry.flags & Flag.VOLATILE or not core.store.durable else "disk"
+        place = "memory" if entry.volatile or not core.store.durable else "disk"
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")
         stats.inc_value(f"scheduler/enqueued/{place}")
         self._flush_soon()
         return True
 
-    def _is_duplicate(self, request: Request, entry: Entry) -> bool:
-        core = self.core
-        again = entry.flags & Flag.START and core.job is not None and core.job.resumed
-        if request.dont_filter and not again:
-            return False
-        if self._dupefilter is not None:
-            if not self._dupefilter.request_seen(request):
-                entry.flags |= Flag.DONT_FILTER
-                return False
-            self._dupefilter.log(request, self._spider)
-            return True
-        if not core.frontier.known(entry.identity):
-            return False
-        if self._log_duplicates:
-            logger.debug("Filtered duplicate request: %s", request)
-        self.crawler.stats.inc_value("dupefilter/filtered")
-        return True
-
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
         core = self.core
-        if entry.flags & Flag.START:
+        if entry.flags & _START:
             core.volatile_start = True
         if not core.settings.require_durable:
             return True
@@ -300,7 +264,7 @@ class FrontierScheduler(BaseScheduler):
         A sink never waits in ``process_item``; it registers its future and returns. A future
         that fails leaves the page pending.
         """
-        lease = self._lease_of(response)
+        lease = self._faults.lease_of(response)
         if lease is None or lease.settled:
             return
         lease.holds += 1
@@ -313,28 +277,6 @@ class FrontierScheduler(BaseScheduler):
             self.wake()
 
         durable.add_done_callback(resolved)
-
-    def _lease_of(self, response: Response | Failure | None) -> Lease | None:
-        request = getattr(response, "request", None)
-        return None if request is None else self.core.leases.get(request)
-
-    def _callback_failed(self, failure: Failure, response: Response | Failure) -> None:
-        self._fault(response, Event.CALLBACK_ERROR)
-
-    def _item_failed(self, response: Response | Failure | None, failure: Failure) -> None:
-        if is_disk_full(failure.value):
-            self._fault(response, Event.DISK_FULL)
-            self._keeper.hold_still(f"a pipeline cannot write: {failure.value}")
-        else:
-            self._fault(response, Event.PIPELINE_ERROR)
-
-    def _item_dropped(self, response: Response | Failure | None) -> None:
-        self._fault(response, Event.NOT_STORED)
-
-    def _fault(self, response: Response | Failure | None, event: Event) -> None:
-        lease = self._lease_of(response)
-        if lease is not None:
-            lease.faults.add(event)
 
     # The end
 
@@ -370,24 +312,8 @@ class FrontierScheduler(BaseScheduler):
         if not self.closing:
             _schedule_coro(self._engine.close_spider_async(reason=reason))
 
-    @property
-    def _spider(self) -> Spider:
-        spider = self.crawler.spider
-        if spider is None:
-            raise RuntimeError("the crawl has no spider yet")
-        return spider
-
 
 def _robots_of(crawler: Crawler) -> Any:
     from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 
     return crawler.get_downloader_middleware(RobotsMiddleware)
-
-
-def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
-    """The project's own dupefilter; None for Scrapy's default, whose work the frontier does."""
-    chosen = crawler.settings["DUPEFILTER_CLASS"]
-    if load_object(chosen) is load_object(_SCRAPYS_DUPEFILTER):
-        return None
-    dupefilter: BaseDupeFilter = build_from_crawler(load_object(chosen), crawler)
-    return dupefilter
