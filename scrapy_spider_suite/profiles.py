@@ -55,6 +55,12 @@ _BOTH = (
         f"{_OURS}.downloadermiddlewares.robots.RobotsMiddleware",
         replaces=f"{_MIDDLEWARE}.robotstxt.RobotsTxtMiddleware",
     ),
+    # Before robots.txt, whose rules depend on it; off without SUITE_OVERRIDES.
+    Component(
+        "DOWNLOADER_MIDDLEWARES",
+        f"{_OURS}.downloadermiddlewares.useragent.HostUserAgent",
+        order=90,
+    ),
     # The last to see what a page gave: it ties the page to its new requests.
     Component(
         "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.lineage.LineageMiddleware", order=1
@@ -68,6 +74,7 @@ _BOTH = (
     # The cookie middleware of either profile stays in use; this one keeps its jars over a restart.
     Component("EXTENSIONS", f"{_OURS}.extensions.cookies.CookieKeeper"),
     Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
+    Component("EXTENSIONS", f"{_OURS}.extensions.quietlog.QuietLog"),
 )
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
     "spider": _BOTH,

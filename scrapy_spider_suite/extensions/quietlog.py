@@ -1,0 +1,150 @@
+"""A log that stays readable, and small, when a thousand pages a second are fetched.
+
+At one page in a hundred failed, Scrapy's log grows by some gigabytes a day, nearly all of it
+tracebacks that end in the same line. Here a failed download is one line, and lines of a kind are
+written a few times and then counted (`monitor.folding`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from collections import deque
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+from scrapy.logformatter import DOWNLOADERRORMSG_LONG, DOWNLOADERRORMSG_SHORT
+from scrapy.utils.log import LogCounterHandler
+
+from scrapy_spider_suite.events import event_of_error
+from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.monitor.folding import INTERVAL, Folding
+from scrapy_spider_suite.settings import suite_settings
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_ENGINES = ("scrapy", "scrapy_spider_suite", "twisted", "asyncio", "py.warnings")
+"""Loggers whose lines are folded; of all others only lines with a traceback are."""
+_EXEMPT = ("scrapy.extensions", "scrapy_spider_suite.extensions")
+"""Loggers that speak at intervals by themselves."""
+_DOWNLOAD_ERRORS = (DOWNLOADERRORMSG_SHORT, DOWNLOADERRORMSG_LONG)
+_VARIES = re.compile(r"<[^<>]*>|\w+://\S+|'[^']*'|\"[^\"]*\"|\d+")
+_PASSES = "suite_passes"
+_FRAMES = 5
+"""Innermost frames of a traceback that tell it from others."""
+
+
+class QuietLog:
+    """Folds what the log's handlers write, from the opening of the spider to its close."""
+
+    def __init__(self, crawler: Crawler, interval: float = INTERVAL) -> None:
+        self._interval = interval
+        self._filter = _Filter()
+        self._handlers: list[logging.Handler] = []
+        self._ticker = Ticker(interval, self.say)
+        crawler.signals.connect(self.opened, signals.spider_opened)
+        crawler.signals.connect(self.closed, signals.spider_closed)
+        crawler.signals.connect(self.closed, signals.engine_stopped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> QuietLog:
+        """Build it for *crawler*. Raises `NotConfigured` without SUITE_QUIET_LOG."""
+        if not suite_settings(crawler).quiet_log:
+            raise NotConfigured("SUITE_QUIET_LOG is off")
+        return cls(crawler)
+
+    def opened(self) -> None:
+        """Begin, with the handlers that there are; but stats count every line."""
+        handlers = logging.getLogger().handlers
+        self._handlers = [each for each in handlers if not isinstance(each, LogCounterHandler)]
+        for handler in self._handlers:
+            handler.addFilter(self._filter)
+        self._ticker.start()
+
+    def closed(self) -> None:
+        """Say what was held back last, and leave the handlers as they were."""
+        self._ticker.stop()
+        self.say()
+        for handler in self._handlers:
+            handler.removeFilter(self._filter)
+        self._handlers = []
+
+    def say(self) -> None:
+        """Log how many lines of each kind were held back."""
+        for held in self._filter.folding.turn():
+            logger.log(held.level, "%s more like this: %s", f"{held.count:,}", held.kind)
+
+
+class _Filter(logging.Filter):
+    """Takes the traceback off network errors, and decides once for all handlers of a record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folding = Folding()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether *record* is written."""
+        passes = getattr(record, _PASSES, None)
+        if passes is None:
+            kind = kind_of(record)
+            passes = kind is None or self.folding.passes(kind, record.levelno)
+            setattr(record, _PASSES, passes)
+            if passes:
+                shorten(record)
+        return bool(passes)
+
+
+def kind_of(record: logging.LogRecord) -> str | None:
+    """What *record* has in common with others like it; None if it is written in any case."""
+    name, error = record.name, _error_of(record)
+    if record.levelno <= logging.DEBUG or record.levelno >= logging.CRITICAL:
+        return None
+    if error is None:
+        if not _is_below(name, _ENGINES) or _is_below(name, _EXEMPT):
+            return None
+        # What was put together before it was logged still differs by names and numbers only.
+        message = str(record.msg)
+        return f"[{name}] {message if record.args else _VARIES.sub('…', message[:500])}"
+    if _is_network_error(record, error):
+        return f"[{name}] {record.msg}: {type(error).__name__}"
+    return f"[{name}] {type(error).__name__}{_place_of(error)}"
+
+
+def shorten(record: logging.LogRecord) -> None:
+    """Put the last line of a network error's traceback in the place of all of it."""
+    error = _error_of(record)
+    if error is None or not _is_network_error(record, error):
+        return
+    why = " ".join(str(error).split())[:300]
+    text = f"{type(error).__name__}: {why}" if why else type(error).__name__
+    record.msg = f"{record.getMessage()}: {text}"
+    record.args = None
+    record.exc_info = record.exc_text = None
+
+
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if record.exc_info else None
+
+
+def _is_network_error(record: logging.LogRecord, error: BaseException) -> bool:
+    """Not what callbacks, pipelines and middlewares raise, whatever its class."""
+    known = event_of_error(error) is not Event.DOWNLOAD_ERROR
+    return known and record.name == "scrapy.core.scraper" and record.msg in _DOWNLOAD_ERRORS
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised and how that was reached, so that two faults are two kinds."""
+    frames = deque(traceback.walk_tb(error.__traceback__), _FRAMES)
+    places = [f"{PurePath(f.f_code.co_filename).name}:{line}" for f, line in frames]
+    return " at " + " > ".join(places) if places else ""
+
+
+def _is_below(name: str, parents: tuple[str, ...]) -> bool:
+    return any(name == parent or name.startswith(f"{parent}.") for parent in parents)

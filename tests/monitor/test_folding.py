@@ -1,0 +1,85 @@
+"""Lines of a kind: the first are written, then one an interval, and every other is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.monitor.folding import FIRST, REST, Folding, Held
+
+
+def written(folding: Folding, kind: str, lines: int) -> int:
+    """How many of so many lines are written."""
+    return sum(folding.passes(kind, 20) for _ in range(lines))
+
+
+def test_a_kind_that_keeps_coming() -> None:
+    """First ten, then one with each count, and the counts tell the rest."""
+    folding = Folding()
+    assert written(folding, "a", 1_000) == FIRST
+    assert written(folding, "b", 3) == 3
+    assert folding.turn() == [Held("a", 20, 990)]
+    assert written(folding, "a", 500) == 1
+    assert folding.turn() == [Held("a", 20, 499)]
+    assert folding.turn() == []
+
+
+def test_a_kind_that_was_silent_is_new() -> None:
+    """After one interval without it."""
+    folding = Folding()
+    assert written(folding, "a", 50) == FIRST
+    folding.turn()
+    assert folding.turn() == []
+    assert written(folding, "a", 50) == FIRST
+
+
+def test_a_rare_kind_is_always_written() -> None:
+    """A few an interval, up to the first ten, then at least one."""
+    folding = Folding()
+    for _ in range(5):
+        assert written(folding, "a", 2) == 2
+        assert folding.turn() == []
+    for _ in range(5):
+        assert written(folding, "a", 1) == 1
+        assert folding.turn() == []
+
+
+def test_the_highest_level_counts() -> None:
+    """A kind that is sometimes worse is said to be so."""
+    folding = Folding(first=1)
+    folding.passes("a", 20)
+    folding.passes("a", 40)
+    folding.passes("a", 30)
+    assert folding.turn() == [Held("a", 40, 2)]
+
+
+def test_kinds_are_bounded() -> None:
+    """What comes after so many is one kind, and still counted."""
+    folding = Folding(first=1, kinds_max=5)
+    for number in range(100):
+        folding.passes(f"kind {number}", 20)
+    assert folding.turn() == [Held(REST, 20, 94)]
+    assert repr(folding) == "<Folding: 6 kinds, 0 lines held back>"
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.sampled_from("abc")), max_size=300),
+    st.integers(1, 5),
+    st.integers(1, 4),
+)
+def test_no_line_is_lost(lines: list[str | None], first: int, kinds_max: int) -> None:
+    """Written and counted ones add up to all; a kind is written before it is counted."""
+    folding = Folding(first, kinds_max)
+    total, told = Counter[str](), Counter[str]()
+    for kind in lines:
+        if kind is None:
+            told.update({held.kind: held.count for held in folding.turn()})
+        else:
+            total[kind] += 1
+            told[kind] += folding.passes(kind, 20)
+    told.update({held.kind: held.count for held in folding.turn()})
+    assert told.total() == total.total()
+    if kinds_max >= 3:
+        assert +told == total
