@@ -148,6 +148,8 @@ class AddressPolicy:
         names = [entry for entry in entries if isinstance(entry, str)]
         self._hosts = {name for name in names if not name.startswith(".")}
         self._domains = frozenset(name for name in names if name.startswith("."))
+        self._trusted: set[str] = set()
+        self._withdrawn: set[str] = set()
 
     def __repr__(self) -> str:
         if self._all:
@@ -156,10 +158,23 @@ class AddressPolicy:
         return f"<AddressPolicy: public{' and ' if allowed else ''}{', '.join(allowed)}>"
 
     def trust(self, host: str) -> bool:
-        """Let *host* be wherever it is: the operator named it, not a page. True if that is new."""
-        new = host not in self._hosts
-        self._hosts.add(host)
-        return new
+        """Let *host* be wherever it is: the operator named it, not a page. True if that is new.
+
+        Until it is `found` to be public.
+        """
+        if host in self._hosts or host in self._trusted or host in self._withdrawn:
+            return False
+        self._trusted.add(host)
+        return True
+
+    def found(self, host: str, addresses: Iterable[str]) -> None:
+        """Learn where *host* is: trust in one that has a public address is withdrawn for good.
+
+        Its name server is somebody else's, who could move the name inside later (DNS rebinding).
+        """
+        if host in self._trusted and any(not special_kind(ip_address(a)) for a in addresses):
+            self._trusted.discard(host)
+            self._withdrawn.add(host)
 
     def refuses(self, address: str, host: str) -> str | None:
         """Return why *host* may not be fetched from *address*, or None if it may.
@@ -180,7 +195,7 @@ class AddressPolicy:
         return f"{address} is a {kind} address"
 
     def _allows_host(self, host: str) -> bool:
-        if host in self._hosts:
+        if host in self._hosts or host in self._trusted:
             return True
         if not self._domains:
             return False
@@ -192,7 +207,9 @@ class AddressPolicy:
         """Say whether a listed network holds *address*, or every IPv4 address that it carries."""
         if any(address in network for network in self._networks):
             return True
-        inner = embedded_addresses(address) if isinstance(address, IPv6Address) else ()
+        if isinstance(address, IPv4Address) or address.scope_id is not None:
+            return False
+        inner = embedded_addresses(address)
         return bool(inner) and all(
             special_kind(each) is None or self._allows_address(each) for each in inner
         )

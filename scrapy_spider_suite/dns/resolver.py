@@ -121,7 +121,10 @@ class Resolver:
         return _resolution(outcome, outcome.keep)
 
     def trust(self, host: str) -> bool:
-        """Let *host* be wherever it is: the operator named it, not a page. True if that is new."""
+        """Let *host* be wherever it is: the operator named it, not a page. True if that is new.
+
+        A host that turns out to have a public address is held to public ones from then on.
+        """
         name = _canonical(host)
         new = self.policy.trust(name)
         if new:
@@ -150,6 +153,20 @@ class Resolver:
         """
         self._cache.drop(_canonical(host))
         self._channels.outdate()
+
+    def reconfigure(
+        self, policy: AddressPolicy, servers: Sequence[str], family: Family,
+        limits: ResolverLimits,
+    ) -> None:  # fmt: skip
+        """Go by other arguments from now on, except for ``limits.concurrency``.
+
+        What is known is forgotten: it may be otherwise now. Raises `ValueError` as the
+        constructor, and changes nothing then.
+        """
+        parsed = tuple(map(parse_server, servers))
+        self.policy, self.servers, self.family, self.limits = policy, parsed, family, limits
+        self._channels.reconfigure(parsed, limits.timeout)
+        self._cache = ExpiringCache(limits.cache_size)
 
     def statistics(self) -> ResolverStatistics:
         """Return a snapshot of the counters."""
@@ -213,6 +230,7 @@ class Resolver:
             answer = await self._channels.ask(name, family, deadline - time.monotonic())
             if answer.code is None:
                 keep = self.limits.lifetime(answer.ttl)
+                self.policy.found(name, answer.addresses)
                 outcomes.append(judged(name, answer.addresses, keep, self.policy))
             else:
                 outcomes.append(failed(name, answer.code, self.limits.negative_ttl))

@@ -70,6 +70,7 @@ SPECIAL = [
     ("fe80::1", "link-local"),
     ("fe80::1%eth0", "zoned"),
     ("2606:4700::1%1", "zoned"),
+    ("::ffff:8.8.8.8%1", "zoned"),
     ("fec0::1", "site-local"),
     ("ff02::1", "multicast"),
 ]

@@ -269,3 +269,42 @@ def test_a_bad_server_is_named() -> None:
     """A name server that is not an address is refused before anything is asked."""
     with pytest.raises(ValueError, match="'nonsense' is not ADDRESS:PORT"):
         Resolver(AddressPolicy(), servers=["nonsense"])
+
+
+def test_a_trusted_host_that_is_public_stays_outside(
+    nameserver: NameServer, use: Any, clock: Clock
+) -> None:
+    """Who was named at a public address must not move the name inside later (DNS rebinding)."""
+    nameserver.add("shop.example", "1.1.1.1")
+    nameserver.add("both.example", "10.0.0.1", "1.1.1.1")
+    nameserver.add("intranet.example", "10.0.0.1")
+
+    async def scenario(resolver: Resolver) -> None:
+        for host in ("shop.example", "both.example", "intranet.example"):
+            assert resolver.trust(host)
+            assert not resolver.trust(host)
+        assert (await resolver.resolve("shop.example")).addresses == ("1.1.1.1",)
+        assert (await resolver.resolve("both.example")).addresses == ("1.1.1.1",)
+        nameserver.add("shop.example", "10.0.0.1")
+        clock.time += 100_000
+        assert isinstance(await error_of(resolver, "shop.example"), PrivateAddressError)
+        assert not resolver.trust("shop.example")
+        assert isinstance(await error_of(resolver, "shop.example"), PrivateAddressError)
+        for _ in range(2):
+            assert (await resolver.resolve("intranet.example")).addresses == ("10.0.0.1",)
+            clock.time += 100_000
+
+    use(scenario)
+
+
+def test_a_host_that_the_operator_lists_may_be_inside_and_outside(
+    nameserver: NameServer, use: Any
+) -> None:
+    """Unlike trust, SUITE_ALLOW_PRIVATE_ADDRESSES is for good."""
+    nameserver.add("both.example", "10.0.0.1", "1.1.1.1")
+
+    async def scenario(resolver: Resolver) -> None:
+        assert not resolver.trust("both.example")
+        assert (await resolver.resolve("both.example")).addresses == ("10.0.0.1", "1.1.1.1")
+
+    use(scenario, policy=AddressPolicy(["both.example"]))
