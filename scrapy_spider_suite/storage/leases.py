@@ -13,6 +13,10 @@ from scrapy_spider_suite.urls.normalize import host_of
 _USER = int(Flag.USER)
 
 
+def _is_link(entry: Entry) -> bool:
+    return not entry.flags & _USER
+
+
 class Lease:
     """One URL on its way through fetching, callbacks and pipelines.
 
@@ -63,10 +67,13 @@ class Lease:
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
 
     def take_brood(self) -> Iterator[Entry]:
-        """Take what it has brought so far: its children, then its links as entries."""
+        """Take what it has brought so far: a spider's own requests first, then links as entries.
+
+        So of a request with a callback and a link to the same page the former is kept.
+        """
         children, links = self.children, self.links
         self.children, self.links = [], []
-        yield from children
+        yield from sorted(children, key=_is_link)
         page = self.entry
         for url in links:
             yield Entry(host_of(url), url, depth=page.depth + 1, referrer=page.url)

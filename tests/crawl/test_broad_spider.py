@@ -61,6 +61,40 @@ def test_copies_of_a_page_keep_their_callbacks_and_bodies(
     assert sorted(done.items, key=str) == [{"api": None}, {"detail": None}]
 
 
+class Choosing(BroadSpider):
+    """Has a callback for one of the links that are followed anyway."""
+
+    name = "choosing"
+
+    def parse_page(self, response: Response) -> Any:
+        """See the class."""
+        for _ in response.css("a"):
+            yield response.follow("/detail", self.parse_detail)
+
+    def parse_detail(self, response: Response) -> Any:
+        """See the class."""
+        yield {"detail": response.url}
+
+
+class Ranking(Choosing):
+    """Gives its links priorities, too."""
+
+    def link_priority(self, response: Response, url: str) -> int:
+        """See the class."""
+        return 5
+
+
+@pytest.mark.parametrize("spidercls", [Choosing, Ranking])
+def test_a_request_wins_over_a_link_to_the_same_page(
+    spidercls: type[BroadSpider], site: Site, run: Callable[[Any], Crawled]
+) -> None:
+    """What a page yields with a callback is not taken for a duplicate of its own link."""
+    site.pages["/"] = links("/detail")
+    done = run(crawl_here(spidercls, arguments={"seeds": f"{site.url}/"}, **AT_ONCE))
+    assert site.paths() == ["/", "/detail"]
+    assert len(done.items) == 1
+
+
 class Insisting(BroadSpider):
     """Wants each page three times."""
 
