@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -18,15 +17,13 @@ from scrapy import Request, signals
 from scrapy.http import Response
 
 from scrapy_spider_suite.codec import RequestCodec
-from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.events import event_of_error, event_of_result
-from scrapy_spider_suite.exceptions import RobotsUnavailable
+from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
-from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace, parse_retry_after
+from scrapy_spider_suite.frontier.politeness import parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.job import Job, close_job, job_of
+from scrapy_spider_suite.overriding import overriding_of
 from scrapy_spider_suite.requests import Translator
 from scrapy_spider_suite.resolving import suite_resolver
 from scrapy_spider_suite.settings import SuiteSettings, suite_settings
@@ -44,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 _HOST_BYTES = 6144
 """Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
-_NEVER = 1 << 30
+_BARRED = 60.0
+"""Seconds for which a host waits of which only some requests are barred."""
 _TRUSTED_MAX = 10_000
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
@@ -73,6 +71,7 @@ class CrawlCore:
         self.settings: SuiteSettings = suite_settings(crawler)
         self.broad = self.settings.profile == "broad"
         self.resolver = suite_resolver(crawler)
+        self.overriding = overriding_of(crawler)
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.bursts: dict[Lease, list[Lease]] = {}
@@ -96,7 +95,7 @@ class CrawlCore:
         now = self.now()
         self.frontier = Frontier(
             self.store,
-            policy_of(self.settings),
+            self.overriding.policy,
             now=now,
             wall=time.time(),
             capacity=max(1_000, self.settings.workbench_memory // _HOST_BYTES),
@@ -105,8 +104,14 @@ class CrawlCore:
         )
         if self.job is not None:
             self.frontier.residents.open(now, time.time())
+        self.overriding.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
         crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
+
+    def _address_of(self, host: str) -> str:
+        """Where a host in memory lives; "" for others."""
+        resident = self.frontier.workbench.hosts.get(host)
+        return "" if resident is None else resident.connect_to
 
     def trust(self, host: str) -> None:
         """Let *host* be at a private address: a spider's ``start()`` named it, no page did.
@@ -159,6 +164,8 @@ class CrawlCore:
             lease.event = event_of_error(error)
             if isinstance(error, RobotsUnavailable) and lease.visit is not None:
                 self._no_robots(lease, lease.visit.host, error.retry_at)
+            elif isinstance(error, HostBarred) and lease.visit is not None:
+                self._barred(lease.visit.host, error)
         elif result is not None:
             lease.event = event_of_result(result)
             if isinstance(result, Response):
@@ -182,6 +189,14 @@ class CrawlCore:
         else:
             until = retry_at - self.frontier.wall_offset
             self.frontier.workbench.postpone(host, until, "robots.txt unavailable")
+
+    def _barred(self, host: HostState, error: HostBarred) -> None:
+        """Keep a host waiting of which a request was refused: its turn must not come at once."""
+        now, offset = self.now(), self.frontier.wall_offset
+        if not self.frontier.reviser.barred(host, now, now + offset):
+            # The rule is for another host that shares its slot, or for some of its URLs.
+            until = min(error.until - offset, now + _BARRED)
+            self.frontier.workbench.postpone(host, until, str(error))
 
     def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
         """The host of *lease* has answered, or failed to: *event* is what that says of it.
@@ -233,6 +248,7 @@ class CrawlCore:
         """Give the job directory back: the extensions have written to it for the last time."""
         if _cores.pop(self.crawler, None) is None:
             return
+        self.overriding.stop()
         self.frontier.flush()
         if self.job is not None:
             close_job(self.crawler)
@@ -251,41 +267,3 @@ def _retry_after(response: Response) -> float | None:
         return None
     value = response.headers.get("Retry-After")
     return None if value is None else parse_retry_after(value.decode("latin-1"), time.time())
-
-
-def policy_of(settings: SuiteSettings) -> Policy:
-    """The frontier's policy as the settings have it. Raises `SettingsError` for a bad file."""
-    project = settings.project
-    general = Pace(settings.host_delay, settings.host_concurrency, settings.burst)
-    return Policy(
-        host=general,
-        address=Pace(settings.ip_delay, settings.ip_concurrency),
-        host_max_pages=settings.host_max_pages,
-        retry_times=settings.retry_times,
-        back_off=BackOff(
-            settings.backoff_base,
-            settings.backoff_max,
-            # A project's own requests are not given up before its RetryMiddleware does.
-            settings.dead_host_failures if settings.profile == "broad" else _NEVER,
-        ),
-        overrides=_overrides(settings.overrides),
-        slots={
-            name: Pace(
-                float(slot.get("delay", general.delay)),
-                int(slot.get("concurrency", general.concurrency)),
-                general.burst,
-            )
-            for name, slot in project.download_slots.items()
-        },
-        start_delay=project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
-    )
-
-
-def _overrides(path: Path | None) -> Overrides:
-    if path is None:
-        return Overrides()
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            return Overrides.parse(lines, str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"SUITE_OVERRIDES: {path} cannot be read: {error}") from error

@@ -157,8 +157,9 @@ class PoliteDownloader(Downloader):
             return await self._transfer(request, slot, host, address, lease)
         core.waiting_outside += 1
         try:
+            core.overriding.refuse_barred(request)  # before anyone is asked where it lives
             host, address = await self._book(request)
-            await self._queue_for_wire(host, address)
+            await self._queue_for_wire(request, host, address)
         finally:
             core.waiting_outside -= 1
         return await self._transfer(request, slot, host, address, None)
@@ -191,7 +192,9 @@ class PoliteDownloader(Downloader):
 
     # Waiting
 
-    async def _queue_for_wire(self, host: HostState, address: AddressState) -> None:
+    async def _queue_for_wire(
+        self, request: Request, host: HostState, address: AddressState
+    ) -> None:
         """Wait for the wire to *host*, first come first served, before new visits to it."""
         workbench = self.core.frontier.workbench
         lock = self._locks.setdefault(host.key, asyncio.Lock())
@@ -199,7 +202,7 @@ class PoliteDownloader(Downloader):
         address.booked += 1
         try:
             async with lock:
-                await self._wait_for_wire(host, address)
+                await self._wait_for_wire(request, host, address)
         finally:
             host.waiting -= 1
             address.booked -= 1
@@ -220,19 +223,22 @@ class PoliteDownloader(Downloader):
         self.core.frontier.workbench.offer_address(address)
         self.core.wake()
         try:
-            await self._wait_for_wire(host, address)
+            await self._wait_for_wire(request, host, address)
         finally:
             address.booked -= 1
             address.out += 1
             address.intrusions += 1  # a visit that left for it meanwhile must look again
             self.active.add(request)
 
-    async def _wait_for_wire(self, host: HostState, address: AddressState) -> None:
+    async def _wait_for_wire(
+        self, request: Request, host: HostState, address: AddressState
+    ) -> None:
         core = self.core
         workbench = core.frontier.workbench
         while True:
             if core.stopping:
                 raise StoppedError("the crawl is being stopped")
+            core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
             now = core.now()
             pause = workbench.pause_needed(host, address, now)
             if not pause:
@@ -286,6 +292,7 @@ class PoliteDownloader(Downloader):
         core = self.core
         if core.stopping:
             raise StoppedError("the crawl is being stopped")
+        core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
         workbench = core.frontier.workbench
         workbench.begin(host, address, core.now(), visit=lease is not None)
         if lease is None:

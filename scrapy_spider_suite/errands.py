@@ -16,7 +16,7 @@ from scrapy_spider_suite.contact import Introduction
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteError
 from scrapy_spider_suite.events import StoppedError, event_of_error
-from scrapy_spider_suite.exceptions import RobotsUnavailable
+from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, origin_of
 from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
@@ -79,7 +79,7 @@ class Errands:
         ready = False
         now = core.now()
         room = _LOOKUPS - self._lookups
-        for host in core.frontier.residents.wanting_address(now, room):
+        for host in core.frontier.wanting_address(now, room):
             entry = host.front[0][1]
             if entry.flags & Flag.PROXIED or not _lives_at(entry.url, host.key):
                 core.frontier.resolved(host, "", "", FOREVER, now)
@@ -138,6 +138,8 @@ class Errands:
         entry = leases[0].entry
         if robots is None or entry.flags & Flag.NO_ROBOTS or not entry.url.startswith("http"):
             return False
+        if not robots.obeys(entry.url):
+            return False
         rules = robots.peek(entry.url)
         visit = leases[0].visit
         if rules is not None and _silent(rules) and visit and self._core.hopeless(visit.host):
@@ -175,7 +177,7 @@ class Errands:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
             known = False  # its pages fail of the same, where whoever wants them expects it
-        except (RobotsUnavailable, StoppedError) as error:
+        except (RobotsUnavailable, HostBarred, StoppedError) as error:
             logger.debug("%s: %s", url, error)
         finally:
             self._fetches -= 1

@@ -21,6 +21,7 @@ from scrapy.http import Request, Response
 
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import (
+    HostBarred,
     RedirectLoop,
     RobotsForbidden,
     RobotsUnavailable,
@@ -33,6 +34,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     # The first that fits counts: the narrower class stands before the wider one.
     (RobotsForbidden, Event.ROBOTS),
     (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
+    (HostBarred, Event.BARRED),
     (TooManyHops, Event.TOO_MANY_HOPS),
     (RedirectLoop, Event.REDIRECT_LOOP),
     (IgnoreRequest, Event.IGNORED),

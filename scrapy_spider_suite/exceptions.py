@@ -5,6 +5,7 @@
     scrapy.exceptions.IgnoreRequest
     ├── RobotsForbidden     robots.txt does not allow the URL
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
+    ├── HostBarred          the host is blocked, or outside its hours
     └── RedirectRefused     a redirect is not followed
         ├── TooManyHops     too many in a row
         └── RedirectLoop    a page that redirects to itself, again
@@ -32,6 +33,18 @@ class RobotsUnavailable(IgnoreRequest):
     def __init__(self, message: str, retry_at: float) -> None:
         super().__init__(message)
         self.retry_at = retry_at
+
+
+class HostBarred(IgnoreRequest):
+    """By the operator's rules nothing may be sent to the host, or below the URL, for now.
+
+    Attributes:
+        until: when it may, in seconds since the epoch; infinite where no end is known.
+    """
+
+    def __init__(self, message: str, until: float) -> None:
+        super().__init__(message)
+        self.until = until
 
 
 class RedirectRefused(IgnoreRequest):

@@ -53,6 +53,7 @@ class Keeper:
         self._collector = CalmCollector()
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
+        core.overriding.changed = self._policy_changed
 
     def start(self) -> None:
         """Begin to pulse."""
@@ -74,8 +75,24 @@ class Keeper:
         self._timer = self._loop.call_later(_LOOK, self._look)
         if not self._operating:
             self._operate()
+        self._revise()
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
+
+    def _revise(self) -> None:
+        """Take in what has changed in the policy, a portion of the hosts at a time."""
+        core = self._core
+        core.overriding.look()
+        if core.frontier.reviser.busy:
+            now = core.now()
+            core.frontier.reviser.go_on(now, now + core.frontier.wall_offset)
+            self._scheduler.wake()
+
+    def _policy_changed(self) -> None:
+        """What waits at the gate looks again at once."""
+        if self._scheduler.gate is not None:
+            self._scheduler.gate.wake()
+        self._scheduler.wake()
 
     def _operate(self) -> None:
         """Carry out what was asked of the job; portion by portion where that takes longer."""

@@ -115,7 +115,7 @@ class SuiteSettings:
     )
     overrides: Path | None = setting(
         v.file(), None, FREE,
-        "A file of exceptions by host, .domain and CIDR, read at the start.",
+        "A file of exceptions by host, .domain and CIDR, read again whenever it changes.",
     )
     backoff_base: float = setting(
         v.duration(), 5.0, FREE,

@@ -13,6 +13,7 @@ from scrapy_spider_suite.declarations import Profile
 
 THEIR_ROBOTS = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
 OUR_ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"
+OUR_AGENT = "scrapy_spider_suite.downloadermiddlewares.useragent.HostUserAgent"
 OUR_COOKIES = "scrapy_spider_suite.downloadermiddlewares.cookies.HostCookiesMiddleware"
 
 
@@ -83,7 +84,7 @@ def test_a_middleware_that_the_project_decided_about_is_kept(key: Any, order: An
     """Put back or switched off, by path or class: the suite's own stays away and it is said."""
     settings, kept = applied("spider", {"DOWNLOADER_MIDDLEWARES": {key: order}})
     assert kept == [("DOWNLOADER_MIDDLEWARES", OUR_ROBOTS)]
-    assert settings.getdict("DOWNLOADER_MIDDLEWARES") == {key: order}
+    assert settings.getdict("DOWNLOADER_MIDDLEWARES") == {key: order, OUR_AGENT: 90}
 
 
 def test_a_place_that_the_project_chose_for_a_part_of_the_suite_is_kept() -> None:
@@ -91,7 +92,7 @@ def test_a_place_that_the_project_chose_for_a_part_of_the_suite_is_kept() -> Non
     chosen = {OUR_ROBOTS: 77, OwnRobots: 78}
     settings, kept = applied("spider", {"DOWNLOADER_MIDDLEWARES": dict(chosen)})
     assert kept == []
-    assert settings.getdict("DOWNLOADER_MIDDLEWARES") == chosen
+    assert settings.getdict("DOWNLOADER_MIDDLEWARES") == chosen | {OUR_AGENT: 90}
 
 
 def test_names_of_nothing_do_no_harm() -> None:

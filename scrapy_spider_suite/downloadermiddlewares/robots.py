@@ -27,7 +27,12 @@ from scrapy.utils.python import global_object_name
 from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.events import StoppedError
-from scrapy_spider_suite.exceptions import RedirectRefused, RobotsForbidden, RobotsUnavailable
+from scrapy_spider_suite.exceptions import (
+    HostBarred,
+    RedirectRefused,
+    RobotsForbidden,
+    RobotsUnavailable,
+)
 from scrapy_spider_suite.frontier.robots import (
     BODY_MAX,
     REDIRECTS_MAX,
@@ -37,6 +42,7 @@ from scrapy_spider_suite.frontier.robots import (
     max_age,
     origin_of,
 )
+from scrapy_spider_suite.overriding import overriding_of
 from scrapy_spider_suite.settings import suite_settings
 from scrapy_spider_suite.storage.robots import RobotsStore
 
@@ -114,6 +120,8 @@ class RobotsMiddleware:
         project = settings.project
         self._ttl = settings.robots_ttl
         self._cache_size = settings.robots_cache_size
+        self._overriding = overriding_of(crawler)
+        self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         self._own_agent = project.robotstxt_user_agent
         self.user_agent = self._own_agent or project.user_agent
         self._meta = _fetch_meta(project.download_maxsize, crawler.settings.get("SCHEDULER"))
@@ -129,9 +137,10 @@ class RobotsMiddleware:
         """Build it for *crawler*.
 
         Raises:
-            NotConfigured: the project does not obey robots.txt.
+            NotConfigured: the project does not obey robots.txt, and has no file of exceptions.
         """
-        if not crawler.settings.getbool("ROBOTSTXT_OBEY"):
+        obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
+        if not obeys and suite_settings(crawler).overrides is None:
             raise NotConfigured  # without a message, as Scrapy's own: it is no news
         return cls(crawler)
 
@@ -151,15 +160,20 @@ class RobotsMiddleware:
         origin = origin_of(url)
         return self.store.get(origin, self._clock()) if origin else _NO_RULES
 
+    def obeys(self, url: str) -> bool:
+        """Return whether robots.txt counts for *url*: as its host's rule says, or the project."""
+        said = self._overriding.obeys_robots(url)
+        return self._obeys if said is None else said
+
     def allowed(self, url: str) -> bool | None:
-        """Return whether *url* may be fetched as `user_agent`; None if that is not known now."""
+        """Return whether *url* may be fetched; None if that is not known now."""
         rules = self.peek(url)
-        return None if rules is None else self._parser(rules).allowed(url, self.user_agent)
+        return None if rules is None else self._parser(rules).allowed(url, self._agent_for(url))
 
     def crawl_delay(self, url: str) -> float | None:
         """Return the seconds that robots.txt asks to leave between requests, if known, or None."""
         rules = self.peek(url)
-        return None if rules is None else rules.crawl_delay(self.user_agent)
+        return None if rules is None else rules.crawl_delay(self._agent_for(url))
 
     async def rules_for(self, url: str, cause: Request | None = None) -> RobotsRules:
         """Return what holds for the origin of *url*, after fetching its robots.txt if need be.
@@ -192,7 +206,7 @@ class RobotsMiddleware:
             RobotsUnavailable: nothing is allowed for now.
             SuiteError, CannotResolveHostError: as `fetch`.
         """
-        if request.meta.get("dont_obey_robotstxt"):
+        if request.meta.get("dont_obey_robotstxt") or not self.obeys(request.url):
             return
         rules = await self.rules_for(request.url, request)
         if rules.verdict is Verdict.DISALLOW_FOR_NOW:
@@ -205,7 +219,11 @@ class RobotsMiddleware:
 
     def _agent_of(self, request: Request) -> str:
         header = None if self._own_agent else request.headers.get(b"User-Agent")
-        return self.user_agent if header is None else _text(header)
+        return self._agent_for(request.url, None if header is None else _text(header))
+
+    def _agent_for(self, url: str, own: str | None = None) -> str:
+        """Return as whom *url* is asked for: as its host's rule says, as *own*, or the project."""
+        return self._overriding.user_agent(url) or own or self.user_agent
 
     def _parser(self, rules: RobotsRules) -> RobotParser:
         """Return what answers for *rules*: themselves, or the project's own parser class."""
@@ -232,8 +250,8 @@ class RobotsMiddleware:
         status, body, age, response = None, b"", None, None
         try:
             response = await self._download(engine, request)
-        except (SuiteError, CannotResolveHostError, StoppedError) as exc:
-            # A crawl that is being stopped says nothing of the host, either.
+        except (SuiteError, CannotResolveHostError, HostBarred, StoppedError) as exc:
+            # A rule of ours says nothing of the host, nor does a crawl that is being stopped.
             self._count_failure(exc)
             raise
         except Exception as exc:  # of any download handler or middleware: all mean no answer
@@ -274,7 +292,7 @@ class RobotsMiddleware:
             request = self._request(target)
             try:
                 response = await engine.download_async(request)
-            except (SuiteError, CannotResolveHostError) as exc:
+            except (SuiteError, CannotResolveHostError, HostBarred) as exc:
                 raise RedirectRefused(f"redirected to {target}: {exc}") from exc
         return response
 

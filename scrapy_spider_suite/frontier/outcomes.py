@@ -76,6 +76,7 @@ class Event(StrEnum):
     OUT_OF_FILES = "out_of_files"
     INTERRUPTED = "interrupted"
     DOWNLOAD_ERROR = "download_error"
+    BARRED = "barred"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,10 @@ OUTCOMES: dict[Event, Outcome] = {
         "the crawl was stopped in the middle", _PENDING, Retry.HOST, Health.NONE
     ),
     Event.DOWNLOAD_ERROR: Outcome("any other download error", _PENDING, Retry.STORE),
+    Event.BARRED: Outcome(
+        "the host is blocked or outside its hours (SUITE_OVERRIDES, block)",
+        _PENDING, Retry.HOST, Health.NONE,
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,53 @@
+"""The User-Agent that the overrides file names for a host, for whatever is asked of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import NotConfigured
+
+from scrapy_spider_suite.overriding import Overriding, overriding_of
+from scrapy_spider_suite.settings import suite_settings
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+    from scrapy.http import Request
+
+_BEFORE = "suite_user_agent"
+"""Meta key: what stood there before, for the redirect that leads to another host. "": nothing."""
+
+
+class HostUserAgent:
+    """Sets the User-Agent of requests, robots.txt and media too, where a rule names one.
+
+    It wins over the project's and over a spider's own, and is taken back where a request is sent
+    on to a host without such a rule.
+    """
+
+    def __init__(self, overriding: Overriding) -> None:
+        self._overriding = overriding
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it. Raises `NotConfigured` if there is no overrides file."""
+        if suite_settings(crawler).overrides is None:
+            raise NotConfigured
+        return cls(overriding_of(crawler))
+
+    def process_request(self, request: Request) -> None:
+        """Set or take back the header."""
+        name = self._overriding.user_agent(request.url)
+        before = request.meta.pop(_BEFORE, None)
+        if before is None and name is None:
+            return
+        if before is None:
+            before = (request.headers.get(b"User-Agent") or b"").decode("latin-1")
+        if name is not None:
+            request.meta[_BEFORE] = before
+            request.headers[b"User-Agent"] = name
+        elif before:
+            request.headers[b"User-Agent"] = before
+        else:
+            request.headers.pop(b"User-Agent", None)
