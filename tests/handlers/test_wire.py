@@ -59,6 +59,8 @@ def test_other_schemes(url: str) -> None:
         "http://a.test/b\r\nX-Evil: 1",
         "http://a.test/\u00fc",
         "http://a.test\r\n/",
+        f"http://{'a' * 2044}.test/",
+        f"http://{'u' * 2048}@a.test/",
     ],
 )
 def test_urls_that_cannot_be_sent(url: str) -> None:
