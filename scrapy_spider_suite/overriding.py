@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Stamp = tuple[int, int, int]
-_REFUSED = 1.0
-"""Seconds; the first pause after a refused connection in the spider profile."""
 _NEVER = 1 << 30
 _AWAY: Stamp = (0, 0, 0)
 
@@ -154,8 +151,6 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
             settings.backoff_max,
             # A project's own requests are not given up before its RetryMiddleware does.
             settings.dead_host_failures if settings.profile == "broad" else _NEVER,
-            # Somebody looks on, who may have mistyped a port.
-            math.inf if settings.profile == "broad" else _REFUSED,
         ),
         "slots": {
             name: Pace(
