@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock
 
 import pytest
 from inprocess import Crawled, crawl_here
@@ -79,7 +79,7 @@ class Robots:
 
 def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
-    core: Any = Mock()
+    core: Any = MagicMock()
     robots: Any = Robots()
     errands = Errands(core, robots, 1, lambda: None)
     assert errands._crawl_delay("https://a.test/") == 7.0
