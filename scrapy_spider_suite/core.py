@@ -89,8 +89,7 @@ class CrawlCore:
         self.store = self._store()
         self.translator = Translator(crawler, self._codec(), broad=self.broad)
         self._trusted = 0
-        for name, _ in self.store.kv("trusted").items():
-            self.trust(name.decode())
+        self.trust_again()
         resumed = self.job is not None and self.job.resumed
         now = self.now()
         self.frontier = Frontier(
@@ -98,7 +97,7 @@ class CrawlCore:
             self.overriding.policy,
             now=now,
             wall=time.time(),
-            capacity=max(1_000, self.settings.workbench_memory // _HOST_BYTES),
+            capacity=self.capacity,
             counters=Counters.load(self.store) if resumed else None,
             unclean=self.job is not None and self.job.unclean,
         )
@@ -132,6 +131,20 @@ class CrawlCore:
             return False  # the engine asks, not start()
         self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
         return self.start_waits
+
+    def trust_again(self) -> None:
+        """Let the resolver know whom the job trusts."""
+        for name, _ in list(self.store.kv("trusted").items()):
+            self.trust(name.decode())
+
+    @property
+    def capacity(self) -> int:
+        """How many hosts may be in memory."""
+        return max(1_000, self.settings.workbench_memory // _HOST_BYTES)
+
+    def renew_codec(self) -> None:
+        """Let requests hold what ``SUITE_STORABLE`` says now."""
+        self.translator = Translator(self.crawler, self._codec(), broad=self.broad)
 
     @staticmethod
     def now() -> float:

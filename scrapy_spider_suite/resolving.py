@@ -43,19 +43,41 @@ def resolver_from(settings: SuiteSettings) -> Resolver:
     Raises:
         SettingsError: a setting is wrong.
     """
-    limits = ResolverLimits(
+    return Resolver(
+        _policy(settings), _servers(settings), settings.ip_family, _limits(settings)
+    )
+
+
+def reconfigure(resolver: Resolver, settings: SuiteSettings) -> None:
+    """Let *resolver* follow other *settings* from now on; hosts that were trusted are forgotten.
+
+    Raises:
+        SettingsError: a setting is wrong.
+    """
+    resolver.reconfigure(
+        _policy(settings), _servers(settings), settings.ip_family, _limits(settings)
+    )
+
+
+def _limits(settings: SuiteSettings) -> ResolverLimits:
+    return ResolverLimits(
         ttl_min=settings.dns_ttl_min,
         ttl_max=settings.dns_ttl_max,
         negative_ttl=settings.dns_negative_ttl,
         cache_size=settings.dns_cache_size,
         timeout=settings.dns_timeout,
     )
+
+
+def _policy(settings: SuiteSettings) -> AddressPolicy:
     try:
-        policy = AddressPolicy(settings.allow_private_addresses)
+        return AddressPolicy(settings.allow_private_addresses)
     except ValueError as error:
         raise SettingsError(f"SUITE_ALLOW_PRIVATE_ADDRESSES: {error}") from None
-    servers = [
+
+
+def _servers(settings: SuiteSettings) -> list[str]:
+    return [
         f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         for address, port in settings.dns_servers
     ]
-    return Resolver(policy, servers, settings.ip_family, limits)

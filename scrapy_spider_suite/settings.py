@@ -9,7 +9,7 @@ read by :meth:`SuiteSettings.from_settings`; no other module of the core reads S
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -261,6 +261,25 @@ class SuiteSettings:
         _refuse_contradictions(result, _is_broad(spidercls))
         return result
 
+    def changed(self, name: str, raw: object) -> tuple[SuiteSettings, str]:
+        """These settings with another value for *name*, and the name of that field.
+
+        The text ``default`` gives it the default of the profile. Raises `SettingsError`.
+        """
+        if name not in map(full_name, DECLARATIONS):
+            read_given(DECLARATIONS, {name: None})  # knows which it could have been
+            raise SettingsError(f"{name} is no setting of the suite")
+        field = next(each for each in DECLARATIONS if full_name(each) == name)
+        value: Any = DECLARATIONS[field].default(self.profile)
+        if raw != "default":
+            value = read_given(DECLARATIONS, {name: raw})[field]
+        elif isinstance(value, Derived):
+            others = {each: getattr(self, each) for each in DECLARATIONS if each != field}
+            value = value.rule(self.project, others)
+        result = replace(self, **{field: value})
+        _refuse_contradictions(result, broad_spider=False)
+        return result, field
+
     def as_stored(self) -> dict[str, object]:
         """Return the settings as plain values, to be kept with the job and compared by `diff`."""
         return {name: plain(getattr(self, name)) for name in DECLARATIONS}
@@ -314,6 +333,11 @@ def suite_settings(crawler: Crawler) -> SuiteSettings:
             return read
         _cache[crawler] = read
     return _cache[crawler]
+
+
+def replace_settings(crawler: Crawler, settings: SuiteSettings) -> None:
+    """Let *crawler* have other *settings* from now on."""
+    _cache[crawler] = settings
 
 
 def suite_enabled(settings: BaseSettings) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.changing import change_setting
 from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.declarations import words
+from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:
@@ -56,6 +59,14 @@ class LiveSite(Site):
         """See `Site`."""
         self._flush()
         return not self.store.dirty
+
+    def set(self, name: str, value: str) -> tuple[str, str]:
+        """See `Site`."""
+        try:
+            old, new = change_setting(self._core, name, value)
+        except SettingsError as error:
+            raise ActionError(str(error)) from None
+        return words(old), words(new)
 
     def pause(self, *, paused: bool) -> None:
         """See `Site`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable, Sequence
 
@@ -99,6 +100,11 @@ class Succession:
                 return await self._ask_in(lambda: channel, host, family, left)
             finally:
                 self._bury(channel)
+
+    def reconfigure(self, servers: Sequence[str], timeout: float) -> None:
+        """Ask other *servers* from the next question on; open ones are answered by the old."""
+        self._servers, self._timeout = tuple(servers), timeout
+        self._opened = -math.inf
 
     def outdate(self) -> None:
         """Let the next question have an answer from the servers, not one that c-ares keeps."""

@@ -26,7 +26,8 @@ from scrapy.http.cookies import CookieJar
 from scrapy.utils.httpobj import urlparse_cached
 from tldextract import TLDExtract
 
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 
 if TYPE_CHECKING:
@@ -100,7 +101,14 @@ class HostCookiesMiddleware(CookiesMiddleware):
             stats=crawler.stats,
         )
         middleware.crawler = crawler
+        crawler.signals.connect(middleware._changed, settings_changed)
         return middleware
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        """Keep other bounds from now on; a jar that is too large is cut when it is next used."""
+        self._max_bytes, self._max_hosts = new.cookies_max_bytes, new.cookies_max_hosts
+        while len(self._rows) > self._max_hosts:
+            self._forget_oldest()
 
     def __len__(self) -> int:
         """The number of domains with cookies, over all jars."""
@@ -177,8 +185,11 @@ class HostCookiesMiddleware(CookiesMiddleware):
         if packed is not None:
             self._rows[key] = packed
         if len(self._rows) > self._max_hosts:
-            self._note(self._rows.popitem(last=False)[0])
-            self._count("domains_forgotten", 1)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._note(self._rows.popitem(last=False)[0])
+        self._count("domains_forgotten", 1)
 
     def _fitting(self, cookies: list[Cookie]) -> list[Cookie]:
         """Return the newest that fit, in their order; one that is too big takes no other along."""

@@ -43,7 +43,8 @@ from scrapy_spider_suite.frontier.robots import (
     origin_of,
 )
 from scrapy_spider_suite.overriding import overriding_of
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.robots import RobotsStore
 
 if TYPE_CHECKING:
@@ -116,10 +117,7 @@ class RobotsMiddleware:
         self._crawler = crawler
         self._stats: StatsCollector = crawler.stats
         self._clock = clock
-        settings = suite_settings(crawler)
-        project = settings.project
-        self._ttl = settings.robots_ttl
-        self._cache_size = settings.robots_cache_size
+        project = suite_settings(crawler).project
         self._overriding = overriding_of(crawler)
         self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         self._own_agent = project.robotstxt_user_agent
@@ -130,6 +128,7 @@ class RobotsMiddleware:
         self._parsers: LocalCache[str, tuple[RobotsRules, RobotParser]]
         self._parsers = LocalCache(_PARSERS_MAX)
         self._fetches: dict[str, asyncio.Task[RobotsRules]] = {}
+        crawler.signals.connect(self._changed, settings_changed)
         self.listener: Callable[[RobotsRules], None] | None = None  # told of each fetch
 
     @classmethod
@@ -150,7 +149,12 @@ class RobotsMiddleware:
         from scrapy_spider_suite.job import job_kv
 
         kv = job_kv(self._crawler, "robots")
-        return RobotsStore(kv, self._cache_size, user_agent=self.user_agent or "*")
+        size = suite_settings(self._crawler).robots_cache_size
+        return RobotsStore(kv, size, user_agent=self.user_agent or "*")
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if "store" in vars(self):
+            self.store.resize(new.robots_cache_size)
 
     def peek(self, url: str) -> RobotsRules | None:
         """Return what holds for the origin of *url*, or None if it has to be fetched first.
@@ -266,7 +270,8 @@ class RobotsMiddleware:
             self._stats.inc_value("robotstxt/request_count")
         known = self.store.last(origin)
         now = self._clock()
-        rules = judge(origin, status, body, now=now, previous=known, max_age=age, ttl=self._ttl)
+        ttl = suite_settings(self._crawler).robots_ttl
+        rules = judge(origin, status, body, now=now, previous=known, max_age=age, ttl=ttl)
         self.store.put(rules)
         if self.listener is not None:
             self.listener(rules)

@@ -21,7 +21,8 @@ from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.project import uses_job
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
     from typing import Self
@@ -71,6 +72,7 @@ class SpiderState:
         extension = cls(partial(_job_kv, crawler), settings.storable, pickle)
         crawler.signals.connect(extension.spider_opened, signals.spider_opened)
         crawler.signals.connect(extension.spider_closed, signals.spider_closed)
+        crawler.signals.connect(extension.settings_changed, settings_changed)
         return extension
 
     def spider_opened(self, spider: Spider) -> None:
@@ -85,11 +87,22 @@ class SpiderState:
         state: dict[Any, Any] = {}
         self._kv = self._open_kv()
         if self._kv is not None:
-            self._values: ValueCodec = RequestCodec.from_spider(spider, self._storable).values
+            self._values = self._codec(spider)
             state = self._load(self._kv)
             self._ticker = Ticker(self._period, partial(self.save, spider))
             self._ticker.start()
         vars(spider)["state"] = state
+
+    def _codec(self, spider: Spider) -> ValueCodec:
+        return RequestCodec.from_spider(spider, self._storable).values
+
+    def settings_changed(
+        self, old: SuiteSettings, new: SuiteSettings, spider: Spider | None = None
+    ) -> None:
+        """Let the state hold what ``SUITE_STORABLE`` says now."""
+        self._storable = tuple(new.storable)
+        if spider is not None and self._kv is not None:
+            self._values = self._codec(spider)
 
     def spider_closed(self, spider: Spider) -> None:
         """Save for the last time."""

@@ -34,10 +34,12 @@ from scrapy.responsetypes import responsetypes
 from scrapy_spider_suite.handlers.addressing import addresses_of
 from scrapy_spider_suite.handlers.connecting import CONNECT_FAILURES, connect
 from scrapy_spider_suite.handlers.exchange import Exchange, Limits, Listeners
-from scrapy_spider_suite.handlers.keeping import crawler_pool, seconds_to_keep
+from scrapy_spider_suite.handlers.files import raise_file_limit
+from scrapy_spider_suite.handlers.keeping import crawler_pool, idle_limit, seconds_to_keep
 from scrapy_spider_suite.handlers.pool import Connection, Key
 from scrapy_spider_suite.handlers.tls import log_connection, make_ssl_context, peer_certificate
 from scrapy_spider_suite.handlers.wire import Origin, request_bytes, split_url
+from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+    from scrapy_spider_suite.settings import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +72,7 @@ class Http1Handler:
         settings = crawler.settings
         self._crawler = crawler
         self._pool = crawler_pool(crawler)
+        crawler.signals.connect(self._changed, settings_changed)
         self._listeners = Listeners(crawler)
         self._timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
         self._maxsize = settings.getint("DOWNLOAD_MAXSIZE")
@@ -83,6 +88,9 @@ class Http1Handler:
     def from_crawler(cls, crawler: Crawler) -> Http1Handler:
         """Make a handler for *crawler*; raises SettingsError for a bad ``SUITE_`` setting."""
         return cls(crawler)
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self._pool.limit = idle_limit(self._crawler, raise_file_limit())
 
     async def download_request(self, request: Request) -> Response:
         """Fetch *request*.

@@ -40,6 +40,7 @@ from scrapy_spider_suite.handlers.files import raise_file_limit
 from scrapy_spider_suite.handlers.keeping import IDLE_SECONDS, SERVER_IDLE_SECONDS, idle_limit
 from scrapy_spider_suite.handlers.pool import FILES_FREED, WAITS_FOR_FILES
 from scrapy_spider_suite.handlers.wire import split_url
+from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.interfaces import IStreamClientEndpoint
+
+    from scrapy_spider_suite.settings import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -239,6 +242,7 @@ class PinnedHTTP11Handler(HTTP11DownloadHandler):
         if crawler not in _bounds:
             _bounds[crawler] = Bounds(crawler)
         self._suite_bounds = _bounds[crawler]
+        crawler.signals.connect(self._suite_changed, settings_changed)
         self._suite_pool: AddressedPool | None = None
         pool = getattr(self, "_pool", None)
         self._suite_tls = getattr(self, "_contextFactory", None)
@@ -250,6 +254,9 @@ class PinnedHTTP11Handler(HTTP11DownloadHandler):
                 "The HTTP/1.1 handler of this release of Scrapy cannot be held to one address: "
                 "promises about IP addresses hold only as far as a name keeps its address"
             )
+
+    def _suite_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self._suite_bounds.idle = idle_limit(self._suite_crawler, raise_file_limit())
 
     async def download_request(self, request: Request) -> Response:
         """Fetch *request*; raises what Scrapy's handler does, and PrivateAddressError."""

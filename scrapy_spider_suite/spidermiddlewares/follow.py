@@ -22,17 +22,22 @@ class FollowMiddleware:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._follower: Follower | None = None
+        self._always = issubclass(crawler.spidercls, BroadSpider)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
-        """Build it for *crawler*. Raises `NotConfigured` unless links are to be followed."""
-        follows = issubclass(crawler.spidercls, BroadSpider)
-        if not follows and not suite_settings(crawler).follow:
+        """Build it for *crawler*. Raises `NotConfigured` where links are never followed."""
+        settings = suite_settings(crawler)
+        follows = settings.follow or issubclass(crawler.spidercls, BroadSpider)
+        # In the broad profile SUITE_FOLLOW may be set while the crawl runs.
+        if not follows and settings.profile != "broad":
             raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
         return cls(crawler)
 
     def process_spider_input(self, response: Response) -> None:
         """Follow the links of *response*, then let its callback have it."""
+        if not self._always and not suite_settings(self._crawler).follow:
+            return
         if self._follower is None:
             self._follower = self._make()
         self._follower.follow(response)

@@ -31,6 +31,10 @@ class AddressClocks:
         self._floor = floor
         self._stored: dict[str, float] = {}
 
+    def begin_anew(self, now: float) -> None:
+        """Let addresses that come from now on count as fetched at *now*."""
+        self._floor = now
+
     def load(self, now: float, wall: float) -> None:
         """Take over the clocks of an earlier run. Raises `JobDamagedError`."""
         clocks = self._store.kv("addresses")

@@ -256,6 +256,19 @@ class Residents:
             record = self.touch(key)
             self._waiting.leave(key, record)
 
+    def resize(self, capacity: int) -> None:
+        """Let *capacity* hosts be resident; those that are too many leave when they can."""
+        self._capacity = capacity
+
+    def look_up_again(self, now: float) -> None:
+        """Have the names of all resident hosts looked up before their next visits.
+
+        They may come to addresses of other names: those begin with the delay of a fresh fetch.
+        """
+        self.clocks.begin_anew(now)
+        for host in self._workbench.hosts.values():
+            host.resolved_until = min(host.resolved_until, now)
+
     def forget(self, key: str) -> None:
         """Drop a host that is idle and has nothing pending from memory and from the waiting list;
         its record is deleted by the caller."""

@@ -92,17 +92,26 @@ class RobotsStore:
                 self._purge(bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
         self._remember(rules)
 
+    def resize(self, max_memory_entries: int) -> None:
+        """Keep at most so many entries in memory from now on."""
+        self._max_entries = max_memory_entries
+        self._fit()
+
     def _load(self, origin: str) -> RobotsRules | None:
         row = self._kv.get(_key(origin)) if self._kv is not None else None
         return _from_row(origin, row) if row is not None else None
 
     def _remember(self, rules: RobotsRules) -> None:
-        """Put *rules* first in memory, and forget the last ones while it is over its bounds."""
+        """Put *rules* first in memory."""
         _, weight = self._memory.pop(rules.origin, (None, 0))
         self._bytes -= weight
         rules.crawl_delay(self._user_agent)
         self._memory[rules.origin] = rules, rules.weight
         self._bytes += rules.weight
+        self._fit()
+
+    def _fit(self) -> None:
+        """Forget the last ones while memory is over its bounds."""
         while len(self._memory) > 1 and (
             len(self._memory) > self._max_entries or self._bytes > self._max_bytes
         ):

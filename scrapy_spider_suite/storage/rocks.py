@@ -39,6 +39,8 @@ from scrapy_spider_suite.storage.records import after as end_of
 from scrapy_spider_suite.storage.unwritten import Row, Unwritten
 
 FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
+_LEAST = 16 << 20
+"""Bytes of memory below which the database does not work well."""
 _DUE = struct.Struct(">Q")
 
 
@@ -138,6 +140,18 @@ class RocksStore:
             options.set_max_log_file_size(10 << 20)
             options.set_max_open_files(256)
         return options
+
+    def resize(self, memory: int) -> None:
+        """Let caches and buffers have *memory* bytes (what a full table needs stays as it is)."""
+        memory = max(_LEAST, memory)
+        if memory != self._memory:
+            self._memory = memory
+            self._cache.set_capacity(memory * 2 // 5)
+            self._buffers.set_buffer_size(memory * 3 // 5)
+
+    def sync(self, *, power_safe: bool) -> None:
+        """Sync every batch to the medium, or only hand it to the system."""
+        self._write_options.sync = power_safe
 
     # Writing: collected, then written as one batch
 

@@ -16,6 +16,7 @@ MODULES = {
     "hosts": "hosts",
     "why": "why",
     "urls": "urls",
+    "set": "setting",
     "add": "add",
     "refetch": "renewing",
     "retry": "renewing",

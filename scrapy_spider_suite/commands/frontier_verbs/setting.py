@@ -1,0 +1,35 @@
+"""``scrapy frontier set``."""
+
+from __future__ import annotations
+
+import argparse
+
+from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("value", metavar="VALUE")
+    acting.add_options(parser)
+
+
+def _run(call: Call) -> int:
+    return acting.act(call, "set", {"name": call.options.name, "value": call.options.value})
+
+
+VERBS = (
+    Verb(
+        "set", "another value for a setting of a running crawl", _run, _options, "NAME VALUE",
+        about=(
+            "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
+            "crawl ends: to keep it, change it where the crawl is started from, too. Settings\n"
+            "that are fixed for a job are refused."
+        ),
+        examples=(
+            'set SUITE_HOST_DELAY 10 --reason "they asked for it" -j crawls/news',
+            "set SUITE_WORKBENCH_MEMORY 256M -j crawls/news",
+        ),
+        exits=acting.EXITS,
+    ),
+)  # fmt: skip

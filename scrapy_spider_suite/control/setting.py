@@ -1,0 +1,21 @@
+"""``set``: another value for a setting, for as long as this crawl runs.
+
+It is not kept: where a crawl is started from is the one place that says how it begins.
+"""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.operator import Result
+from scrapy_spider_suite.control.site import Site
+
+
+def set_value(site: Site, action: Action) -> Result:
+    """Change one setting."""
+    action.expect("name", "value")
+    name, value = action.get("name", str), action.get("value", str)
+    old, new = site.set(name, value)
+    facts = {"name": name, "old": old, "new": new}
+    if old == new:
+        return f"{name} is {new} already", facts
+    return f"{name} was {old} and is {new} until this crawl ends", facts

@@ -1,0 +1,10 @@
+"""Signals of the suite, beside Scrapy's own."""
+
+from __future__ import annotations
+
+settings_changed = object()
+"""A setting of the suite was changed in a running crawl (``scrapy frontier set``).
+
+Receivers get ``old`` and ``new``, a `SuiteSettings` each, and ``spider``. By then `suite_settings`
+and the core give the new ones: only who keeps a value of them needs to listen.
+"""

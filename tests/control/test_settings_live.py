@@ -1,0 +1,221 @@
+"""``set``: every setting that a job does not fix takes effect in a crawl that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from inprocess import crawl_here
+from scrapy.crawler import Crawler
+
+from scrapy_spider_suite.changing import AT_START, change_setting
+from scrapy_spider_suite.core import CrawlCore, core_of
+from scrapy_spider_suite.declarations import Kind, full_name
+from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.extensions.spiderstate import SpiderState
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.handlers.keeping import crawler_pool
+from scrapy_spider_suite.settings import DECLARATIONS, suite_settings
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+
+@dataclass
+class Parts:
+    """What a running crawl consists of."""
+
+    crawler: Crawler
+
+    @property
+    def core(self) -> CrawlCore:
+        """The core."""
+        return core_of(self.crawler)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that the frontier goes by."""
+        return self.core.frontier.policy
+
+    @property
+    def store(self) -> RocksStore:
+        """The store on disk."""
+        assert isinstance(self.core.store, RocksStore)
+        return self.core.store
+
+    @cached_property
+    def robots(self) -> RobotsMiddleware:
+        """The middleware in use."""
+        found = self.crawler.get_downloader_middleware(RobotsMiddleware)
+        assert isinstance(found, RobotsMiddleware)
+        return found
+
+    @cached_property
+    def cookies(self) -> HostCookiesMiddleware:
+        """The middleware in use."""
+        found = self.crawler.get_downloader_middleware(HostCookiesMiddleware)
+        assert isinstance(found, HostCookiesMiddleware)
+        return found
+
+    @cached_property
+    def state(self) -> SpiderState:
+        """The extension in use."""
+        found = self.crawler.get_extension(SpiderState)
+        assert isinstance(found, SpiderState)
+        return found
+
+    def read(self, name: str) -> Any:
+        """A setting that is read each time it is needed."""
+        assert self.core.settings is suite_settings(self.crawler)
+        return getattr(self.core.settings, name)
+
+
+def _anew(name: str) -> Callable[[Parts], Any]:
+    return lambda parts: parts.read(name)
+
+
+Probe = Callable[[Parts], Any]
+PROBES: dict[str, tuple[str, Any, Probe]] = {
+    "follow": ("true", True, _anew("follow")),
+    "host_delay": ("7s", 7.0, lambda p: p.policy.host.delay),
+    "ip_delay": ("3", 3.0, lambda p: p.policy.of_address("192.0.2.1").delay),
+    "host_concurrency": ("4", 4, lambda p: p.policy.of_host("a.test").concurrency),
+    "ip_concurrency": ("6", 6, lambda p: p.policy.of_address("192.0.2.1").concurrency),
+    "ipv6_prefix": ("48", 48, _anew("ipv6_prefix")),
+    "burst": ("5", 5, lambda p: p.policy.of_host("a.test").burst),
+    "overrides": ("OVERRIDES", 99.0, lambda p: p.policy.of_host("slow.test").delay),
+    "backoff_base": ("2", 2.0, lambda p: p.policy.back_off.base),
+    "backoff_max": ("1h", 3600.0, lambda p: p.policy.back_off.longest),
+    "dead_host_failures": ("3", 3, lambda p: p.policy.back_off.dead_after),
+    "retry_times": ("9", 9, lambda p: p.policy.retry_times),
+    "host_max_pages": ("11", 11, lambda p: p.policy.max_pages("a.test")),
+    "max_wait": ("0", 0.0, _anew("max_wait")),
+    "idle": ("finish", "finish", _anew("idle")),
+    "stop_timeout": ("3", 3.0, _anew("stop_timeout")),
+    "sync": ("power", True, lambda p: p.store._write_options.sync),
+    "workbench_memory": ("64M", (64 << 20, 10922), lambda p: (
+        p.store._memory, p.core.frontier.residents._capacity
+    )),
+    "require_durable": ("true", True, _anew("require_durable")),
+    "storable": ("pkg.mod", (True, True), lambda p: (
+        "pkg.mod" in p.core._codec().values.classes.allowed,
+        "pkg.mod" in p.state._values.classes.allowed,
+    )),
+    "dns_servers": ("127.0.0.1:5399", 1, lambda p: len(p.core.resolver._channels._servers)),
+    "dns_timeout": ("4", 4.0, lambda p: p.core.resolver._channels._timeout),
+    "dns_ttl_min": ("5", 5.0, lambda p: p.core.resolver.limits.ttl_min),
+    "dns_ttl_max": ("1d", 86400.0, lambda p: p.core.resolver.limits.ttl_max),
+    "dns_negative_ttl": ("8", 8.0, lambda p: p.core.resolver.limits.negative_ttl),
+    "dns_cache_size": ("12", 12, lambda p: p.core.resolver._cache._size),
+    "ip_family": ("4", "4", lambda p: p.core.resolver.family),
+    "allow_private_addresses": (
+        "10.0.0.0/8", None, lambda p: p.core.resolver.policy.refuses("10.1.2.3", "a.test")
+    ),
+    "idle_connections": ("13", 13, lambda p: crawler_pool(p.crawler).limit),
+    "robots_ttl": ("1h", 3600.0, _anew("robots_ttl")),
+    "robots_cache_size": ("14", 14, lambda p: p.robots.store._max_entries),
+    "cookies_max_bytes": ("1K", 1024, lambda p: p.cookies._max_bytes),
+    "cookies_max_hosts": ("15", 15, lambda p: p.cookies._max_hosts),
+}  # fmt: skip
+"""Setting -> what is set, what is found then, and where."""
+
+
+class Waiting(BroadSpider):
+    """Waits for nothing to come."""
+
+    name = "waiting"
+    custom_settings: ClassVar[Any] = {"SUITE_IDLE": "wait", "ROBOTSTXT_OBEY": True}
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[FakeWebProcess]:
+    """One host."""
+    with FakeWebProcess(FakeWebConfig(hosts=1, pages=1)) as web:
+        yield web
+
+
+def _beside(
+    web: FakeWebProcess, tmp_path: Path, act: Callable[[Parts], None], run: Any
+) -> None:
+    """Let *act* do something while a crawl runs."""
+    met: list[BaseException] = []
+
+    async def crawl() -> None:
+        crawlers: list[Crawler] = []
+        task = asyncio.ensure_future(
+            crawl_here(
+                Waiting, watch=crawlers.append, arguments={"seeds": web.ready.seeds[0]},
+                JOBDIR=str(tmp_path / "job"), USER_AGENT="x (+mailto:a@b.test)",
+                SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"], SUITE_HOST_DELAY=0.01,
+                SUITE_DNS_SERVERS=[f"127.0.0.1:{web.ready.dns_port}"],
+            )
+        )  # fmt: skip
+        try:
+            while not crawlers or not crawlers[0].stats.get_value("response_received_count"):
+                assert not task.done()
+                await asyncio.sleep(0.02)
+            act(Parts(crawlers[0]))
+        except BaseException as error:
+            met.append(error)
+        if not task.done():
+            await crawlers[0].stop_async()
+        await task
+
+    run(crawl())
+    if met:
+        raise met[0]
+
+
+def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
+    """One after the other in one crawl: refused, or in force where it is used."""
+    rules = tmp_path / "overrides.txt"
+    rules.write_text("slow.test delay=99\n")
+
+    def act(parts: Parts) -> None:
+        _ = parts.robots.store
+        for name, (text, expected, probe) in PROBES.items():
+            text = text.replace("OVERRIDES", str(rules))
+            change_setting(parts.core, full_name(name), text)
+            assert probe(parts) == expected, name
+        for name, declared in DECLARATIONS.items():
+            if declared.kind is Kind.FIXED:
+                with pytest.raises(SettingsError, match="fixed for the life of a job"):
+                    change_setting(parts.core, full_name(name), "default")
+            elif name in AT_START:
+                with pytest.raises(SettingsError, match="cannot be changed in a running crawl"):
+                    change_setting(parts.core, full_name(name), "default")
+            else:
+                assert name in PROBES, f"{name}: where does it take effect?"
+                change_setting(parts.core, full_name(name), "default")
+
+    _beside(web, tmp_path, act, run)
+
+
+def test_what_is_refused_changes_nothing(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
+    """Unknown names, bad values, values that contradict others, a file that is none."""
+    bad = tmp_path / "bad.txt"
+    bad.write_text("a.test delay=1\nb.test dealy=1\n")
+
+    def act(parts: Parts) -> None:
+        before, revision = parts.core.settings, parts.policy.revision
+        for name, value, said in (
+            ("SUITE_HOST_DLAY", "4", "did you mean SUITE_HOST_DELAY"),
+            ("DOWNLOAD_DELAY", "4", "DOWNLOAD_DELAY is no setting of the suite"),
+            ("SUITE_HOST_DELAY", "soon", "expected a number of seconds"),
+            ("SUITE_BACKOFF_BASE", "2h", "at most SUITE_BACKOFF_MAX"),
+            ("SUITE_OVERRIDES", str(bad), "line 2"),
+            ("SUITE_OVERRIDES", str(tmp_path / "none"), "a file that exists"),
+        ):
+            with pytest.raises(SettingsError, match=said):
+                change_setting(parts.core, name, value)
+        assert parts.core.settings is before
+        assert parts.policy.revision == revision
+
+    _beside(web, tmp_path, act, run)
