@@ -80,26 +80,10 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_body",
-        "_buffer",
-        "_head_bytes",
-        "_interim",
-        "_no_body",
-        "_pairs",
-        "_parser",
-        "_searched",
-        "_wire",
-        "done",
-        "excess",
-        "fields",
-        "framing",
-        "head_done",
-        "length",
-        "size",
-        "status",
-        "touched",
-        "version",
-    )
+        "_body", "_buffer", "_head_bytes", "_interim", "_no_body", "_pairs", "_parser",
+        "_searched", "_wire", "done", "excess", "fields", "framing", "head_done", "length", "size",
+        "status", "touched", "version",
+    )  # fmt: skip
 
     def __init__(self, method: str = "GET") -> None:
         self._no_body = method == "HEAD"
