@@ -79,7 +79,7 @@ class Robots:
 
 def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
-    core: Any = MagicMock()
+    core: Any = MagicMock(broad=False)
     robots: Any = Robots()
     errands = Errands(core, robots, 1, lambda: None)
     assert errands._crawl_delay("https://a.test/") == 7.0
