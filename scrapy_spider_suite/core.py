@@ -44,6 +44,7 @@ _HOST_BYTES = 6144
 _BARRED = 60.0
 """Seconds for which a host waits of which only some requests are barred."""
 _TRUSTED_MAX = 10_000
+_NOTED_MAX = 1_000
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
 """Whether what runs is the spider's ``start()``: its downloads are the operator's own."""
@@ -82,6 +83,8 @@ class CrawlCore:
         self.wake: Callable[[], None] = _nobody  # has the scheduler look again
         self.outside = 0  # fetches without a visit
         self.waiting_outside = 0  # those of them that wait for their host
+        self._refusing: set[str] = set()  # hosts that refused a connection without a visit
+        self._told: set[str] = set()  # hosts whose waiting was explained
         self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
         self.start_waits = False  # start() asked for more room, and was told to wait
         self._folder: TemporaryFolder | None = None
@@ -230,6 +233,36 @@ class CrawlCore:
                 wait, why = self.settings.backoff_base, f"status {response.status}"
             self.frontier.workbench.postpone(host, self.now() + wait, why)
 
+    def failed_outside(self, host: HostState, error: Exception) -> None:
+        """A request to *host* without a visit has failed: `silent` may want to know how."""
+        if event_of_error(error) is Event.REFUSED:
+            if len(self._refusing) >= _NOTED_MAX:
+                self._refusing.clear()
+            self._refusing.add(host.key)
+
+    def silent(self, host: HostState) -> None:
+        """*host* did not answer when asked for its robots.txt."""
+        refused = host.key in self._refusing
+        self._refusing.discard(host.key)
+        event = Event.REFUSED if refused else Event.CONNECTION_LOST
+        self.frontier.silent(host, self.now(), event)
+        self._say_why(host)
+
+    def _say_why(self, host: HostState) -> None:
+        """Tell whoever looks on why *host* has to wait, the first time.
+
+        The spider profile only: of the hosts of a broad crawl always some must wait.
+        """
+        wait = host.next_fetch - self.now()
+        if self.broad or not host.why or wait <= host.gap() or host.key in self._told:
+            return
+        if len(self._told) < _NOTED_MAX:
+            self._told.add(host.key)
+            logger.info(
+                "%s has to wait %.3g s: %s (if it has to wait again, that is not logged)",
+                host.key, wait, host.why,
+            )  # fmt: skip
+
     def release(self, lease: Lease, now: float) -> None:
         """The visit of *lease* is over, unless its burst has more."""
         heard = lease.heard or Event.IGNORED
@@ -244,7 +277,12 @@ class CrawlCore:
         for other in rest or ():
             other.visit = None
             self.frontier.put_back(other, now)
+        visit = lease.visit
+        if visit is not None and not visit.wired:
+            self.frontier.workbench.refund(visit)
         self.frontier.release(lease, now, lease.retry_after, heard)
+        if visit is not None:
+            self._say_why(visit.host)
 
     def hand_out(self, leases: list[Lease]) -> Lease:
         """Begin a visit: its first lease now, the others one after the other."""

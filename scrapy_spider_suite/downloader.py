@@ -28,13 +28,14 @@ from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.events import StoppedError, event_of_error
 from scrapy_spider_suite.frontier.outcomes import event_of_status
-from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.requests import OUR_SLOT, hostname, own_slot, pacing_key
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.wire import Wire
 from scrapy_spider_suite.witness import witnessed
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
@@ -58,9 +59,7 @@ class PoliteDownloader(Downloader):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._core: CrawlCore | None = None
-        self._locks: dict[str, asyncio.Lock] = {}
-        # Who waits for a host or an address, by its key, first come first.
-        self._moves: dict[str, dict[asyncio.Future[None], None]] = {}
+        self._waiting: Wire | None = None
         self._cuttable: set[asyncio.Future[Any]] = set()
         self._autothrottle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         self._mismatch_said = False
@@ -71,6 +70,12 @@ class PoliteDownloader(Downloader):
         if self._core is None:
             self._core = core_of(self.crawler)
         return self._core
+
+    @property
+    def _wire(self) -> Wire:
+        if self._waiting is None:
+            self._waiting = Wire(self.core)
+        return self._waiting
 
     def needs_backout(self) -> bool:
         """See Scrapy's downloader; to ``start()`` also when enough requests wait already."""
@@ -146,6 +151,10 @@ class PoliteDownloader(Downloader):
     async def _send(self, request: Request, slot: Slot) -> Response:
         core = self.core
         lease = core.leases.get(request)
+
+        def may() -> None:
+            core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+
         if lease is not None and lease.visit is not None:
             host, address = lease.visit.host, lease.visit.address
             if host.connect_to and host.key == hostname(request):
@@ -153,13 +162,13 @@ class PoliteDownloader(Downloader):
             elif not request.meta.get("proxy"):
                 await self._resolve(request)
             if not lease.visit.undisturbed():
-                await self._wait_again(request, host, address)
+                await self._wait_again(request, host, address, may)
             return await self._transfer(request, slot, host, address, lease)
         core.waiting_outside += 1
         try:
             core.overriding.refuse_barred(request)  # before anyone is asked where it lives
             host, address = await self._book(request)
-            await self._queue_for_wire(request, host, address)
+            await self._wire.queue(host, address, may)
         finally:
             core.waiting_outside -= 1
         return await self._transfer(request, slot, host, address, None)
@@ -190,100 +199,21 @@ class PoliteDownloader(Downloader):
         request.meta[ADDRESS] = found.addresses[0]
         return found.addresses[0]
 
-    # Waiting
-
-    async def _queue_for_wire(
-        self, request: Request, host: HostState, address: AddressState
-    ) -> None:
-        """Wait for the wire to *host*, first come first served, before new visits to it."""
-        workbench = self.core.frontier.workbench
-        lock = self._locks.setdefault(host.key, asyncio.Lock())
-        host.waiting += 1
-        address.booked += 1
-        try:
-            async with lock:
-                await self._wait_for_wire(request, host, address)
-        finally:
-            host.waiting -= 1
-            address.booked -= 1
-            if not host.waiting:
-                self._locks.pop(host.key, None)
-            workbench.offer(host)
+    # The wire
 
     async def _wait_again(
-        self, request: Request, host: HostState, address: AddressState
+        self, request: Request, host: HostState, address: AddressState, may: Callable[[], None]
     ) -> None:
-        """Wait in a visit, since a fetch nested in it (or beside it) has used the wire.
-
-        Neither a download place nor the address is held meanwhile.
-        """
+        """Wait in a visit, without a download place."""
         self.active.discard(request)
-        address.out -= 1
-        address.booked += 1
-        self.core.frontier.workbench.offer_address(address)
-        self.core.wake()
         try:
-            await self._wait_for_wire(request, host, address)
+            await self._wire.queue_again(host, address, may)
         finally:
-            address.booked -= 1
-            address.out += 1
-            address.intrusions += 1  # a visit that left for it meanwhile must look again
             self.active.add(request)
 
-    async def _wait_for_wire(
-        self, request: Request, host: HostState, address: AddressState
-    ) -> None:
-        core = self.core
-        workbench = core.frontier.workbench
-        while True:
-            if core.stopping:
-                raise StoppedError("the crawl is being stopped")
-            core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
-            now = core.now()
-            pause = workbench.pause_needed(host, address, now)
-            if not pause:
-                return
-            # Only the address is in the way: nobody new may slip in before us there.
-            alone = host.wire < host.concurrency and host.next_fetch <= now
-            address.waiting += alone
-            try:
-                await self._until_moved(pause, host.key, address.key)
-            finally:
-                address.waiting -= alone
-                if alone:
-                    # Whoever waited may have given up: others may go there again.
-                    workbench.offer_address(address)
-                    core.wake()
-
-    async def _until_moved(self, seconds: float, *keys: str) -> None:
-        """Return after *seconds*, or as soon as one of *keys* is free or the crawl stops."""
-        loop = asyncio.get_running_loop()
-        moved: asyncio.Future[None] = loop.create_future()
-        both = set(keys)  # an address as a host's name: its key is the host's too
-        for key in both:
-            self._moves.setdefault(key, {})[moved] = None
-        timer = None if seconds == FOREVER else loop.call_later(seconds, _finish, moved)
-        try:
-            await moved
-        finally:
-            for key in both:
-                self._forget_move(key, moved)
-            if timer is not None:
-                timer.cancel()
-
-    def _forget_move(self, key: str, moved: asyncio.Future[None]) -> None:
-        moves = self._moves[key]
-        del moves[moved]
-        if not moves:
-            del self._moves[key]
-
-    def wake(self, *keys: str) -> None:
-        """Let those who wait for one of *keys* look again; without any, everyone who waits."""
-        for key in keys or tuple(self._moves):
-            for moved in self._moves.get(key, ()):
-                _finish(moved)
-
-    # The wire
+    def wake(self) -> None:
+        """Let everyone who waits for the wire look again."""
+        self._wire.wake()
 
     async def _transfer(
         self, request: Request, slot: Slot, host: HostState, address: AddressState,
@@ -293,28 +223,33 @@ class PoliteDownloader(Downloader):
         if core.stopping:
             raise StoppedError("the crawl is being stopped")
         core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+        visit = None if lease is None else lease.visit
         workbench = core.frontier.workbench
-        workbench.begin(host, address, core.now(), visit=lease is not None)
-        if lease is None:
+        workbench.begin(host, address, core.now(), visit=visit is not None)
+        if visit is None:
             self.active.add(request)
         else:
-            lease.wired = True
+            visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
         try:
             transfer = self._until_cut(self._download(slot, request))
             response = await witnessed(self.crawler, request, lease, transfer)
             self._compare(request, response)
-            if lease is None:
+            if visit is None:
                 core.heard_outside(host, response)
             return response
+        except Exception as error:
+            if visit is None:
+                core.failed_outside(host, error)
+            raise
         finally:
-            if lease is None:
+            if visit is None:
                 self.active.discard(request)
             if self._autothrottle:
                 # Never below what was promised.
                 host.delay = max(slot.delay, core.frontier.policy.of_host(host.key).delay)
-            workbench.end(host, address, core.now(), visit=lease is not None)
-            self.wake(host.key, address.key)
+            workbench.end(host, address, core.now(), visit=visit is not None)
+            self._wire.wake(host.key, address.key)
 
     async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:
         """Await *work*; raise `StoppedError` where the stop cuts it short."""
@@ -350,8 +285,3 @@ class PoliteDownloader(Downloader):
         """The stop has waited long enough: end the look-ups and transfers that are under way."""
         for task in self._cuttable:
             task.cancel()
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -172,7 +172,7 @@ class Errands:
         try:
             rules = await (robots.fetch(origin_of(url)) if again else robots.rules_for(url))
             if visit is not None and _silent(rules):
-                core.frontier.silent(visit.host, core.now())
+                core.silent(visit.host)
             elif visit is not None:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):

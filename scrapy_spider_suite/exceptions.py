@@ -47,6 +47,18 @@ class HostBarred(IgnoreRequest):
         self.until = until
 
 
+class HostWaitsTooLong(Exception):
+    """An image, or what else came without a visit, would wait longer than SUITE_MAX_WAIT.
+
+    Whoever wants it waits with it: the item for its images, and the crawl for the item.
+    """
+
+    def __init__(self, host: str, seconds: float, why: str) -> None:
+        super().__init__(
+            f"{host} has to wait {seconds:.0f} s ({why or 'its delay'}), longer than SUITE_MAX_WAIT"
+        )
+
+
 class RedirectRefused(IgnoreRequest):
     """A redirect that is not followed."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Stamp = tuple[int, int, int]
+_REFUSED = 1.0
+"""Seconds; the first pause after a refused connection in the spider profile."""
 _NEVER = 1 << 30
 _AWAY: Stamp = (0, 0, 0)
 
@@ -60,7 +63,6 @@ class Overriding:
         self.policy = Policy(overrides=read_overrides(self.path), **policy_fields(settings))
         self.changed: Callable[[], None] = _nobody
         self.address_of: Callable[[str], str] = _nowhere
-        self.errors = 0
         self._reading: asyncio.Task[None] | None = None
 
     def look(self) -> None:
@@ -86,7 +88,6 @@ class Overriding:
             rules = await asyncio.to_thread(read_overrides, path)
         except SettingsError as error:
             self._stamp = stamp
-            self.errors += 1
             logger.error("%s: the rules of before stay in force", error)
         else:
             if _stamp(path) == stamp:  # else a later look takes what it is then
@@ -151,6 +152,8 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
             settings.backoff_max,
             # A project's own requests are not given up before its RetryMiddleware does.
             settings.dead_host_failures if settings.profile == "broad" else _NEVER,
+            # Somebody looks on, who may have mistyped a port.
+            math.inf if settings.profile == "broad" else _REFUSED,
         ),
         "slots": {
             name: Pace(

@@ -139,7 +139,9 @@ class SuiteSettings:
         v.integer(0, unit="pages"), 0, FROM_NOW_ON, "Most pages of one host; 0 is no limit."
     )
     max_wait: float = setting(
-        v.duration(), 3600.0, FREE,
+        # Of the default back-off, more than the 1,280 s before the tenth attempt, after which a
+        # host that never answers is given up, and less than the 2,560 s after it.
+        v.duration(), 1800.0, FREE,
         "Close with the reason 'waiting' when only hosts remain that must wait longer than this; "
         "0 waits for ever.",
     )

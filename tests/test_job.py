@@ -182,7 +182,7 @@ def test_other_settings_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixt
         begin(tmp_path, SUITE_HOST_MAX_PAGES=5, SUITE_MAX_WAIT=600)
     assert caplog.messages == [
         "SUITE_HOST_MAX_PAGES was 0, from now on 5",
-        "SUITE_MAX_WAIT was 3600.0, from now on 600.0",
+        "SUITE_MAX_WAIT was 1800.0, from now on 600.0",
     ]
 
 

@@ -121,6 +121,8 @@ class Visit:
     host_intrusions: int
     address_intrusions: int
     clocks: tuple[float, float, float, float]  # as they were before it left
+    started: tuple[float, float]  # when host and address may be visited again, as it left
+    wired: bool = False  # it has touched the wire
 
     def undisturbed(self) -> bool:
         """Whether no traffic without a visit has used the wire since the visit began."""

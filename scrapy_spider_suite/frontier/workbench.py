@@ -120,7 +120,8 @@ class Workbench:
             address.start_clock(now)
         self.offer(host)
         self.offer_address(address)
-        return Visit(host, address, entries, host.intrusions, address.intrusions, clocks)
+        started = (host.next_fetch, address.next_fetch)
+        return Visit(host, address, entries, host.intrusions, address.intrusions, clocks, started)
 
     def release(self, visit: Visit) -> None:
         """Take a visit back. The clocks were set when its transfers ended."""
@@ -129,6 +130,18 @@ class Workbench:
         self.out -= 1
         self.offer(visit.host)
         self.offer_address(visit.address)
+
+    def refund(self, visit: Visit) -> None:
+        """*visit*, about to be released, touched no wire: its start need not delay the next one.
+
+        (Unless the clocks were set again since: then they stay.)
+        """
+        host, address = visit.host, visit.address
+        if host.next_fetch == visit.started[0]:
+            host.next_fetch, host.fetched = visit.clocks[:2]
+            host.recorded = None  # it may have been put back with a later time
+        if address.next_fetch == visit.started[1]:
+            address.next_fetch, address.fetched = visit.clocks[2:]
 
     def cancel(self, visit: Visit) -> None:
         """Take back a visit that was acquired just now and does not go: no delay began to run."""

@@ -299,9 +299,11 @@ class Frontier:
         if not host.record.dead:
             self.residents.want_address(host)
 
-    def silent(self, host: HostState, now: float) -> None:
+    def silent(
+        self, host: HostState, now: float, event: Event = Event.CONNECTION_LOST
+    ) -> None:
         """*host* did not answer when asked for its robots.txt: back-off, in the end given up."""
-        self._health.judge(host, Event.CONNECTION_LOST, now, now + self.wall_offset, None)
+        self._health.judge(host, event, now, now + self.wall_offset, None)
 
     def set_crawl_delay(self, host: HostState, seconds: float) -> None:
         """Robots.txt of *host* asks for *seconds* between fetches (0.0: it does not)."""

@@ -28,7 +28,7 @@ class Lease:
 
     __slots__ = (
         "children", "entry", "event", "faults", "heard", "held_since", "holds", "links",
-        "retry_after", "settled", "states", "status", "visit", "wired",
+        "retry_after", "settled", "states", "status", "visit",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -43,7 +43,6 @@ class Lease:
         self.status = 0
         self.holds = 0
         self.held_since: float | None = None
-        self.wired = False
         self.settled = False
         self.states: list[tuple[bytes, bytes]] = []
 
