@@ -65,6 +65,7 @@ class BroadSpider(Spider):
         `SettingsError` if a file of seeds cannot be read.
         """
         from scrapy_spider_suite.core import core_of
+        from scrapy_spider_suite.frontier.entries import Flag
         from scrapy_spider_suite.requests import seed_entry
         from scrapy_spider_suite.scheduler import FrontierScheduler
 
@@ -81,6 +82,7 @@ class BroadSpider(Spider):
             entry = seed_entry(url)
             report.count(url, entry is not None)
             if entry is not None:
+                entry.flags = int(Flag.START)
                 entries.append(entry)
             if len(entries) >= _CHUNK:
                 core.frontier.schedule(entries, core.now())

@@ -1,0 +1,85 @@
+"""``scrapy frontier log``: what was fetched, of a finished job and of one that runs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from frontier_command import HOST, Frontier
+
+from scrapy_spider_suite.commands.frontier_verbs.log import moment
+from scrapy_spider_suite.monitor.fetchfiles import FOLDER, closed_files, compress
+from scrapy_spider_suite.monitor.fetchlog import FetchLog
+from scrapy_spider_suite.testing import FakeWebProcess
+
+
+def test_every_arrival_of_a_host(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+    """As the servers saw them: robots.txt first, and each with its status."""
+    said = frontier("log", HOST, "-j", str(finished), "--json")
+    assert said.code == 0
+    port = f":{web.ready.http_port}"
+    told = [(row["url"].partition(port)[2], row["status"]) for row in said.rows]
+    arrived = [(each.path, each.status) for each in web.arrivals() if each.host == HOST]
+    assert sorted(told) == sorted(arrived)
+    assert told[0] == ("/robots.txt", 200)
+    plain = frontier("log", HOST, "-j", str(finished)).out.splitlines()
+    assert len(plain) == len(told)
+    assert [line.split()[0] for line in plain] == [row["time"] for row in said.rows]
+
+
+def test_a_url_and_a_domain(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+    """One page, in whatever spelling; and all hosts."""
+    url = f"http://{HOST}:{web.ready.http_port}/robots.txt"
+    (row,) = frontier("log", url.upper().replace("ROBOTS.TXT", "robots.txt"), "-j", str(finished),
+                      "--json").rows  # fmt: skip
+    assert (row["url"], row["remarks"]) == (url, ["robots"])
+    everything = frontier("log", ".fake.test", "-j", str(finished)).out.splitlines()
+    assert len(everything) == len(web.arrivals())
+
+
+def test_since(finished: Path, frontier: Frontier) -> None:
+    """Nothing of the future, everything of the last days."""
+    assert frontier("log", HOST, "--since", "2d", "-j", str(finished)).out
+    said = frontier("log", HOST, "--since", "2999-01-01", "-j", str(finished))
+    assert (said.code, said.out) == (1, "")
+
+
+def test_files_elsewhere_are_read_too(job: Path, frontier: Frontier) -> None:
+    """A host that was never fetched is not found; compressed files are; damage is said."""
+    assert frontier("log", "nowhere.test", "-j", str(job)).code == 1
+    folder = job / "suite" / FOLDER
+    before = frontier("log", HOST, "-j", str(job)).out
+    log = FetchLog(folder, size=1)
+    log.flush()
+    log.close()
+    (path,) = closed_files(folder)
+    if path.suffix == ".log":
+        compress(path)
+        (path,) = closed_files(folder)
+    assert frontier("log", HOST, "-j", str(job)).out == before
+    path.write_bytes(path.read_bytes()[:-300])
+    said = frontier("log", HOST, "-j", str(job))
+    assert f"{path} is damaged and was read in part" in said.out
+
+
+def test_a_job_without_one(job: Path, frontier: Frontier) -> None:
+    """Is said to be so."""
+    folder = job / "suite" / FOLDER
+    folder.rename(folder.with_name("elsewhere"))
+    said = frontier("log", HOST, "-j", str(job))
+    assert said.code == 2
+    assert "has no fetch log (SUITE_FETCH_LOG = True)" in said.out
+
+
+def test_moments() -> None:
+    """Ago, or a date, in UTC unless it says otherwise."""
+    assert moment("2h") == pytest.approx(time.time() - 7_200, abs=5)
+    assert moment("2026-11-21") == datetime(2026, 11, 21, tzinfo=UTC).timestamp()
+    assert moment("2026-11-21T19:03Z") == datetime(2026, 11, 21, 19, 3, tzinfo=UTC).timestamp()
+    assert moment("2026-11-21T19:03+01:00") == moment("2026-11-21T18:03")
+    for wrong in ("yesterday", "2026-13-01", "-3h", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected a time ago such as 2h"):
+            moment(wrong)
