@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.control import pausing, renewing, setting
+from scrapy_spider_suite.control import blocking, pausing, renewing, setting
 from scrapy_spider_suite.control.operator import Verb
 
 VERBS: dict[str, Verb] = {
     "pause": pausing.pause,
     "resume": pausing.resume,
+    "block": blocking.block,
+    "unblock": blocking.unblock,
     "set": setting.set_value,
     "add": renewing.add,
     "refetch": renewing.refetch,

@@ -102,6 +102,20 @@ class Entry:
         return f"<Entry {self.url} priority={self.priority} depth={self.depth}>"
 
 
+LAST = b"\xff\xff\xff\xff"
+"""How the order keys begin of what comes after everything else of its host."""
+
+
+def last_key(sequence: int) -> bytes:
+    """The order key of what comes last, whatever its priority."""
+    return LAST + sequence.to_bytes(6, "big")
+
+
+def sequence_of(key: bytes) -> int:
+    """The sequence number in an order key."""
+    return int.from_bytes(key[4:], "big")
+
+
 def order_key(priority: int, sequence: int) -> bytes:
     """Ten bytes that sort by falling *priority*, then by rising *sequence*.
 

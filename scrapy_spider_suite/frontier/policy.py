@@ -37,6 +37,11 @@ class Bar:
     rule: Rule
     reason: str = ""
 
+    @property
+    def of_urls(self) -> bool:
+        """Whether it is only some URLs of the host that may not be fetched."""
+        return "://" in self.rule.subject
+
     def __str__(self) -> str:
         words = f"{self.why} ({self.rule}){': ' if self.reason else ''}{self.reason}"
         return " ".join(words.split())

@@ -18,6 +18,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
+from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.health import Health
@@ -76,6 +77,7 @@ class Frontier:
         self._ledger = Ledger(store, self.counters)
         self.reviser = Reviser(policy, self.workbench, self.residents)
         self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
+        self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
         self._leased = 0
 
     # Scheduling
@@ -155,7 +157,8 @@ class Frontier:
             if visit is None:
                 break
             host = visit.host
-            if not self._may_leave(visit, now):
+            wall = now + self.wall_offset
+            if not self._may_leave(visit, now) or not self._aside.sort_out(visit, now, wall):
                 continue
             self._clearance.cut_short(visit)
             leases = [Lease(entry, visit) for entry in visit.entries]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag, order_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key, order_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
@@ -88,6 +88,15 @@ class Ledger:
         self._count(entry, record, -1)
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
+
+    def put_last(self, entry: Entry) -> None:
+        """Let *entry*, which is pending, come after everything else of its host."""
+        if not entry.volatile:
+            self._store.delete_row(entry.host, entry.key)
+        self.counters.sequence += 1
+        entry.key = last_key(self.counters.sequence)
+        if not entry.volatile:
+            self._store.put_row(entry)
 
     def write_states(self, states: list[tuple[bytes, bytes]]) -> None:
         """Write what became of the volatile entries of a page that is done."""

@@ -8,9 +8,10 @@ how they are found again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
@@ -112,11 +113,15 @@ class Residents:
                 record.head = head if record.due is None else min(record.head, head)
                 if record.due is None:
                     self._wait_on_disk(entry.host, record, wall)
+                elif not entry.key.startswith(LAST):
+                    self._waiting.hurry(entry.host, record, wall)
                 return
             host = self._bring_in(entry.host, record, now, wall, more=record.due is not None)
         if self.fronts.push(host, entry):
             if host.key in self._asked_later:
                 self.without_address[host.key] = self._asked_later.pop(host.key)
+            if host.bar is not None and host.bar.of_urls and not entry.key.startswith(LAST):
+                self._workbench.set_bar(host, None, -math.inf)  # this one may not be barred
             self._workbench.offer(host)
 
     def _bring_in(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from scrapy_spider_suite.frontier.policy import Policy, barred_subject
+from scrapy_spider_suite.frontier.subjects import Kind
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
@@ -98,6 +99,17 @@ class WaitingList:
         self.leave(key, record)
         self.add(key, record, wall)
         return True
+
+    def hurry(self, key: str, record: HostRecord, wall: float) -> None:
+        """A host on the list has something new, which rules for some of its URLs may not concern.
+
+        Its delay runs from now.
+        """
+        subject = barred_subject(record.why) if record.why else None
+        if subject is not None and subject.kind is Kind.PREFIX:
+            self.leave(key, record)
+            record.next_fetch, record.why = wall + self._policy.of_host(key).delay, ""
+            self.add(key, record, wall)
 
     def _look_at_rules(self, key: str, record: HostRecord, wall: float) -> bool:
         """Whether a host that waits for a rule has to; its record says for which, and until when.

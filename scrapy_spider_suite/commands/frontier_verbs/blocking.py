@@ -1,0 +1,111 @@
+"""``scrapy frontier block``, ``unblock`` and ``blocks``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+
+from scrapy_spider_suite import values
+from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.frontier.subjects import Subject
+from scrapy_spider_suite.storage.reader import StoreReader
+
+_SUBJECT = "HOST|.domain|CIDR|URL"
+
+
+def subject(text: str) -> str:
+    """The type of a subject argument, in its one spelling."""
+    try:
+        return str(Subject.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def duration(text: str) -> float:
+    """The type of a duration argument: seconds, or ``10m``, ``2h``, ``7d``."""
+    kind = values.duration()
+    try:
+        return float(str(kind.parse(text)))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {kind.allowed}") from None
+
+
+def _block_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar=_SUBJECT, type=subject)
+    parser.add_argument(
+        "--for", dest="seconds", type=duration, metavar="TIME",
+        help="how long, such as 3600, 12h or 7d (default: until it is unblocked)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop", action="store_true",
+        help="fail what is pending there, instead of letting it wait",
+    )  # fmt: skip
+    acting.add_options(parser, needed=True)
+
+
+def _block(call: Call) -> int:
+    options = call.options
+    arguments = {"subject": options.subject, "drop": options.drop}
+    if options.seconds is not None:
+        arguments["seconds"] = options.seconds
+    return acting.act(call, "block", arguments)
+
+
+def _unblock_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar=_SUBJECT, type=subject)
+    acting.add_options(parser)
+
+
+def _unblock(call: Call) -> int:
+    return acting.act(call, "unblock", {"subject": call.options.subject})
+
+
+def _blocks(call: Call) -> int:
+    now = time.time()
+    with StoreReader(call.folder()) as reader:
+        rows = [
+            {
+                "subject": block.subject, "who": block.who, "since": _stamp(block.when),
+                "until": None if math.isinf(block.until) else _stamp(block.until),
+                "reason": block.reason,
+            }
+            for block in blocks.stored(reader.store.kv(blocks.STORE))
+            if block.until > now
+        ]  # fmt: skip
+    call.table(rows, ("subject", "who", "since", "until", "reason"))
+    return 0
+
+
+def _stamp(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(when))
+
+
+VERBS = (
+    Verb(
+        "block", "send nothing to a host, a domain, an address range, or below a URL",
+        _block, _block_options, _SUBJECT,
+        about=(
+            "In force within a second in a running crawl, for robots.txt, media and redirects\n"
+            "too; what is under way is fetched to its end. What is pending there waits. A block\n"
+            "is kept in the job. .example.com is example.com and all that is below it."
+        ),
+        examples=(
+            'block example.com --for 7d --reason "complaint of 3 May" -j crawls/news',
+            'block .example.com --drop --reason "asked to leave" -j crawls/news',
+            'block 192.0.2.0/24 --reason "their firewall" -j crawls/news',
+            'block https://example.com/calendar/ --reason "endless" -j crawls/news',
+        ),
+        exits=acting.EXITS,
+    ),
+    Verb(
+        "unblock", "take a block back", _unblock, _unblock_options, _SUBJECT,
+        examples=("unblock example.com -j crawls/news",), exits=acting.EXITS,
+    ),
+    Verb(
+        "blocks", "the blocks that hold: who set them, why, until when", _blocks,
+        examples=("blocks -j crawls/news --json",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""``block`` and ``unblock``: nothing is sent to a host, a domain, an address range, below a URL.
+
+What is pending there waits, unless it is to be dropped; what is under way is fetched to its end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.blocks import StoredBlock
+from scrapy_spider_suite.control.operator import Result, Work
+from scrapy_spider_suite.control.progress import Progress
+from scrapy_spider_suite.control.reach import hosts_of
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.subjects import Kind, Subject
+
+_ROWS = 200
+"""Rows that are looked at in one portion."""
+
+
+def block(site: Site, action: Action) -> Result | Work:
+    """Block a subject, for so many seconds or until it is unblocked; drop what is pending."""
+    action.expect("subject", "seconds", "drop")
+    subject = parse(action.get("subject", str))
+    seconds = action.get("seconds", float) if "seconds" in action.arguments else None
+    if seconds is not None and not 0 < seconds < 1e10:
+        raise ActionError(f"a block lasts for some seconds, not {seconds:g}")
+    drop = action.get("drop", bool, False)
+    if drop and subject.kind is Kind.RANGE:
+        raise ActionError("which hosts live in an address range is not known: drop them by name")
+    # The time for which it holds runs from when it was asked, also if it is carried out later.
+    until = {} if seconds is None else {"until": action.when + seconds}
+    kept = StoredBlock(str(subject), action.who, action.when, action.why, **until)
+    kv = site.store.kv(blocks.STORE)
+    old = kv.get(kept.subject.encode()) is not None
+    kept.put(kv)
+    site.blocks_changed()
+    said = f"{subject} is blocked{' anew' if old else ''}"
+    if seconds is not None:
+        said += f" for {seconds:g} s"
+    facts: dict[str, Any] = {
+        "subject": str(subject), "until": until.get("until"), "blocked_before": old,
+    }  # fmt: skip
+    if not drop:
+        return said, facts
+    return _drop(site, action, subject, said, facts)
+
+
+def unblock(site: Site, action: Action) -> Result:
+    """Let a subject be visited again."""
+    action.expect("subject")
+    subject = parse(action.get("subject", str))
+    kv = site.store.kv(blocks.STORE)
+    if kv.get(str(subject).encode()) is None:
+        line = site.frontier.policy.overrides.line(subject)
+        if line is not None and line.override.blocked:
+            raise ActionError(f"{subject} is blocked by {line.rule.source}: change it there")
+        known = ", ".join(each.subject for each in blocks.stored(kv)) or "nothing"
+        raise ActionError(f"{subject} is not blocked by itself; blocked is: {known[:2000]}")
+    kv.delete(str(subject).encode())
+    site.blocks_changed()
+    return f"{subject} is no longer blocked", {"subject": str(subject)}
+
+
+def parse(text: str) -> Subject:
+    """The subject that *text* names. Raises `ActionError`."""
+    try:
+        return Subject.parse(text)
+    except ValueError as error:
+        raise ActionError(str(error)) from None
+
+
+def _drop(
+    site: Site, action: Action, subject: Subject, said: str, facts: dict[str, Any]
+) -> Work:
+    """Fail what is pending there: `retry --reason barred` would bring it back."""
+    rework, progress = site.rework, Progress(site.kv, action.id)
+    for host in hosts_of(rework, subject, progress):
+        if host is None:
+            progress.save()
+            yield
+            continue
+        after = b""
+        while entries := rework.pending(host, after, _ROWS):
+            after = entries[-1].key
+            for entry in entries:
+                if subject.kind is not Kind.PREFIX or entry.url.startswith(subject.text):
+                    progress.count("dropped", rework.fail(entry, Event.BARRED, site.wall()))
+            progress.save()
+            yield
+    progress.forget()
+    dropped = progress.counts.get("dropped", 0)
+    return f"{said}; {dropped} pending URLs were dropped", facts | {"dropped": dropped}

@@ -1,0 +1,154 @@
+"""URLs below a blocked prefix wait at the end of their queue; the others of the host go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from virtual import WALL, entry
+
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.overrides import Rule
+from scrapy_spider_suite.frontier.policy import Block, Policy
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.subjects import Subject
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+DELAY = 1.0
+A, B = (Subject.parse(f"http://h.test/{name}/") for name in "ab")
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Either kind of store."""
+    store: Store = MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store")
+    yield store
+    store.close()
+
+
+class Crawl:
+    """One host, fetched as its delay allows."""
+
+    def __init__(self, store: Store, burst: int = 1) -> None:
+        self.policy = Policy(host=Pace(DELAY, burst=burst), address=Pace(0.0, 0))
+        self.now = 0.0
+        self.frontier = Frontier(store, self.policy, now=0.0, wall=WALL, capacity=10)
+
+    def block(self, subject: Subject) -> None:
+        """Block *subject*."""
+        self.policy.blocks.put(subject, Block(Rule(str(subject), "a test"), "noise"))
+        self.policy.changed()
+
+    def unblock(self, subject: Subject) -> None:
+        """Let it be visited again."""
+        assert self.policy.blocks.remove(subject)
+        self.policy.changed()
+
+    def fetched(self, seconds: float) -> list[str]:
+        """The paths that are fetched in so many seconds."""
+        found: list[str] = []
+        for _ in range(int(seconds / DELAY * 4)):
+            self.now += DELAY / 4
+            frontier, now = self.frontier, self.now
+            if frontier.reviser.busy:
+                frontier.reviser.go_on(now, now + frontier.wall_offset)
+            for host in list(frontier.wanting_address(now, 10)):
+                frontier.resolved(host, "192.0.2.1", "192.0.2.1", now + 1e6, now)
+            found += self._visit(now)
+            frontier.tick(now)
+        return found
+
+    def _visit(self, now: float) -> list[str]:
+        frontier, found = self.frontier, []
+        while leases := frontier.acquire(now):
+            for lease in leases:
+                visit = lease.visit
+                assert visit is not None
+                frontier.workbench.begin(visit.host, visit.address, now, visit=True)
+                frontier.workbench.end(visit.host, visit.address, now, visit=True)
+                lease.event = Event.SUCCESS
+                found.append(lease.entry.url.removeprefix("http://h.test"))
+            for lease in leases[1:]:
+                lease.visit = None
+            for lease in leases:
+                frontier.release(lease, now)
+                frontier.settle(lease, now)
+        return found
+
+
+def paths(name: str, number: int) -> list[str]:
+    """So many paths below */name/*."""
+    return [f"/{name}/{n}" for n in range(number)]
+
+
+def schedule(crawl: Crawl, found: list[str]) -> None:
+    """Make them pending."""
+    crawl.frontier.schedule([entry(f"http://h.test{path}") for path in found], crawl.now)
+
+
+@pytest.mark.parametrize("burst", [1, 3])
+def test_the_others_go_on(store: Store, burst: int) -> None:
+    """What is not below the prefix is fetched; then the host waits; unblocked, the rest comes."""
+    crawl = Crawl(store, burst)
+    mixed = [path for pair in zip(paths("a", 30), paths("b", 30), strict=True) for path in pair]
+    schedule(crawl, mixed)
+    crawl.block(A)
+    assert crawl.fetched(40) == paths("b", 30)
+    assert crawl.frontier.counters.pending == 30
+    [host] = crawl.frontier.workbench.hosts.values()
+    assert host.bar is not None
+    assert str(host.bar) == "blocked (http://h.test/a/, a test): noise"
+    assert crawl.frontier.next_visit_in(crawl.now) == float("inf")
+    crawl.unblock(A)
+    assert sorted(crawl.fetched(40)) == sorted(paths("a", 30))
+    assert crawl.frontier.counters.pending == 0
+
+
+def test_something_new_is_fetched_although_the_host_waits(store: Store) -> None:
+    """What comes later need not be below the prefix."""
+    crawl = Crawl(store)
+    schedule(crawl, paths("a", 20))
+    crawl.block(A)
+    assert crawl.fetched(5) == []
+    schedule(crawl, ["/b/new", "/a/new"])
+    assert crawl.fetched(5) == ["/b/new"]
+    assert crawl.frontier.counters.pending == 21
+
+
+def test_two_prefixes_one_of_which_is_lifted(store: Store) -> None:
+    """What is free again is found behind what is not."""
+    crawl = Crawl(store)
+    schedule(crawl, paths("a", 20) + paths("b", 20))
+    crawl.block(A)
+    crawl.block(B)
+    assert crawl.fetched(5) == []
+    crawl.unblock(B)
+    assert crawl.fetched(30) == paths("b", 20)
+    assert crawl.frontier.counters.pending == 20
+
+
+def test_a_long_queue_is_put_aside_in_portions(store: Store) -> None:
+    """No call of acquire goes over all of it."""
+    crawl = Crawl(store)
+    schedule(crawl, [*paths("a", 3_000), "/b/last"])
+    crawl.block(A)
+    looks: list[int] = []
+    sort_out = crawl.frontier._aside.sort_out
+
+    def counted(*arguments: object) -> bool:
+        looks[-1] += 1
+        return sort_out(*arguments)  # type: ignore[arg-type]
+
+    crawl.frontier._aside.sort_out = counted  # type: ignore[method-assign]
+    acquire = crawl.frontier.acquire
+
+    def counting(now: float) -> list[object]:
+        looks.append(0)
+        return acquire(now)  # type: ignore[return-value]
+
+    crawl.frontier.acquire = counting  # type: ignore[method-assign, assignment]
+    assert crawl.fetched(5) == ["/b/last"]
+    assert max(looks) <= 500
