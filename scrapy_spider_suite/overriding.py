@@ -37,6 +37,7 @@ _REFUSED = 1.0
 """Seconds; the first pause after a refused connection in the spider profile."""
 _NEVER = 1 << 30
 _AWAY: Stamp = (0, 0, 0)
+_NO_FILE: Stamp = (0, 0, 1)
 
 _kept: WeakKeyDictionary[Crawler, Overriding] = WeakKeyDictionary()
 
@@ -52,7 +53,8 @@ def overriding_of(crawler: Crawler) -> Overriding:
 class Overriding:
     """Holds the policy of a crawl in step with its overrides file.
 
-    *changed* is called after each change; *address_of* knows where a host lives ("": it does not).
+    *path* may change. *changed* is called after each change; *address_of* knows where a host
+    lives ("": it does not).
     """
 
     def __init__(self, settings: SuiteSettings) -> None:
@@ -70,7 +72,7 @@ class Overriding:
 
         In a thread of its own: 100,000 rules take seconds.
         """
-        if self.path is None or self._reading is not None:
+        if self._reading is not None:
             return
         stamp = _stamp(self.path)
         if stamp != self._stamp and stamp == self._seen:
@@ -83,7 +85,7 @@ class Overriding:
             self._reading.cancel()
         self.changed, self.address_of = _nobody, _nowhere
 
-    async def _read_again(self, path: Path, stamp: Stamp) -> None:
+    async def _read_again(self, path: Path | None, stamp: Stamp) -> None:
         try:
             rules = await asyncio.to_thread(read_overrides, path)
         except SettingsError as error:
@@ -93,7 +95,7 @@ class Overriding:
             if _stamp(path) == stamp:  # else a later look takes what it is then
                 self._stamp = stamp
                 self.policy.change(overrides=rules)
-                logger.info("%d rules of %s are in force", len(rules), path)
+                logger.info("%d rules of %s are in force", len(rules), path or "no file")
                 self.changed()
         finally:
             self._reading = None
@@ -169,11 +171,13 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
 
 def _stamp(path: Path | None) -> Stamp:
     """What changes whenever the file does, also by another that takes its place."""
+    if path is None:
+        return _NO_FILE
     try:
-        found = None if path is None else path.stat()
+        found = path.stat()
     except OSError:
-        found = None
-    return _AWAY if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+        return _AWAY
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _nobody() -> None:

@@ -55,7 +55,7 @@ _BOTH = (
         f"{_OURS}.downloadermiddlewares.robots.RobotsMiddleware",
         replaces=f"{_MIDDLEWARE}.robotstxt.RobotsTxtMiddleware",
     ),
-    # Before robots.txt, whose rules depend on it; off without SUITE_OVERRIDES.
+    # Before robots.txt, whose rules depend on it.
     Component(
         "DOWNLOADER_MIDDLEWARES",
         f"{_OURS}.downloadermiddlewares.useragent.HostUserAgent",

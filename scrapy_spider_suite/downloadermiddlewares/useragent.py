@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy.exceptions import NotConfigured
-
 from scrapy_spider_suite.overriding import Overriding, overriding_of
-from scrapy_spider_suite.settings import suite_settings
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,9 +28,7 @@ class HostUserAgent:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it. Raises `NotConfigured` if there is no overrides file."""
-        if suite_settings(crawler).overrides is None:
-            raise NotConfigured
+        """Build it."""
         return cls(overriding_of(crawler))
 
     def process_request(self, request: Request) -> None:
