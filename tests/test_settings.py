@@ -13,6 +13,7 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.declarations import Change, Derived, Kind
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.politeness import BackOff
 from scrapy_spider_suite.settings import (
     DECLARATIONS,
     SuiteSettings,
@@ -199,3 +200,11 @@ def test_a_crawlers_settings_are_read_once_they_are_frozen() -> None:
     crawler.settings.freeze()
     assert suite_settings(crawler).burst == 3
     assert suite_settings(crawler) is suite_settings(crawler)
+
+
+def test_by_default_a_crawl_ends_before_the_longest_back_off() -> None:
+    """A host that never answers is given up before that; one that is overloaded ends the crawl."""
+    broad = read({"SUITE_PROFILE": "broad"})
+    rules = BackOff(broad.backoff_base, broad.backoff_max)
+    last = broad.dead_host_failures - 1
+    assert rules.after(last) <= broad.max_wait < rules.after(last + 1) <= broad.backoff_max

@@ -137,10 +137,10 @@ class Workbench:
         (Unless the clocks were set again since: then they stay.)
         """
         host, address = visit.host, visit.address
-        if host.next_fetch == visit.started[0]:
+        if host.next_fetch == visit.started[0] > visit.clocks[0]:
             host.next_fetch, host.fetched = visit.clocks[:2]
             host.recorded = None  # it may have been put back with a later time
-        if address.next_fetch == visit.started[1]:
+        if address.next_fetch == visit.started[1] > visit.clocks[2]:
             address.next_fetch, address.fetched = visit.clocks[2:]
 
     def cancel(self, visit: Visit) -> None:

@@ -32,6 +32,15 @@ def test_back_off_doubles_up_to_its_longest() -> None:
     assert waits == sorted(waits)
 
 
+def test_a_refused_connection_may_have_a_shorter_base() -> None:
+    """It grows as the others do, from where it begins; no other failure is taken for one."""
+    rules = BackOff(base=5.0, longest=30.0, refused=1.0)
+    refused = [judge(Event.REFUSED, failures, rules, None).wait for failures in range(7)]
+    assert refused == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert judge(Event.TIMEOUT, 0, rules, None).wait == 5.0
+    assert judge(Event.REFUSED, 0, BackOff(base=0.5, refused=1.0), None).wait == 0.5
+
+
 @pytest.mark.parametrize("event", BAD)
 def test_failures_add_up(event: Event) -> None:
     """Each one in a row makes the wait longer, and the reason names it."""

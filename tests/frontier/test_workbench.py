@@ -62,6 +62,8 @@ class Beside(RuleBasedStateMachine):
         self.model = {name: ModelHost(name) for name in HOSTS}
         self.model_addresses = {name: ModelAddress(name) for name in ADDRESSES}
         self.visits: list[tuple[Visit, bool]] = []  # with whether bytes are flowing
+        # When host and address might be visited again, before and after a visit left.
+        self.starts: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
         self.intrusions: list[tuple[HostState, AddressState]] = []
         self.bench.hosts = {n: HostState(n, DELAYS[n], HOST_LIMITS[n], 3) for n in HOSTS}
         self.bench.addresses = {
@@ -167,7 +169,9 @@ class Beside(RuleBasedStateMachine):
         assert keys == host.queue[: len(keys)]
         assert 1 <= len(keys) <= 3
         del host.queue[: len(keys)]
+        before = (host.next, address.next)
         self.start(host, address)
+        self.starts[id(visit)] = before, (host.next, address.next)
         self.visits.append((visit, False))
 
     def can_go(self, name: str) -> bool:
@@ -189,11 +193,23 @@ class Beside(RuleBasedStateMachine):
             self.bench.begin(visit.host, visit.address, self.now, visit=True)
             host.wire += 1
             address.wire += 1
+            visit.wired = True
             self.visits.append((visit, True))
         else:
+            if not visit.wired:
+                self.refund(visit)
             self.bench.release(visit)
             host.out -= 1
             address.out -= 1
+
+    def refund(self, visit: Visit) -> None:
+        """A visit comes back that has touched no wire: as if its clocks had not been started."""
+        self.bench.refund(visit)
+        before, after = self.starts.pop(id(visit))
+        states = self.of(visit.host, visit.address)
+        for state, was, became in zip(states, before, after, strict=True):
+            if state.next == became:
+                state.next = was
 
     def pause(self, host: HostState, address: AddressState) -> bool:
         """Whether the wire is in use, which the workbench must know as well."""
@@ -450,3 +466,17 @@ def test_hosts_that_come_and_go_do_not_pile_up(bench: Bench) -> None:
         bench.bench.forget(host)
         assert not host.front
     assert len(bench.bench.addresses["10.0.0.1"].heap) < 50
+
+
+def test_a_start_that_led_nowhere_delays_nobody(bench: Bench) -> None:
+    """With several at once the delay runs from a visit's start: only if that touched the wire."""
+    host = bench.host("a", "10.0.0.1", delay=60.0)
+    host.concurrency = bench.bench.addresses["10.0.0.1"].concurrency = 2
+    bench.push(host, 3)
+    for now in (0.0, 1.0):
+        visit = bench.bench.acquire(now)
+        assert visit is not None
+        assert bench.bench.wait(now) == 60.0
+        bench.bench.refund(visit)
+        bench.bench.release(visit)
+        assert bench.bench.wait(now) == 0.0
