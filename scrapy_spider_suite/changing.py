@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
-    "fetch_log": "the fetch log is opened with the crawl",
-    "fetch_log_size": "the fetch log is opened with the crawl",
-    "quiet_log": "the log is set up with the crawl",
 }
 """Settings that no job fixes, but that hold from the start of a crawl on; and why."""
 

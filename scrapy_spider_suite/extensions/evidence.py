@@ -29,7 +29,8 @@ from scrapy_spider_suite.monitor.fetchlog import FetchLog
 from scrapy_spider_suite.project import uses_job
 from scrapy_spider_suite.refusal import RefusedCrawl, say
 from scrapy_spider_suite.requests import VIA
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.tallies import OTHER, Tallies
 from scrapy_spider_suite.witness import Fetched, call_witness
 
@@ -66,6 +67,7 @@ class Evidence:
         call_witness(crawler, self.fetched)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.closed, signals.spider_closed)
+        crawler.signals.connect(self.changed, settings_changed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Evidence:
@@ -87,17 +89,38 @@ class Evidence:
         self._store = core.store
         before, self._tallies = self._tallies, Tallies.load(core.store)
         self._tallies.add(before)
-        if self._log is None and self._wanted and core.job is not None:
-            try:
-                self._log = FetchLog(core.job.folder / FOLDER, core.settings.fetch_log_size)
-            except SettingsError as error:
-                logger.error("%s; the crawl goes on without it", error)
+        if self._log is None:
+            self._open(core.settings)
         self._wanted = self._log is not None
         if self._log is not None:
             for line, when in self._early:
                 self._log.add(line, when)
         self._early.clear()
         self._ticker.start()
+
+    def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        """Go on as the settings say by now."""
+        if self._log is not None:
+            self._log.size = new.fetch_log_size
+        if new.fetch_log != old.fetch_log:
+            self._open(new)
+            self._wanted = self._log is not None
+
+    def _open(self, settings: SuiteSettings) -> None:
+        """Open the log that *settings* name in the place of the one there is."""
+        folder, job = settings.fetch_log, core_of(self._crawler).job
+        if folder is True:
+            folder = False if job is None else job.folder / FOLDER
+        if self._log is not None and self._log.folder == folder:
+            return
+        try:
+            new = FetchLog(folder, settings.fetch_log_size) if isinstance(folder, Path) else None
+        except SettingsError as error:
+            logger.error("%s; the crawl goes on as it was", error)
+            return
+        if self._log is not None:
+            self._log.close()
+        self._log = new
 
     def closed(self) -> None:
         """Write for the last time."""

@@ -15,7 +15,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from scrapy import signals
-from scrapy.exceptions import NotConfigured
 from scrapy.logformatter import DOWNLOADERRORMSG_LONG, DOWNLOADERRORMSG_SHORT
 from scrapy.utils.log import LogCounterHandler
 
@@ -23,7 +22,8 @@ from scrapy_spider_suite.events import event_of_error
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.monitor.folding import INTERVAL, Folding
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -42,25 +42,34 @@ _FRAMES = 5
 
 
 class QuietLog:
-    """Folds what the log's handlers write, from the opening of the spider to its close."""
+    """Folds what the log's handlers write while SUITE_QUIET_LOG is on."""
 
     def __init__(self, crawler: Crawler, interval: float = INTERVAL) -> None:
-        self._interval = interval
+        self._crawler = crawler
         self._filter = _Filter()
         self._handlers: list[logging.Handler] = []
         self._ticker = Ticker(interval, self.say)
         crawler.signals.connect(self.opened, signals.spider_opened)
-        crawler.signals.connect(self.closed, signals.spider_closed)
-        crawler.signals.connect(self.closed, signals.engine_stopped)
+        crawler.signals.connect(self.changed, settings_changed)
+        crawler.signals.connect(self.stop, signals.spider_closed)
+        crawler.signals.connect(self.stop, signals.engine_stopped)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> QuietLog:
-        """Build it for *crawler*. Raises `NotConfigured` without SUITE_QUIET_LOG."""
-        if not suite_settings(crawler).quiet_log:
-            raise NotConfigured("SUITE_QUIET_LOG is off")
+        """Build it for *crawler*."""
         return cls(crawler)
 
     def opened(self) -> None:
+        """Begin, if that is wanted."""
+        if suite_settings(self._crawler).quiet_log:
+            self.start()
+
+    def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        """Begin or end, as the setting says by now."""
+        if new.quiet_log != old.quiet_log:
+            (self.start if new.quiet_log else self.stop)()
+
+    def start(self) -> None:
         """Begin, with the handlers that there are; but stats count every line."""
         handlers = logging.getLogger().handlers
         self._handlers = [each for each in handlers if not isinstance(each, LogCounterHandler)]
@@ -68,7 +77,7 @@ class QuietLog:
             handler.addFilter(self._filter)
         self._ticker.start()
 
-    def closed(self) -> None:
+    def stop(self) -> None:
         """Say what was held back last, and leave the handlers as they were."""
         self._ticker.stop()
         self.say()

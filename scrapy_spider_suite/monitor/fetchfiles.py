@@ -18,6 +18,8 @@ from pathlib import Path
 
 from backports import zstd
 
+from scrapy_spider_suite.monitor.fetchline import LINE_MAX
+
 ACTIVE = "fetch.log"
 FOLDER = "fetches"
 """Where it lies in a job's ``suite`` folder."""
@@ -118,8 +120,8 @@ def blocks(file: BufferedIOBase) -> Iterator[bytes]:
         if end:
             yield rest + block[:end]
             rest = block[end:]
-        else:
-            rest += block
+        else:  # longer than any line: nothing of it is one
+            rest = (rest + block)[-LINE_MAX:]
 
 
 def _stamp(when: float) -> str:

@@ -32,8 +32,9 @@ ROOM = 8 << 20
 class FetchLog:
     """The fetch log in *folder*, which is made if need be, for one writer.
 
-    *size*: bytes after which a new file is begun. *lines*, *written* and *lost* count lines, bytes
-    and dropped lines since the opening; *error* is what the disk said last, None if all is well.
+    *size*: bytes after which a new file is begun; it may be changed. *lines*, *written* and *lost*
+    count lines, bytes and dropped lines since the opening; *error* is what the disk said last,
+    None if all is well.
 
     Raises `SettingsError` if the folder cannot be used, or another writer uses it.
     """
@@ -42,7 +43,7 @@ class FetchLog:
         self.folder = folder
         self.lines = self.written = self.lost = 0
         self.error: OSError | None = None
-        self._size = size
+        self.size = size
         self._room = room
         self._lines: list[bytes] = []
         self._waiting = 0  # bytes in them
@@ -92,7 +93,7 @@ class FetchLog:
                 self._rest = b"# %d lines lost: there was no room\n" % self._missing
                 self._missing = 0
                 self._write()
-            if self._at >= self._size and self._first:
+            if self._at >= self.size and self._first:
                 self._rotate()
         except OSError as error:
             self.error = error

@@ -19,6 +19,8 @@ from scrapy_spider_suite.declarations import Kind, full_name
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.extensions.evidence import Evidence
+from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.handlers.keeping import crawler_pool
@@ -69,6 +71,20 @@ class Parts:
         """The extension in use."""
         found = self.crawler.get_extension(SpiderState)
         assert isinstance(found, SpiderState)
+        return found
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The extension in use."""
+        found = self.crawler.get_extension(Evidence)
+        assert isinstance(found, Evidence)
+        return found
+
+    @cached_property
+    def quiet(self) -> QuietLog:
+        """The extension in use."""
+        found = self.crawler.get_extension(QuietLog)
+        assert isinstance(found, QuietLog)
         return found
 
     def read(self, name: str) -> Any:
@@ -123,6 +139,9 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "robots_cache_size": ("14", 14, lambda p: p.robots.store._max_entries),
     "cookies_max_bytes": ("1K", 1024, lambda p: p.cookies._max_bytes),
     "cookies_max_hosts": ("15", 15, lambda p: p.cookies._max_hosts),
+    "fetch_log_size": ("16M", 16 << 20, lambda p: p.evidence._log and p.evidence._log.size),
+    "fetch_log": ("false", None, lambda p: p.evidence._log),
+    "quiet_log": ("false", [], lambda p: p.quiet._handlers),
 }  # fmt: skip
 """Setting -> what is set, what is found then, and where."""
 

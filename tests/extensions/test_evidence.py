@@ -9,6 +9,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
+from scrapy_spider_suite.changing import change_setting
+from scrapy_spider_suite.core import core_of
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.job import FOLDER
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
@@ -41,7 +44,8 @@ HERE = {
 @pytest.fixture
 def site() -> Iterator[Site]:
     """A site with an answer of each kind."""
-    pages = {
+    pages: dict[str, str | Answer] = {
+        "/missing": Answer(status=404),
         "/robots.txt": Answer(b"User-agent: *\nDisallow: /no\n", headers={
             "Content-Type": "text/plain; charset=utf-8"
         }),
@@ -55,8 +59,17 @@ def site() -> Iterator[Site]:
         "/empty": Answer(status=204),
         "/aside": "aside",
     }  # fmt: skip
-    with running(Site(pages)) as server:
+    with running(Site({path: closing(page) for path, page in pages.items()})) as server:
         yield server
+
+
+def closing(page: str | Answer) -> Answer:
+    """*page*, after which the connection is closed: the site does so, and has to say it.
+
+    Else a POST may be sent where nobody listens any more, and is not sent again.
+    """
+    answer = Answer(page.encode()) if isinstance(page, str) else page
+    return replace(answer, headers={**answer.headers, "Connection": "close"})
 
 
 @pytest.fixture
@@ -91,9 +104,7 @@ class Everything(Spider):
         for url in (*(self.site + path for path in paths), "data:,x"):
             yield Request(url, errback=self.failed)
         yield Request(self.refused, errback=self.failed, meta={"dont_obey_robotstxt": True})
-        # On a connection of its own: a POST is not sent again where one was just closed.
-        form = {"formdata": {"a": "b"}, "headers": {"Connection": "close"}}
-        yield FormRequest(f"{self.site}/form", **form)
+        yield FormRequest(f"{self.site}/form", formdata={"a": "b"})
 
     async def parse(self, response: Response) -> Any:
         """Follow the page, and download something beside it."""
@@ -231,6 +242,37 @@ def test_switched_off(everything: Callable[..., Crawled], tmp_path: Path) -> Non
     assert tallies_of(tmp_path / "job").total()[0] == 12
     assert "suite/fetch_log/lines" not in crawled.crawler.stats.get_stats()
     assert "suite/fetch_log/lines" not in everything(JOBDIR=None).crawler.stats.get_stats()
+
+
+def test_changed_while_the_crawl_runs(run: Run, site: Site, tmp_path: Path) -> None:
+    """To another folder, to one that is no use, and off."""
+    (tmp_path / "file").write_text("")
+
+    class Changing(Spider):
+        name = "changing"
+
+        async def start(self) -> AsyncIterator[Any]:
+            engine = self.crawler.engine
+            assert engine is not None
+            core = core_of(self.crawler)
+            for number, value in enumerate(("one", "two", "file/below", "two", "False", "one")):
+                path = value if value == "False" else str(tmp_path / value)
+                change_setting(core, "SUITE_FETCH_LOG", path)
+                await engine.download_async(Request(f"{site.url}/page?{number}"))
+            change_setting(core, "SUITE_FETCH_LOG_SIZE", "1M")
+            sizes.append(self.crawler.get_extension(Evidence)._log.size)
+            for nothing in ():
+                yield nothing
+
+    sizes: list[int] = []
+    settings = {**HERE, "ROBOTSTXT_OBEY": False, "JOBDIR": str(tmp_path / "job")}
+    assert run(crawl_here(Changing, **settings)).reason == "finished"
+    assert sizes == [1 << 20]
+    assert log_of(tmp_path / "job" / FOLDER / FETCHES) == []
+    names = {"one": ["0", "5"], "two": ["1", "2", "3"]}
+    for name, expected in names.items():
+        assert [fetch.url.partition("?")[2] for fetch in log_of(tmp_path / name)] == expected
+    assert tallies_of(tmp_path / "job").total()[0] == 6
 
 
 def test_a_stop_in_the_middle(run: Run, site: Site, tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
-from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, running
 
 from scrapy_spider_suite.extensions.quietlog import QuietLog, kind_of, shorten
 from scrapy_spider_suite.monitor.folding import FIRST
+from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.signals import settings_changed
 
 COUNT = 40
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -154,12 +155,12 @@ def test_a_count_each_interval(run: Callable[..., Any], log: io.StringIO) -> Non
     lines = logging.getLogger("scrapy.core.engine")
 
     async def crawl() -> None:
-        quiet.opened()
+        quiet.start()
         for _ in range(2):
             for number in range(100):
                 lines.warning("Trouble with %s", number)
             quiet.say()
-        quiet.closed()
+        quiet.stop()
 
     run(crawl())
     logging.getLogger().removeHandler(other)
@@ -171,10 +172,29 @@ def test_a_count_each_interval(run: Callable[..., Any], log: io.StringIO) -> Non
     assert "nobody" in log.getvalue()
 
 
-def test_not_configured() -> None:
-    """Without its setting it is not there."""
-    with pytest.raises(NotConfigured):
-        QuietLog.from_crawler(get_crawler(Spider, {"SUITE_PROFILE": "spider"}))
+def test_switched_while_the_crawl_runs(run: Callable[..., Any], log: io.StringIO) -> None:
+    """``scrapy frontier set SUITE_QUIET_LOG`` takes effect at once."""
+    crawler = get_crawler(Spider, {"SUITE_PROFILE": "spider"})
+    quiet = QuietLog.from_crawler(crawler)
+    lines = logging.getLogger("scrapy.core.engine")
+    loud = suite_settings(crawler)
+    soft, _ = loud.changed("SUITE_QUIET_LOG", "True")
+
+    def hundred() -> int:
+        before = count(log, "Trouble")
+        for number in range(100):
+            lines.warning("Trouble with %s", number)
+        return count(log, "Trouble") - before
+
+    async def crawl() -> list[int]:
+        quiet.opened()
+        counts = [hundred()]
+        for old, new in ((loud, soft), (soft, soft), (soft, loud)):
+            crawler.signals.send_catch_log(settings_changed, old=old, new=new)
+            counts.append(hundred())
+        return counts
+
+    assert run(crawl()) == [100, FIRST, 0, 100]
 
 
 def record_of(name: str, level: str, message: str, *args: Any, error: Any = None) -> Any:
