@@ -111,7 +111,7 @@ def test_ordinary_spider_meets_everything_hostile(tmp_path: Path) -> None:
     hosts = [host for host in all_hosts() if not host.endswith(f"{QUADRATIC}.{HOST}")]
     end = hostile_crawl(
         "crawl_spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=False, SUITE_HOST_MAX_PAGES=60,
-        DOWNLOAD_DELAY=0.01, DOWNLOAD_MAXSIZE=2 << 20, RETRY_TIMES=1,
+        DOWNLOAD_DELAY=0.01, DOWNLOAD_MAXSIZE=1 << 20, RETRY_TIMES=1,
     )  # fmt: skip
     assert end.crawl.reason == "waiting"
     _check_bounds(end)

@@ -22,6 +22,10 @@ from scrapy_spider_suite.testing import FakeWebProcess
 TINY = Size(hosts=6, addresses=3, pages=6, host_delay=0.2, ip_delay=0.02)
 STOP = 3.0
 """SUITE_STOP_TIMEOUT, seconds."""
+PATIENT = 50.0
+"""SUITE_STOP_TIMEOUT where a stop has nothing to wait for."""
+PROMPT = 8.0
+"""Seconds that a prompt stop takes at most, on a busy machine, the end of the process included."""
 BOTH = ["crawl_spiders.Bulk", "polite_spiders.Seeded"]
 QUICK = {"SUITE_HOST_DELAY": 0.1, "SUITE_BACKOFF_BASE": 0.1}
 
@@ -47,7 +51,7 @@ class Job:
             "JOBDIR": str(self.folder / "job"), "SUITE_STOP_TIMEOUT": STOP,
             "IMAGES_STORE": str(self.folder / "images"),
         }  # fmt: skip
-        return TINY.settings(self.web.ready, **common, **settings)
+        return TINY.settings(self.web.ready, **{**common, **settings})
 
     def run(self, **settings: Any) -> Crawl:
         """Run to the end; the job directory must be sound then."""
@@ -73,7 +77,7 @@ class Job:
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(100)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -98,11 +102,11 @@ class Job:
 
 @pytest.mark.parametrize("spider", BOTH)
 def test_a_stop_does_not_wait_for_hosts_that_wait(spider: str, tmp_path: Path) -> None:
-    """With delays of 20 seconds the crawl ends at once, and goes on where it was."""
+    """With delays of a minute the crawl ends at once, and goes on where it was."""
     with Job(tmp_path, spider) as job:
-        took, reason = job.stop_after(2.0, SUITE_HOST_DELAY=20)
+        took, reason = job.stop_after(2.0, SUITE_HOST_DELAY=60, SUITE_STOP_TIMEOUT=PATIENT)
         assert reason == "shutdown"
-        assert took < 2.0
+        assert took < PROMPT
         # The hosts are kept waiting for what they were promised, after the restart too.
         assert job.run(SUITE_MAX_WAIT=3, **QUICK).reason == "waiting"
 
@@ -114,9 +118,11 @@ def test_a_stop_does_not_wait_for_images_that_wait(tmp_path: Path) -> None:
     pipeline = {"ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1}}
     images = {host: {"images": 4} for host in (0, 1)}
     with Job(tmp_path, "polite_spiders.Pictures", overrides=images) as job:
-        took, reason = job.stop_after(2.0, SUITE_HOST_DELAY=1, **pipeline)
+        took, reason = job.stop_after(
+            2.0, SUITE_HOST_DELAY=3, SUITE_STOP_TIMEOUT=PATIENT, **pipeline
+        )
         assert reason == "shutdown"
-        assert took < 2.0
+        assert took < PROMPT  # the four images of a page would take 12
         assert job.run(**QUICK, **pipeline).reason == "finished"
         assert job.missing() == set()
 
@@ -129,7 +135,7 @@ def test_a_stop_cuts_short_what_never_answers(spider: str, tmp_path: Path) -> No
     with Job(tmp_path, spider, overrides=hanging) as job:
         took, reason = job.stop_after(2.5, ROBOTSTXT_OBEY=False)
         assert reason == "shutdown"
-        assert 1.0 < took < STOP + 0.5
+        assert 1.0 < took < STOP + PROMPT
         with StoreReader(tmp_path / "job" / FOLDER) as reader:
             pending = {key: record.pending for key, record in reader.hosts()}
         assert pending["h000001.fake.test"] >= 1
@@ -153,7 +159,7 @@ def test_limits_of_scrapy_close_the_crawl_and_the_next_run_goes_on(
 @pytest.mark.slow
 def test_a_crawl_that_only_waits_closes_and_can_be_resumed(tmp_path: Path) -> None:
     """SUITE_MAX_WAIT: the reason is 'waiting'; a later run keeps what the host asked for."""
-    refusing = {1: {"retry_after_requests": 1, "retry_after_delay": 7.0}}
+    refusing = {1: {"retry_after_requests": 1, "retry_after_delay": 9.0}}
     with Job(tmp_path, "crawl_spiders.Bulk", overrides=refusing) as job:
         first = job.run(SUITE_MAX_WAIT=2)
         assert first.reason == "waiting"
@@ -162,7 +168,7 @@ def test_a_crawl_that_only_waits_closes_and_can_be_resumed(tmp_path: Path) -> No
         assert job.missing() == set()
         visits = sorted(a for a in job.web.arrivals() if a.host == "h000001.fake.test")
         (at,) = (number for number, each in enumerate(visits) if each.status in (429, 503))
-        assert visits[at + 1].start - visits[at].end >= 6.5
+        assert visits[at + 1].start - visits[at].end >= 8.5
 
 
 @pytest.mark.slow
@@ -170,8 +176,8 @@ def test_a_crawl_can_wait_for_more(tmp_path: Path) -> None:
     """SUITE_IDLE = wait: nothing is left, and it goes on until it is told to stop."""
     with Job(tmp_path, "crawl_spiders.Bulk") as job:
         assert job.run().reason == "finished"
-        took, reason = job.stop_after(1.5, SUITE_IDLE="wait")
-        assert (reason, took < 2.0) == ("shutdown", True)
+        took, reason = job.stop_after(1.5, SUITE_IDLE="wait", SUITE_STOP_TIMEOUT=PATIENT)
+        assert (reason, took < PROMPT) == ("shutdown", True)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_a_silent_server_costs_bounded_time(nameserver: NameServer, use: Any) ->
         for _ in range(3):
             error = await error_of(resolver, "silent.example")
             assert isinstance(error, ResolveTimeoutError)
-        assert time.monotonic() - start < 3.0
+        assert time.monotonic() - start < 8.0  # the default would take 10
         assert resolver.statistics().timeouts == 1
 
     use(scenario, limits=SHORT)
@@ -210,7 +210,7 @@ def test_garbled_answers(
         start = time.monotonic()
         with suppress(ResolveError):
             assert (await resolver.resolve("www.example")).addresses == ("1.1.1.1",)
-        assert time.monotonic() - start < 3.0
+        assert time.monotonic() - start < 8.0  # the default would take 10
 
     use(scenario, limits=SHORT)
 
