@@ -200,7 +200,7 @@ class Keeper:
         limit = core.settings.max_wait
         if not limit or self._scheduler.closing or core.settings.idle == "wait":
             return
-        if self._scheduler.starting or self._scheduler.paused:
+        if (self._scheduler.starting and not core.start_waits) or self._scheduler.paused:
             return
         statistics = core.frontier.statistics()
         busy = statistics.leased or core.outside or len(self._errands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -59,6 +60,27 @@ def test_the_longest_back_off_does_not_keep_a_crawl_open(site: Site, crawl: Craw
     assert done.reason == "waiting"
     assert len(site.visits) == 1
     assert done.stat("suite/frontier/pending") == 1
+
+
+def test_a_lazy_start_does_not_keep_a_crawl_open(site: Site, crawl: Crawling) -> None:
+    """It has more to come, but waits for what waits for a host: that is no reason to stay."""
+
+    class Lazy(Visitor):
+        async def start(self) -> AsyncIterator[Any]:
+            n = 0
+            while True:
+                n += 1
+                yield Request(f"{site.url}/{n}", self.keep)
+                while self.crawler.engine.needs_backout():
+                    await asyncio.sleep(0.005)
+
+    pause: dict[str, Any] = {"SUITE_BACKOFF_BASE": 60, "SUITE_BACKOFF_MAX": 60}
+    site.pages["/1"] = Answer(status=503)
+    done = crawl(
+        Lazy, SUITE_MAX_WAIT=30, CONCURRENT_REQUESTS=2, CONCURRENT_REQUESTS_PER_DOMAIN=1, **pause
+    )
+    assert done.reason == "waiting"
+    assert done.stat("scheduler/enqueued") < 10
 
 
 def test_an_image_does_not_wait_longer_than_the_crawl_would(site: Site, crawl: Crawling) -> None:
