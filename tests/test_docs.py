@@ -25,7 +25,7 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
 from scrapy_spider_suite.settings import DECLARATIONS
 from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.frontier import FrontierStatistics
+from scrapy_spider_suite.storage.statistics import FrontierStatistics
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

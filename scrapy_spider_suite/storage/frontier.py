@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
@@ -27,6 +26,7 @@ from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.rework import Rework
+from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
 
 if TYPE_CHECKING:
@@ -40,18 +40,6 @@ _BACKLOG = 20_000
 """Operations that may wait for the next batch before it is written ahead of its time."""
 # A plain integer: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierStatistics:
-    """A snapshot. All are counts."""
-
-    pending: int
-    leased: int
-    hosts: int
-    addresses: int
-    unresolved: int
-    abandoning: int
 
 
 class Frontier:
@@ -73,10 +61,12 @@ class Frontier:
         # After an unclean end every host counts as fetched at this moment.
         floor = now if unclean else None
         self.residents = Residents(self.workbench, store, policy, capacity, floor)
-        self._clearance = Clearance(policy, self.residents.fronts)
         self._ledger = Ledger(store, self.counters)
         self.reviser = Reviser(policy, self.workbench, self.residents)
         self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
+        self._clearance = Clearance(
+            policy, self.workbench, self.residents, self.reviser, self._health
+        )
         self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
         self._leased = 0
 
@@ -91,30 +81,28 @@ class Frontier:
         new = 0
         for entry in entries:
             new += self._schedule(entry, now)
-            if self.store.backlog > _BACKLOG:
-                self.residents.save_touched()
-                self._relieve()
+            self._relieve()
         self.residents.save_touched()
         return new
 
     def _schedule(self, entry: Entry, now: float) -> bool:
         if not entry.flags & _DONT_FILTER and self.known(entry.identity):
             self.counters.filtered += 1
-            self._let_go(entry, now)
-            return False
-        record = self.residents.touch(entry.host)
-        refusal = self._clearance.refusal(entry.host, record)
-        if refusal is not None:
+        else:
+            record = self.residents.touch(entry.host)
+            refusal = self._clearance.refusal(entry.host, record)
+            if refusal is None:
+                self._ledger.take(entry, record)
+                self.residents.push(entry, record, now, now + self.wall_offset)
+                return True
             self._ledger.conclude(entry, record, refusal, 0, now + self.wall_offset)
-            self._let_go(entry, now)
-            return False
-        self._ledger.take(entry, record)
-        self.residents.push(entry, record, now, now + self.wall_offset)
-        return True
+        self._let_go(entry, now)
+        return False
 
     def _relieve(self) -> None:
         """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""
         if self.store.backlog > _BACKLOG:
+            self.residents.save_touched()
             # The caller's next flush meets the same fault, and deals with it.
             with suppress(StoreWriteError):
                 self.flush()
@@ -158,7 +146,9 @@ class Frontier:
                 break
             host = visit.host
             wall = now + self.wall_offset
-            if not self._may_leave(visit, now) or not self._aside.sort_out(visit, now, wall):
+            if not self._clearance.may_leave(visit, now, wall):
+                continue
+            if not self._aside.sort_out(visit, now, wall):
                 continue
             self._clearance.cut_short(visit)
             leases = [Lease(entry, visit) for entry in visit.entries]
@@ -170,26 +160,6 @@ class Frontier:
                 self.workbench.offer(host)
             return leases
         return []
-
-    def _may_leave(self, visit: Visit, now: float) -> bool:
-        """Whether a visit may go ahead; if not, its host is dealt with here."""
-        host = visit.host
-        if self.reviser.holds_back(visit, now, now + self.wall_offset):
-            return False
-        refusal = self._clearance.refusal(host.key, host.record, host.connect_to)
-        full = self._clearance.pages_left(host) <= 0
-        stale = bool(host.connect_to) and host.resolved_until <= now
-        if not (refusal or full or stale):
-            return True
-        self.workbench.cancel(visit)
-        if refusal:
-            self.abandon(host.key, refusal, now)
-        elif full:
-            # Its last pages are on their way: they decide whether any are left.
-            self.workbench.postpone(host, now + 1.0, "page budget")
-        else:
-            self.residents.want_address(host)
-        return False
 
     def release(
         self, lease: Lease, now: float, retry_after: float | None = None,
@@ -294,13 +264,7 @@ class Frontier:
 
     def unresolved(self, host: HostState, event: Event, now: float) -> None:
         """*host* has no address: failed for good (no such host, private), or asked again later."""
-        if OUTCOMES[event].state is State.FAILED:
-            host.record.dead = event.value
-            self.abandon(host.key, event, now)
-            return
-        self._health.judge(host, event, now, now + self.wall_offset, None)
-        if not host.record.dead:
-            self.residents.want_address(host)
+        self._health.unresolved(host, event, now, now + self.wall_offset)
 
     def silent(
         self, host: HostState, now: float, event: Event = Event.CONNECTION_LOST
@@ -353,8 +317,7 @@ class Frontier:
     def next_visit_in(self, now: float) -> float | None:
         """Seconds until anything at all may be visited, in memory or on disk; None: nothing is."""
         waits = [self.workbench.wait(now), self.residents.next_due_in(now, now + self.wall_offset)]
-        known = [wait for wait in waits if wait is not None]
-        return min(known) if known else None
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def ready_hosts(self, now: float) -> int:
         """How many resident hosts could be visited now, their addresses apart."""

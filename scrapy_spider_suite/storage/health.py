@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import judge
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
@@ -58,6 +58,16 @@ class Health:
             self._ledger.counters.dead_hosts += 1
             self.give_up(host.key, Event.HOST_DEAD, now, wall)
         self._residents.save_touched()
+
+    def unresolved(self, host: HostState, event: Event, now: float, wall: float) -> None:
+        """The name of *host* has no address: fail what it has, or have it looked up again later."""
+        if OUTCOMES[event].state is State.FAILED:
+            host.record.dead = event.value
+            self.give_up(host.key, event, now, wall)
+            return
+        self.judge(host, event, now, wall, None)
+        if not host.record.dead:
+            self._residents.want_address(host)
 
     # Giving up
 

@@ -1,0 +1,17 @@
+"""What the frontier says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierStatistics:
+    """A snapshot. All are counts."""
+
+    pending: int
+    leased: int
+    hosts: int
+    addresses: int
+    unresolved: int
+    abandoning: int
