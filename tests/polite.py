@@ -109,10 +109,13 @@ class Size:
                 found.append(f"{address}: {gap:.4f} s between {before.host} and {after.host}")
         return found
 
-    def efficiency(self, arrivals: Iterable[Arrival]) -> float:
-        """The time of an optimal schedule of the same fetches over the time that they took."""
+    def efficiency(self, arrivals: Iterable[Arrival], starved: float = 0.0) -> float:
+        """The time of an optimal schedule of the same fetches over the time that they took.
+
+        Less *starved*, the seconds in which the crawler could have gone on but had no core.
+        """
         known = list(arrivals)
-        return optimum(known, self.pause, self.ip_delay) / span(known)
+        return optimum(known, self.pause, self.ip_delay) / (span(known) - starved)
 
 
 SMALL = Size(hosts=60, addresses=18, pages=10, host_delay=0.6, ip_delay=0.03)

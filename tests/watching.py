@@ -19,17 +19,23 @@ TICK = 0.05
 """Seconds between two ticks."""
 GAP = "watch/longest_gap"
 PEAK = "watch/peak_rss"
+STARVED = "watch/starved"
+_STATUS = Path("/proc/self/status")
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Nanoseconds on a core, nanoseconds waited for one, and how often (Linux)."""
 
 
 class Watch:
-    """Sets the stats ``watch/longest_gap`` (seconds) and ``watch/peak_rss`` (bytes)."""
+    """Sets the stats ``watch/longest_gap``, ``watch/starved`` (seconds), and
+    ``watch/peak_rss`` (bytes).
+
+    Starved is the time in which the thread could run but had no core.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._timer: asyncio.TimerHandle | None = None
-        self._last = 0.0
+        self._last = self._waited = 0.0
         crawler.signals.connect(self._start, signals.engine_started)
         crawler.signals.connect(self._stop, signals.spider_closed)
 
@@ -39,7 +45,7 @@ class Watch:
         return cls(crawler)
 
     def _start(self) -> None:
-        self._last = _own_time()
+        self._last, self._waited = _own_time(), _waited()
         self._tick()
 
     def _tick(self) -> None:
@@ -47,6 +53,7 @@ class Watch:
         self._crawler.stats.max_value(GAP, now - self._last)
         self._last = now
         self._crawler.stats.max_value(PEAK, _peak_rss())
+        self._crawler.stats.set_value(STARVED, _waited() - self._waited)
         self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _stop(self) -> None:
@@ -56,13 +63,20 @@ class Watch:
 
 def _own_time() -> float:
     """Return a clock in seconds that stands still while this thread waits for a core."""
+    return time.monotonic() - _waited()
+
+
+def _waited() -> float:
     try:
-        waited = int(_SCHEDSTAT.read_text().split()[1])
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     except OSError:  # the system does not tell
-        waited = 0
-    return time.monotonic() - waited / 1e9
+        return 0.0
 
 
 def _peak_rss() -> int:
+    """Not by getrusage() where there is another way: on Linux it begins with the parent's."""
+    if _STATUS.exists():
+        (peak,) = (line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
