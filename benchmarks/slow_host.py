@@ -148,12 +148,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="30 hosts, 1,000 URLs, 50 images")
     parser.add_argument("--suite", action="store_true", help="without plain Scrapy")
+    parser.add_argument("--hosts", type=int, help="so many hosts, the slow one included")
+    parser.add_argument("--urls", type=int, help="so many slow URLs")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
         run(json.loads(Path(options.job).read_text()))
         return
     hosts, urls, images = (30, 1_000, 50) if options.small else (1_000, 100_000, 1_000)
+    hosts, urls = options.hosts or hosts, options.urls or urls
     limit = 30.0 if options.small else 150.0
     names = {**NAMES, "plain Scrapy": PLAIN, "plain, aware of slots": AWARE}
     if options.suite:
