@@ -93,16 +93,21 @@ class ProjectSettings:
         )
 
 
-def uses_job(crawler: Crawler) -> bool:
-    """Return whether *crawler* may open the job directory and take its lock.
+def is_crawl(crawler: Crawler) -> bool:
+    """Return whether *crawler* crawls, and does not only look at a page.
 
-    Only a crawl may. ``scrapy shell`` builds an engine without ever crawling; ``fetch``, ``view``,
-    ``parse``, ``check`` and ``bench`` replace the spider's ``start()`` by one of their own. Both
-    are facts about the crawler, so they hold however the command was called.
+    ``scrapy shell`` builds an engine without ever crawling; ``fetch``, ``view``, ``parse``,
+    ``check`` and ``bench`` replace the spider's ``start()`` by one of their own. Both are facts
+    about the crawler, so they hold however the command was called.
     """
     start = getattr(crawler.spidercls, "start", None)
     by_command = str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
-    return bool(crawler.settings["JOBDIR"]) and crawler.crawling and not by_command
+    return crawler.crawling and not by_command
+
+
+def uses_job(crawler: Crawler) -> bool:
+    """Return whether *crawler* may open the job directory and take its lock: only a crawl may."""
+    return bool(crawler.settings["JOBDIR"]) and is_crawl(crawler)
 
 
 def _raw(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy import signals
+from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.core import core_of
@@ -26,7 +27,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import Fetch, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.project import uses_job
+from scrapy_spider_suite.project import is_crawl, uses_job
 from scrapy_spider_suite.refusal import RefusedCrawl, say
 from scrapy_spider_suite.requests import VIA
 from scrapy_spider_suite.settings import SuiteSettings, suite_settings
@@ -48,7 +49,7 @@ PERIOD = 1.0
 PAGE, ROBOTS, ASIDE = "page", "robots", "aside"
 
 _TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,31}/[a-z0-9!#$&^_.+-]{1,32}")
-_TOLD_FLAGS = frozenset({"dataloss", "truncated"})
+_TOLD_FLAGS = ("dataloss", "truncated")
 """Flags of a response that say something of the fetch."""
 
 
@@ -58,7 +59,8 @@ class Evidence:
     def __init__(self, crawler: Crawler, log: FetchLog | None = None) -> None:
         self._crawler = crawler
         self._log = log
-        self._wanted = log is not None or _belongs_into_job(crawler)
+        in_job = suite_settings(crawler).fetch_log is True and uses_job(crawler)
+        self._wanted = log is not None or in_job
         self._early: list[tuple[bytes, float]] = []
         self._tallies = Tallies()
         self._store: Store | None = None
@@ -71,10 +73,15 @@ class Evidence:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Evidence:
-        """Build it for *crawler*; ends the crawl if the folder of SUITE_FETCH_LOG is no use."""
+        """Build it for *crawler*; ends the crawl if the folder of SUITE_FETCH_LOG is no use.
+
+        Raises `NotConfigured` where nothing is crawled, as in ``scrapy shell``.
+        """
+        if not is_crawl(crawler):
+            raise NotConfigured("there is no crawl")
         settings = suite_settings(crawler)
         folder, log = settings.fetch_log, None
-        if isinstance(folder, Path) and crawler.crawling:
+        if isinstance(folder, Path):
             try:
                 log = FetchLog(folder, settings.fetch_log_size)
             except SettingsError as error:
@@ -166,10 +173,6 @@ class Evidence:
             self._log.add(line, fetch.time)
 
 
-def _belongs_into_job(crawler: Crawler) -> bool:
-    return suite_settings(crawler).fetch_log is True and uses_job(crawler)
-
-
 def _kind(fetched: Fetched) -> str:
     if fetched.lease is not None:
         return PAGE
@@ -177,26 +180,28 @@ def _kind(fetched: Fetched) -> str:
 
 
 def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
-    """What the line says."""
+    """What the line says. Nothing in it depends on what a project puts into its meta."""
     request, lease, response = fetched.request, fetched.lease, fetched.response
-    remarks = [] if kind == PAGE else [kind]
-    if request.method != "GET":
-        remarks.append(request.method)
-    if response is not None and response.flags:
-        remarks += _TOLD_FLAGS.intersection(response.flags)
+    flags = () if response is None else response.flags
+    depth = request.meta.get("depth") if lease is None else lease.entry.depth
+    via = request.meta.get(VIA) or (request.headers.get("Referer") or b"").decode("latin-1")
     return Fetch(
         time=fetched.ended,
         status=None if response is None else response.status,
         bytes=0 if response is None else len(response.body),
         ms=round(fetched.seconds * 1_000),
         url=request.url,
-        via=request.meta.get(VIA) or (request.headers.get("Referer") or b"").decode("latin-1"),
-        depth=request.meta.get("depth") if lease is None else lease.entry.depth,
+        via=str(via),
+        depth=depth if isinstance(depth, int) else None,
         type=_media_type(response),
         digest=_digest(response) if with_digest else "",
         address=_address(request.meta.get(ADDRESS), response),
         reason=_reason(response, fetched.error),
-        remarks=tuple(remarks),
+        remarks=(
+            *(() if kind == PAGE else (kind,)),
+            *(() if request.method == "GET" else (request.method,)),
+            *(flag for flag in _TOLD_FLAGS if flag in flags),
+        ),
     )
 
 

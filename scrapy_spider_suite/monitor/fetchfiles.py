@@ -65,8 +65,8 @@ def closed_files(folder: Path) -> list[Path]:
 
 
 def uncompressed(folder: Path) -> list[Path]:
-    """Return the files of *folder* that are still to be compressed."""
-    return [path for path in closed_files(folder) if path.suffix != ZST]
+    """Return the files of *folder* that are still to be compressed, the oldest first."""
+    return sorted(path for path in folder.glob("fetch-*.log") if times(path) is not None)
 
 
 def compress(path: Path) -> None:

@@ -157,8 +157,8 @@ class FetchLog:
 
     def _compress(self) -> None:
         """Compress what is to be compressed, in a thread; the next rotation tries again."""
-        idle = self._busy is None or self._busy.done()
-        if idle and uncompressed(self.folder):
+        # The thread lists the files: there may be thousands.
+        if self._busy is None or self._busy.done():
             self._busy = self._worker.submit(self._compress_all)
 
     def _compress_all(self) -> None:

@@ -18,6 +18,7 @@ from crawls import crawl, web_settings
 from frontier_command import FAST
 from inprocess import Crawled, crawl_here
 from scrapy import FormRequest, Request, Spider, signals
+from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
@@ -34,6 +35,7 @@ from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.tallies import Tallies
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.witness import Fetched
 
 HERE = {
     "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "ROBOTSTXT_OBEY": True,
@@ -317,6 +319,29 @@ def test_a_folder_in_use(site: Site, tmp_path: Path) -> None:
     assert "is being written by another crawl: set SUITE_FETCH_LOG" in end.log
     assert "Traceback" not in end.log
     assert site.visits == []
+
+
+def test_only_a_crawl_leaves_evidence(tmp_path: Path) -> None:
+    """Not ``scrapy shell`` beside it, which would find the folder in use."""
+    crawler = get_crawler(Spider, {"SUITE_FETCH_LOG": str(tmp_path / "fetches")})
+    with pytest.raises(NotConfigured):
+        Evidence.from_crawler(crawler)
+    assert not (tmp_path / "fetches").exists()
+
+
+def test_whatever_a_project_puts_into_its_requests(tmp_path: Path) -> None:
+    """A line is made all the same."""
+    log = FetchLog(tmp_path)
+    evidence = Evidence(get_crawler(Spider), log)
+    request = Request("http://a.test/é x", meta={"depth": "deep", "suite_via": 5})
+    response = Response(request.url, flags=[["odd"], "truncated"])
+    evidence.fetched(Fetched(request, None, response, None, 1e9, 0.001))
+    evidence.fetched(Fetched(request, None, None, asyncio.CancelledError(), 1e9, 0.001))
+    evidence.flush()
+    log.close()
+    first, second = log_of(tmp_path)
+    assert (first.via, first.depth, first.remarks) == ("5", None, ("aside", "truncated"))
+    assert (second.status, second.reason) == (None, "interrupted")
 
 
 def test_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
