@@ -68,4 +68,4 @@ def small_crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:
     """Crawl all of *web* quickly, as the job in *folder*."""
     job = {"JOBDIR": str(folder / "job"), "SUITE_RETRY_TIMES": 0}
     given = web_settings(web.ready.dns_port, **{**job, **FAST, **settings})
-    return crawl("crawl_spiders.Bulk", given, folder, seeds=web.ready.seeds[0], timeout=60)
+    return crawl("crawl_spiders.Bulk", given, folder, seeds=web.ready.seeds[0])

@@ -29,7 +29,7 @@ def _crawl(
         common = {"ITEM_PIPELINES": {"crawl_spiders.FilePipeline": 1}, "TEST_ITEMS": str(items)}
         end = crawl(
             spider, TINY.settings(web.ready, **{**common, **(settings or {})}), folder,
-            timeout=60, seeds=str(config.seeds_file),
+            seeds=str(config.seeds_file),
         )  # fmt: skip
         web.stop()
         arrivals = web.arrivals()

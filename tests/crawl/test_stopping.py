@@ -56,7 +56,7 @@ class Job:
     def run(self, **settings: Any) -> Crawl:
         """Run to the end; the job directory must be sound then."""
         end = crawl(
-            self.spider, self.settings(settings), self.folder, timeout=60,
+            self.spider, self.settings(settings), self.folder,
             seeds=str(self.config.seeds_file),
         )  # fmt: skip
         assert end.code == 0, end.log[-3000:]
