@@ -58,8 +58,12 @@ class FetchLog:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _take_lock(folder)
-            clean(folder)
-            self._open()
+            try:
+                clean(folder)
+                self._open()
+            except BaseException:
+                os.close(self._lock)
+                raise
         except OSError as error:
             raise SettingsError(
                 f"the fetch log in {str(folder)!r} cannot be written: {error.strerror}"

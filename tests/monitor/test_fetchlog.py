@@ -380,6 +380,10 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot be written"):
         FetchLog(tmp_path / "file")
+    (tmp_path / "log" / ACTIVE).mkdir(parents=True)
+    for _ in range(2):  # it is not in use after that
+        with pytest.raises(SettingsError, match="cannot be written: Is a directory"):
+            FetchLog(tmp_path / "log")
 
 
 def test_other_files_in_the_folder(log: FetchLog) -> None:
