@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+
 from scrapy_spider_suite.changing import change_setting
 from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.declarations import words
+from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.storage.rocks import RocksStore
 
@@ -59,6 +63,22 @@ class LiveSite(Site):
         """See `Site`."""
         self._flush()
         return not self.store.dirty
+
+    def forget_robots(self, origin: str) -> bool:
+        """See `Site`: in memory too."""
+        robots = self._core.crawler.get_downloader_middleware(RobotsMiddleware)
+        return robots.store.forget(origin) if robots else super().forget_robots(origin)
+
+    def forget_cookies(self, host: str) -> int:
+        """See `Site`: in memory too."""
+        middleware = self._core.crawler.get_downloader_middleware(CookiesMiddleware)
+        kept = super().forget_cookies(host)
+        if isinstance(middleware, HostCookiesMiddleware):
+            return max(kept, middleware.forget(host))
+        for jar in middleware.jars.values() if middleware else ():
+            for domain in {host, f".{host}"} & {cookie.domain for cookie in jar}:
+                jar.jar.clear(domain)
+        return kept
 
     def set(self, name: str, value: str) -> tuple[str, str]:
         """See `Site`."""

@@ -14,10 +14,12 @@ from scrapy_spider_suite.errors import ActionError, JobDamagedError, JobError, J
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.job import JobFile
 from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 
@@ -57,6 +59,25 @@ class Site:
 
     def blocks_changed(self) -> None:
         """A block was put in or taken out."""
+
+    def forget_robots(self, origin: str) -> bool:
+        """Forget the robots.txt of *origin*; whether it was known."""
+        return RobotsStore(self.store.kv("robots")).forget(origin)
+
+    def forget_cookies(self, host: str) -> int:
+        """Forget the cookies that *host* set for itself; how many there were."""
+        kv, gone, now = self.store.kv("cookies"), 0, self.wall()
+        for row, packed in list(kv.items()):
+            if host.encode() not in packed:
+                continue
+            cookies = unpack_cookies(packed, now)
+            kept = without_host(cookies, host)
+            gone += len(cookies) - len(kept)
+            if kept:
+                kv.put(row, pack_cookies(kept))
+            else:
+                kv.delete(row)
+        return gone
 
     def look(self) -> None:
         """Called before each look at what was asked."""

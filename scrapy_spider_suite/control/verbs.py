@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.control import blocking, pausing, renewing, setting
+from scrapy_spider_suite.control import blocking, dropping, pausing, renewing, setting
 from scrapy_spider_suite.control.operator import Verb
 
 VERBS: dict[str, Verb] = {
@@ -14,4 +14,5 @@ VERBS: dict[str, Verb] = {
     "add": renewing.add,
     "refetch": renewing.refetch,
     "retry": renewing.retry,
+    "drop": dropping.drop,
 }

@@ -28,7 +28,7 @@ from tldextract import TLDExtract
 
 from scrapy_spider_suite.settings import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
+from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
 
 if TYPE_CHECKING:
     from typing import Self
@@ -146,6 +146,16 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def restore(self, key: JarKey, cookies: Iterable[Cookie]) -> None:
         """Take up what a former run kept, within the bounds of this one."""
         self._store(key, list(cookies))
+
+    def forget(self, host: str) -> int:
+        """Forget the cookies that *host* set for itself; how many there were."""
+        gone = 0
+        for key in [key for key in self._rows if key[1] == registered_domain(host)]:
+            cookies = unpack_cookies(self._rows[key], time.time())
+            kept = without_host(cookies, host)
+            gone += len(cookies) - len(kept)
+            self._store(key, kept)
+        return gone
 
     def _key(self, request: Request) -> JarKey:
         host = urlparse_cached(request).hostname or ""

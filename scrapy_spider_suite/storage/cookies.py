@@ -42,6 +42,11 @@ def unpack_cookies(data: bytes, now: float) -> list[Cookie]:
         raise CodecError(f"stored cookies are damaged: {error!r}") from error
 
 
+def without_host(cookies: Iterable[Cookie], host: str) -> list[Cookie]:
+    """Those of *cookies* that *host* did not set for itself."""
+    return [cookie for cookie in cookies if cookie.domain.removeprefix(".") != host]
+
+
 def cookie_state(cookie: Cookie) -> list[Any]:
     """Return what makes up *cookie*: name, value, domain, path, expiry, flags, and the rest."""
     flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(cookie, name))

@@ -286,7 +286,9 @@ class Frontier:
 
     def rework(self, store: RocksStore) -> Rework:
         """What an operator changes, on the *store* of this frontier."""
-        return Rework(store, self.workbench, self.residents, self._ledger, self._health)
+        return Rework(
+            store, self.workbench, self.residents, self._ledger, self._health, self._let_go
+        )
 
     # Keeping house
 

@@ -6,6 +6,7 @@ them lets the crawl have its turn, and a batch be written, between two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -30,13 +31,14 @@ class Rework:
 
     def __init__(
         self, store: RocksStore, workbench: Workbench, residents: Residents, ledger: Ledger,
-        health: Health,
+        health: Health, let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
         self._store = store
         self._workbench = workbench
         self._residents = residents
         self._ledger = ledger
         self._health = health
+        self._let_go = let_go
 
     # Looking
 
@@ -122,11 +124,21 @@ class Rework:
         self._store.delete_state(host_key(host) + name)
         self._residents.save_touched()
 
-    def forget_host(self, host: str) -> bool:
-        """Forget a *host* without URLs; False while anything of it is out or under way."""
+    def forget_host(self, host: str, now: float) -> bool:
+        """Forget a *host* without URLs; False while anything of it is queued, out or under way."""
         resident = self._workbench.hosts.get(host)
         if self.leased(host) or (resident is not None and not resident.idle()):
             return False
+        record = self._residents.touch(host)
+        if record.pending:
+            return False
+        for _, entry in () if resident is None else resident.front:
+            # Only what cannot be stored is left: whoever waits for it waits no longer.
+            self._ledger.remove(entry, record)
+            self._let_go(entry, now)
+        counters = self._ledger.counters
+        counters.done -= record.done  # what was fetched twice was counted twice
+        counters.failed -= record.failed
         self._health.forgive(host)
         self._residents.forget(host)
         self._store.delete_record(host)

@@ -97,6 +97,16 @@ class RobotsStore:
         self._max_entries = max_memory_entries
         self._fit()
 
+    def forget(self, origin: str) -> bool:
+        """Forget what held for *origin*; whether anything was known."""
+        known, weight = self._memory.pop(origin, (None, 0))
+        self._bytes -= weight
+        if self._kv is None:
+            return known is not None
+        stored = self._kv.get(_key(origin)) is not None
+        self._kv.delete(_key(origin))
+        return stored
+
     def _load(self, origin: str) -> RobotsRules | None:
         row = self._kv.get(_key(origin)) if self._kv is not None else None
         return _from_row(origin, row) if row is not None else None

@@ -190,6 +190,17 @@ class RocksStore:
         finally:
             self._let_go()
 
+    def erase(self, host: str) -> None:
+        """Rewrite the files in which deleted rows of *host* may still lie (promise of ``drop``).
+
+        It takes seconds: for a thread of its own.
+        """
+        begin = host_key(host)
+        for family in self._families.values():
+            family.flush()
+        for name in ("queue", "states", "hosts"):
+            self._families[name].compact_range(begin, end_of(begin))
+
     # URLs
 
     def state(self, key: bytes) -> bytes | None:

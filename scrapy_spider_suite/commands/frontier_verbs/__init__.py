@@ -25,6 +25,7 @@ MODULES = {
     "block": "blocking",
     "unblock": "blocking",
     "blocks": "blocking",
+    "drop": "dropping",
     "log": "log",
     "report": "report",
     "check": "check",

@@ -40,15 +40,25 @@ def act(
     call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
 ) -> int:
     """Have *verb* carried out on the job of *call*; print the answer, return the exit code."""
+    return finish(call, answer(call, verb, arguments, urls))
+
+
+def answer(
+    call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
+) -> Answer | None:
+    """The answer to *verb*; None if there was none in time."""
     options = call.options
-    answer = ask(
+    return ask(
         call.folder(), verb, arguments,
         who=options.who or whoami(), why=options.why, urls=urls, wait=options.wait,
     )  # fmt: skip
+
+
+def finish(call: Call, answer: Answer | None) -> int:
+    """Print *answer* and return the exit code."""
     if answer is None:
-        print(
-            f"scrapy frontier: no answer within {options.wait:g} s; it stays asked", file=sys.stderr
-        )
+        wait = call.options.wait
+        print(f"scrapy frontier: no answer within {wait:g} s; it stays asked", file=sys.stderr)
         return 3
     say(call, answer)
     return 0 if answer.ok else 1

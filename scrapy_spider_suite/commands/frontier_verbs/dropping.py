@@ -1,0 +1,62 @@
+"""``scrapy frontier drop``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from scrapy_spider_suite.commands.frontier_verbs import acting, counting
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.control.dropping import NOT_TOUCHED, belongs, parse_droppable
+from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.subjects import Subject
+
+
+def _droppable(text: str) -> Subject:
+    try:
+        return parse_droppable(text)
+    except ActionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="HOST|PREFIX", type=_droppable)
+    counting.add_dry_run(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask whether it is meant")
+    acting.add_options(parser)
+
+
+def _run(call: Call) -> int:
+    subject: Subject = call.options.subject
+    if call.options.dry_run:
+        return counting.count_urls(
+            call, subject, lambda url, _: belongs(subject, url), pending_too=True
+        )
+    acting.confirm(call, f"Drop {subject} and everything that the job keeps about it?")
+    answer = acting.answer(call, "drop", {"subject": str(subject)})
+    if answer is None or not answer.ok or call.json:
+        return acting.finish(call, answer)
+    print(answer.said)
+    print("not touched:\n  " + "\n  ".join(NOT_TOUCHED))
+    print(f"receipt: {json.dumps({'id': answer.id, **answer.facts})}")
+    return 0
+
+
+VERBS = (
+    Verb(
+        "drop", "forget a host, or what lies below a URL, with everything kept about it",
+        _run, _options, "HOST|PREFIX",
+        about=(
+            "URLs pending, done and failed, robots.txt, cookies, clocks and counts go from the\n"
+            "store and from its files; the receipt, which stays in the audit log, says how many.\n"
+            "It is not blocked by that: links may lead there again. `block` it first to keep it\n"
+            "out. It cannot be undone."
+        ),
+        examples=(
+            "drop example.com --dry-run -j crawls/news",
+            'drop example.com --yes --reason "request of 3 May" -j crawls/news',
+            "drop https://example.com/private/ --yes -j crawls/news",
+        ),
+        exits=acting.EXITS,
+    ),
+)  # fmt: skip

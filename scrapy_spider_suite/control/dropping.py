@@ -1,0 +1,156 @@
+"""``drop``: a host, or what lies below a URL, with everything that the job keeps about it.
+
+First it is blocked and what is out comes home; then its queue, its URLs and what else there is go,
+a portion at a time; at last the files in which remains may lie are rewritten. What is not in the
+store is not touched: the receipt says so.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+
+from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.blocking import parse
+from scrapy_spider_suite.control.blocks import StoredBlock
+from scrapy_spider_suite.control.operator import Work
+from scrapy_spider_suite.control.progress import Progress
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.frontier.robots import origin_of
+from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.storage.records import UrlState, host_key
+
+_ROWS = 200
+_HELD = "held"
+_COUNTED = ("pending", "done", "failed", "seeds", "robots", "cookies")
+NOT_TOUCHED = (
+    "the fetch log and the audit log",
+    "what pipelines and feeds have written",
+    "the address's clock, which other hosts share",
+    "referrers of URLs of other hosts that are pending",
+)
+"""What a receipt says was left."""
+
+
+def drop(site: Site, action: Action) -> Work:
+    """Forget a host, or the URLs below a prefix."""
+    action.expect("subject")
+    subject = parse_droppable(action.get("subject", str))
+    progress = Progress(site.kv, action.id)
+    _hold(site, action, subject, progress)
+    yield
+    yield from _empty_queue(site, subject, progress)
+    yield from _forget_urls(site, subject, progress)
+    if subject.kind is not Kind.PREFIX:
+        yield from _forget_host(site, subject.host, progress)
+    if progress.counts.pop(_HELD, 0):
+        site.store.kv(blocks.STORE).delete(str(subject).encode())
+        site.blocks_changed()
+    yield
+    yield from _erase(site, subject.host)
+    progress.forget()
+    counts = {name: progress.counts.get(name, 0) for name in _COUNTED}
+    words = ", ".join(f"{number} {name}" for name, number in counts.items())
+    facts = {"subject": str(subject), **counts, "not_touched": list(NOT_TOUCHED)}
+    return f"{subject} was dropped: {words}", facts
+
+
+def parse_droppable(text: str) -> Subject:
+    """The host or prefix that *text* names. Raises `ActionError` for anything else."""
+    subject = parse(text)
+    if subject.kind in (Kind.DOMAIN, Kind.RANGE):
+        raise ActionError(f"{subject} is more than a host: drop hosts, or what lies below a URL")
+    return subject
+
+
+def belongs(subject: Subject, url: str) -> bool:
+    """Whether a *url* of the host of *subject* is to go."""
+    return subject.kind is not Kind.PREFIX or url.startswith(subject.text)
+
+
+def _hold(site: Site, action: Action, subject: Subject, progress: Progress) -> None:
+    """Block it for as long as it takes, also over a kill; a block of the operator's own stays."""
+    kv = site.store.kv(blocks.STORE)
+    if kv.get(str(subject).encode()) is None:
+        StoredBlock(str(subject), action.who, action.when, "it is being dropped").put(kv)
+        progress.counts[_HELD] = 1
+        progress.save()
+        site.blocks_changed()
+
+
+def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
+    """Take out what is queued; what is out comes back to the queue, or is done, in its time."""
+    left = True
+    while left:
+        left, after = False, b""
+        while entries := site.rework.pending(subject.host, after, _ROWS):
+            after = entries[-1].key
+            for entry in entries:
+                if belongs(subject, entry.url):
+                    gone = site.rework.forget(entry)
+                    progress.count("pending", gone)
+                    if gone:
+                        _forget_seed(site, entry.identity, progress)
+                    left = left or not gone
+            progress.save()
+            yield
+    return "", {}
+
+
+def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
+    prefix = host_key(subject.host)
+    while rows := site.rework.urls(subject.host, progress.url, _ROWS):
+        origins: set[str] = set()
+        for name, state in rows:
+            progress.url = name
+            url = state.url or name.decode("utf-8", "replace")
+            if not belongs(subject, url):
+                continue
+            _forget(site, subject.host, name, state, progress)
+            _forget_seed(site, prefix + name, progress)
+            origins.add(origin_of(url))
+        if subject.kind is not Kind.PREFIX:
+            progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
+        progress.save()
+        yield
+    return "", {}
+
+
+def _forget_seed(site: Site, key: bytes, progress: Progress) -> None:
+    seeds = site.store.kv("seeds")
+    if seeds.get(key) is not None:
+        seeds.delete(key)
+        progress.count("seeds")
+
+
+def _forget(site: Site, host: str, name: bytes, state: UrlState, progress: Progress) -> None:
+    if state.state is State.PENDING:
+        return  # it has been found again meanwhile
+    site.rework.forget_state(host, name, state)
+    progress.count(state.state.value)
+
+
+def _forget_host(site: Site, host: str, progress: Progress) -> Work:
+    origins = (f"http://{host}", f"https://{host}")
+    progress.count("robots", sum(map(site.forget_robots, origins)))
+    progress.count("cookies", site.forget_cookies(host))
+    site.store.kv("trusted").delete(host.encode())
+    # What another page has brought meanwhile goes, too.
+    while not site.rework.forget_host(host, site.now()):
+        yield
+        yield from _empty_queue(site, Subject(Kind.HOST, host, host), progress)
+    progress.save()
+    yield
+    return "", {}
+
+
+def _erase(site: Site, host: str) -> Work:
+    """Rewrite the files, beside the crawl."""
+    eraser = Thread(target=site.store.erase, args=(host,), daemon=True)
+    eraser.start()
+    while eraser.is_alive():
+        eraser.join(0.0 if site.running else 1.0)
+        yield
+    return "", {}
