@@ -32,8 +32,10 @@ _HELD_FOR = 5.0
 """Seconds after which the requests that an unfinished page brought are stored without it."""
 _RETRY_WRITE = 5.0
 _DISK = "the disk"
+_NEVER = 1e11
+"""A wait (seconds) that ends only with the rule that is its reason."""
 _PORTIONS = 0.05
-"""Seconds between two portions of an action."""
+"""Seconds between two portions of an action, or of what a change of the policy means."""
 
 
 class Keeper:
@@ -53,6 +55,7 @@ class Keeper:
         self._collector = CalmCollector()
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
+        self._revising = False
         core.overriding.changed = self._policy_changed
 
     def start(self) -> None:
@@ -75,17 +78,19 @@ class Keeper:
         self._timer = self._loop.call_later(_LOOK, self._look)
         if not self._operating:
             self._operate()
-        self._revise()
+        self._core.overriding.look()
+        if not self._revising:
+            self._revise()
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
-        core = self._core
-        core.overriding.look()
-        if core.frontier.reviser.busy:
-            now = core.now()
-            core.frontier.reviser.go_on(now, now + core.frontier.wall_offset)
+        reviser, now = self._core.frontier.reviser, self._core.now()
+        self._revising = reviser.busy and not self._scheduler.closing
+        if self._revising:
+            reviser.go_on(now, now + self._core.frontier.wall_offset)
+            self._loop.call_later(_PORTIONS, self._revise)
             self._scheduler.wake()
 
     def _policy_changed(self) -> None:
@@ -209,8 +214,10 @@ class Keeper:
         wait = core.frontier.next_visit_in(core.now())
         if wait is not None and wait > limit:
             logger.info(
-                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next in %.0f "
-                "s, %d URLs are left; the job can be resumed", limit, wait, statistics.pending,
+                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "
+                "URLs are left; the job can be resumed", limit,
+                f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
+                statistics.pending,
             )  # fmt: skip
             self._scheduler.stop("waiting")
 

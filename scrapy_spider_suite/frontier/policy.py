@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
@@ -151,28 +152,26 @@ class Policy:
         The bar that ends last, if there are several.
         """
         overrides, blocks = self.overrides, self.blocks
-        if not blocks and not overrides.bars:
-            return None
-        bars = [
-            bar
-            for lines in (overrides.lines_for_host(host), overrides.lines_for_address(address))
-            for bar in _bars_of_lines(lines, wall)
-        ]
-        bars += _bars_of_blocks(blocks.of_host(host), wall)
-        bars += _bars_of_blocks(blocks.of_address(address), wall)
-        return max(bars, key=lambda bar: bar.until, default=None)
+        bars: list[Bar] = []
+        if overrides.bars:
+            bars += _bars_of_lines(overrides.lines_for_host(host), wall)
+            bars += _bars_of_lines(overrides.lines_for_address(address), wall)
+        if blocks:
+            bars += _bars_of_blocks(blocks.of_host(host), wall)
+            bars += _bars_of_blocks(blocks.of_address(address), wall)
+        return max(bars, key=_until, default=None) if bars else None
 
     def bar_of_url(self, url: str, host: str, wall: float) -> Bar | None:
         """Why the normal *url* on *host* may not be fetched, where its host may be visited."""
         bars = _bars_of_blocks(self.blocks.of_url(url, host), wall)
-        return max(bars, key=lambda bar: bar.until, default=None)
+        return max(bars, key=_until, default=None)
 
     def bar_of_rule(self, subject: Subject, wall: float) -> Bar | None:
         """What the rule and the block for *subject* itself keep from being visited at *wall*."""
         line, block = self.overrides.line(subject), self.blocks.get(subject)
         bars = list(_bars_of_lines(iter(() if line is None else (line,)), wall))
         bars += _bars_of_blocks(iter(() if block is None else (block,)), wall)
-        return max(bars, key=lambda bar: bar.until, default=None)
+        return max(bars, key=_until, default=None)
 
     # Saying why
 
@@ -196,6 +195,16 @@ class Policy:
         return found
 
 
+@lru_cache(maxsize=1_024)
+def _bar(why: str, until: float, rule: Rule, reason: str) -> Bar:
+    """A bar; one for all the hosts that one rule holds."""
+    return Bar(why, until, rule, reason)
+
+
+def _until(bar: Bar) -> float:
+    return bar.until
+
+
 def _bars_of_lines(lines: Iterator[Line], wall: float) -> Iterator[Bar]:
     """The bars of rules that lie within one another, the closest first: it decides."""
     blocked: Line | None = None
@@ -206,16 +215,16 @@ def _bars_of_lines(lines: Iterator[Line], wall: float) -> Iterator[Bar]:
         if hours is None and line.override.hours is not None:
             hours = line
     if blocked is not None and blocked.override.blocked:
-        yield Bar(_BLOCKED, math.inf, blocked.rule, blocked.override.reason or "")
+        yield _bar(_BLOCKED, math.inf, blocked.rule, blocked.override.reason or "")
     if hours is not None and hours.override.hours is not None:
         opens = hours.override.hours.opens(wall)
         if opens > wall:
-            yield Bar(_OUTSIDE, opens, hours.rule, hours.override.hours.text)
+            yield _bar(_OUTSIDE, opens, hours.rule, hours.override.hours.text)
 
 
 def _bars_of_blocks(blocks: Iterator[Block], wall: float) -> list[Bar]:
     return [
-        Bar(_BLOCKED, block.until, block.rule, block.reason)
+        _bar(_BLOCKED, block.until, block.rule, block.reason)
         for block in blocks
         if block.until > wall
     ]

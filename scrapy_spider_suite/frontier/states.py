@@ -60,7 +60,8 @@ class HostState:
     __slots__ = (
         "address", "bar", "barred_until", "burst", "concurrency", "connect_to", "crawl_delay",
         "cursor", "delay", "fetched", "front", "intrusions", "key", "more", "next_fetch", "out",
-        "record", "recorded", "resolved_until", "revision", "turns", "waiting", "why", "wire",
+        "record", "recorded", "recorded_at", "resolved_until", "revision", "turns", "waiting",
+        "why", "wire",
     )  # fmt: skip
 
     def __init__(self, key: str, delay: float, concurrency: int, burst: int) -> None:
@@ -87,6 +88,7 @@ class HostState:
         self.waiting = 0  # traffic without a visit that waits for this host
         self.intrusions = 0
         self.recorded: int | None = None  # its ticket in its address's heap
+        self.recorded_at = 0.0  # its key there
         self.record: Any = None  # the durable part, the owner's business
 
     def free(self) -> bool:

@@ -27,6 +27,9 @@ from scrapy_spider_suite.frontier.states import Visit as Visit
 
 _SLACK = 16
 """A heap may hold so many records more than two for each that counts, before it is swept."""
+_REPAIRS = 1_000
+"""Records that are brought up to date before anyone else has a turn again: after a change of the
+rules for an address of 100,000 hosts all of them may be behind."""
 
 
 class Workbench:
@@ -38,6 +41,7 @@ class Workbench:
         self.out = 0
         self._heap: list[tuple[float, int, AddressState]] = []
         self._tickets = 0
+        self._behind = False  # the top could not be brought up to date in one go
 
     # Who lives where
 
@@ -80,10 +84,8 @@ class Workbench:
         address = host.address
         if address is None or not host.front or not host.free():
             return
-        if host.recorded is None:
-            self._tickets += 1
-            host.recorded = self._tickets
-            heappush(address.heap, (host.ready_at(), self._tickets, host))
+        if host.recorded is None and host.ready_at() < FOREVER:
+            heappush(address.heap, self._record_host(host))
         self.offer_address(address)
 
     def offer_address(self, address: AddressState) -> None:
@@ -157,7 +159,7 @@ class Workbench:
         """Seconds until `acquire` has something, 0.0 for at once, None if nothing is queued."""
         address = self._top()
         if address is None or address.recorded is None:
-            return None
+            return 0.0 if self._behind else None
         return max(0.0, address.recorded - now)
 
     # The wire
@@ -235,7 +237,7 @@ class Workbench:
 
     def _moved(self, host: HostState, ready_at: float) -> None:
         """See to the invariant where a host, ready at *ready_at* before, may be ready sooner."""
-        if host.ready_at() < ready_at:
+        if host.ready_at() < ready_at and host.recorded_at > host.ready_at():
             host.recorded = None
             if host.address is not None:
                 _sweep_hosts(host.address)
@@ -249,6 +251,12 @@ class Workbench:
         address.recorded, address.ticket = key, self._tickets
         return key, self._tickets, address
 
+    def _record_host(self, host: HostState) -> tuple[float, int, HostState]:
+        """The one record of *host* that counts from now on."""
+        self._tickets += 1
+        host.recorded, host.recorded_at = self._tickets, host.ready_at()
+        return host.recorded_at, self._tickets, host
+
     def _sweep(self) -> None:
         """Drop the records that do not count: an address that moves forward leaves one behind.
 
@@ -258,9 +266,15 @@ class Workbench:
         heapify(self._heap)
 
     def _top(self) -> AddressState | None:
-        """Bring the top up to date and return it: its recorded key is exact."""
+        """Bring the top up to date and return it: its recorded key is exact.
+
+        None, and *behind*, if that takes longer than one turn: the next call goes on.
+        """
         heap = self._heap
-        while heap:
+        for _ in range(_REPAIRS):
+            self._behind = False
+            if not heap:
+                return None
             key, _, address = heap[0]
             if not _counts(heap[0]):
                 heappop(heap)  # an earlier record of an address that has moved since
@@ -271,29 +285,36 @@ class Workbench:
                 heappop(heap)
             elif real > key:
                 heapreplace(heap, self._record(real, address))
-            else:
+            elif not self._behind:
                 return address
+            if self._behind:
+                return None
+        self._behind = True
         return None
 
     def _key_of(self, address: AddressState) -> float | None:
-        """When *address* may be visited: the later of its clock and its first host's."""
+        """When *address* may be visited: the later of its clock and its first host's.
+
+        *behind*, it is no later than that.
+        """
         if not address.free():
             return None
         heap = address.heap
-        while heap:
+        for _ in range(_REPAIRS):
+            if not heap:
+                return None
             key, ticket, host = heap[0]
             if host.recorded != ticket or host.address is not address:
                 heappop(heap)
-            elif not host.front or not host.free():
+            elif not host.front or not host.free() or (ready_at := host.ready_at()) == FOREVER:
                 host.recorded = None
                 heappop(heap)
-            elif (ready_at := host.ready_at()) > key:
-                self._tickets += 1
-                host.recorded = self._tickets
-                heapreplace(heap, (ready_at, self._tickets, host))
+            elif ready_at > key:
+                heapreplace(heap, self._record_host(host))
             else:
                 return max(address.next_fetch, key)
-        return None
+        self._behind = True
+        return max(address.next_fetch, heap[0][0]) if heap else None
 
 
 def _counts(record: tuple[float, int, AddressState]) -> bool:
@@ -304,6 +325,6 @@ def _counts(record: tuple[float, int, AddressState]) -> bool:
 
 def _sweep_hosts(address: AddressState) -> None:
     """Drop the records of hosts that do not count, where there are too many of them."""
-    if len(address.heap) > 2 * address.hosts + _SLACK:
+    if len(address.heap) > 4 * address.hosts + _SLACK:
         address.heap = [item for item in address.heap if item[2].recorded == item[1]]
         heapify(address.heap)

@@ -16,7 +16,7 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
+from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SPILL = 1_000
 """Children of an unfinished page that are held in memory; beyond it they are stored early."""
-_REFUSALS = 500
+_REFUSALS = 200
 """Hosts that are found to have to wait, or given up, before anyone else has a turn again."""
 _BACKLOG = 20_000
 """Operations that may wait for the next batch before it is written ahead of its time."""
@@ -317,9 +317,13 @@ class Frontier:
         return self.workbench.wait(now)
 
     def next_visit_in(self, now: float) -> float | None:
-        """Seconds until anything at all may be visited, in memory or on disk; None: nothing is."""
+        """Seconds until anything at all may be visited, in memory or on disk; None: nothing is.
+
+        Infinite where only hosts are left that wait for a rule to go.
+        """
         waits = [self.workbench.wait(now), self.residents.next_due_in(now, now + self.wall_offset)]
-        return min((wait for wait in waits if wait is not None), default=None)
+        known = [wait for wait in waits if wait is not None]
+        return min(known, default=FOREVER if self.pending else None)
 
     def ready_hosts(self, now: float) -> int:
         """How many resident hosts could be visited now, their addresses apart."""

@@ -197,9 +197,10 @@ class Residents:
 
     def crawl_delay(self, host: HostState) -> float:
         """The Crawl-delay that a host goes by: none where a rule says to ignore robots.txt."""
-        if self._policy.obeys_robots(host.key, host.connect_to) is False:
+        asked = float(host.record.crawl_delay)
+        if asked and self._policy.obeys_robots(host.key, host.connect_to) is False:
             return 0.0
-        return float(host.record.crawl_delay)
+        return asked
 
     def next_due_in(self, now: float, wall: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""
