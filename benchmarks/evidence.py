@@ -1,8 +1,8 @@
 """What a crawl writes about itself: log and fetch log for a million pages, and reading them.
 
-    python benchmarks/evidence.py                  # full size: a quarter of an hour, 1 GB of disk
-    python benchmarks/evidence.py --part reading   # or `volumes`: one half of it
-    python benchmarks/evidence.py --small          # for CI: does it run at all
+    python benchmarks/evidence.py            # full size: a quarter of an hour, 1 GB of disk
+    python benchmarks/evidence.py reading    # or `volumes`: one half of it
+    python benchmarks/evidence.py --small    # for CI: does it run at all
 
 Volumes: the suite and plain Scrapy crawl the same in-vitro web, with one download in a hundred
 failing on the wire; what their logs hold between the opening and the closing of the spider is
@@ -91,10 +91,20 @@ def print_fetch_log(folder: Path) -> None:
     lines = list(FetchLogReader(folder).lines())
     text = b"".join(lines)
     each = len(text) / len(lines)
-    for name, packed in (("zstd 3", zstd.compress(text, 3)), ("gzip 6", gzip.compress(text, 6))):
+    for name, pack, unpack in (
+        ("zstd 3", lambda data: zstd.compress(data, 3), zstd.decompress),
+        ("gzip 6", lambda data: gzip.compress(data, 6), gzip.decompress),
+    ):
+        start = time.process_time()
+        packed = pack(text)
+        middle = time.process_time()
+        unpack(packed)
+        ended = time.process_time()
         print(
             f"fetch log: {len(lines):,} lines of {each:.0f} bytes ({each:.0f} MB a million fetches "
-            f"while it is written), {len(packed) / len(lines):.0f} with {name}", flush=True,
+            f"while it is written), {len(packed) / len(lines):.0f} with {name}; a million in "
+            f"{(middle - start) / len(lines) * 1e6:.1f} s, back in "
+            f"{(ended - middle) / len(lines) * 1e6:.1f} s", flush=True,
         )  # fmt: skip
 
 
@@ -147,7 +157,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few hundred pages")
-    parser.add_argument("--part", choices=["volumes", "reading"], help="only this")
+    parser.add_argument("part", nargs="?", choices=["volumes", "reading"], help="only this")
     options = parser.parse_args()
     if options.part != "reading":
         volumes(options.small)
