@@ -25,8 +25,9 @@ from scrapy_spider_suite.frontier.states import AddressState as AddressState
 from scrapy_spider_suite.frontier.states import HostState as HostState
 from scrapy_spider_suite.frontier.states import Visit as Visit
 
-_SLACK = 16
-"""A heap may hold so many records more than two for each that counts, before it is swept."""
+_SPARE, _SLACK = 4, 16
+"""A heap may hold so many records for each that counts, and so many more, before it is swept: a
+sweep walks all of it, and no change of the rules should cause one."""
 _REPAIRS = 1_000
 """Records that are brought up to date before anyone else has a turn again: after a change of the
 rules for an address of 100,000 hosts all of them may be behind."""
@@ -95,7 +96,7 @@ class Workbench:
         key = max(address.next_fetch, address.heap[0][0])
         if address.recorded is None or key < address.recorded:
             heappush(self._heap, self._record(key, address))
-            if len(self._heap) > 2 * len(self.addresses) + _SLACK:
+            if len(self._heap) > _SPARE * len(self.addresses) + _SLACK:
                 self._sweep()
 
     def acquire(self, now: float) -> Visit | None:
@@ -262,7 +263,11 @@ class Workbench:
 
         It would lie there until its time, which for a host in back-off may be an hour.
         """
-        self._heap = [item for item in self._heap if _counts(item)]
+        # `_counts`, written out: a call for each of 100,000 addresses would hold everything up.
+        self._heap = [
+            item for item in self._heap
+            if item[2].ticket == item[1] and item[2].recorded is not None
+        ]  # fmt: skip
         heapify(self._heap)
 
     def _top(self) -> AddressState | None:
@@ -325,6 +330,6 @@ def _counts(record: tuple[float, int, AddressState]) -> bool:
 
 def _sweep_hosts(address: AddressState) -> None:
     """Drop the records of hosts that do not count, where there are too many of them."""
-    if len(address.heap) > 4 * address.hosts + _SLACK:
+    if len(address.heap) > _SPARE * address.hosts + _SLACK:
         address.heap = [item for item in address.heap if item[2].recorded == item[1]]
         heapify(address.heap)
