@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from frontier_command import Frontier, Said, parsed, small_crawl
 
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
 
 @pytest.fixture
@@ -40,6 +41,16 @@ def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("finished")
     assert small_crawl(web, folder).reason == "finished"
     return folder / "job"
+
+
+@pytest.fixture(scope="module")
+def arrivals(web: FakeWebProcess, finished: Path) -> list[Arrival]:
+    """What the servers saw of that crawl, once all of it is written, which they do now and then."""
+    fetches = (finished / "suite" / "fetches" / "fetch.log").read_bytes().count(b"\n") - 1
+    deadline = time.monotonic() + 10
+    while len(found := web.arrivals()) < fetches and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 @pytest.fixture

@@ -13,16 +13,18 @@ from frontier_command import HOST, Frontier
 from scrapy_spider_suite.commands.frontier_verbs.log import moment
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER, closed_files, compress
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.testing import FakeWebProcess
+from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 
-def test_every_arrival_of_a_host(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+def test_every_arrival_of_a_host(
+    finished: Path, frontier: Frontier, web: FakeWebProcess, arrivals: list[Arrival]
+) -> None:
     """As the servers saw them: robots.txt first, and each with its status."""
     said = frontier("log", HOST, "-j", str(finished), "--json")
     assert said.code == 0
     port = f":{web.ready.http_port}"
     told = [(row["url"].partition(port)[2], row["status"]) for row in said.rows]
-    arrived = [(each.path, each.status) for each in web.arrivals() if each.host == HOST]
+    arrived = [(each.path, each.status) for each in arrivals if each.host == HOST]
     assert sorted(told) == sorted(arrived)
     assert told[0] == ("/robots.txt", 200)
     plain = frontier("log", HOST, "-j", str(finished)).out.splitlines()
@@ -30,14 +32,16 @@ def test_every_arrival_of_a_host(finished: Path, frontier: Frontier, web: FakeWe
     assert [line.split()[0] for line in plain] == [row["time"] for row in said.rows]
 
 
-def test_a_url_and_a_domain(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+def test_a_url_and_a_domain(
+    finished: Path, frontier: Frontier, web: FakeWebProcess, arrivals: list[Arrival]
+) -> None:
     """One page, in whatever spelling; and all hosts."""
     url = f"http://{HOST}:{web.ready.http_port}/robots.txt"
     (row,) = frontier("log", url.upper().replace("ROBOTS.TXT", "robots.txt"), "-j", str(finished),
                       "--json").rows  # fmt: skip
     assert (row["url"], row["remarks"]) == (url, ["robots"])
     everything = frontier("log", ".fake.test", "-j", str(finished)).out.splitlines()
-    assert len(everything) == len(web.arrivals())
+    assert len(everything) == len(arrivals)
 
 
 def test_since(finished: Path, frontier: Frontier) -> None:

@@ -13,13 +13,12 @@ from frontier_command import HOST, Frontier
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.frontier_verbs.report import NAMES
-from scrapy_spider_suite.testing import FakeWebProcess
+from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 
-def test_statuses(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+def test_statuses(finished: Path, frontier: Frontier, arrivals: list[Arrival]) -> None:
     """Every arrival, robots.txt too; Heritrix's name is the same report."""
     rows = frontier("report", "statuses", "-j", str(finished), "--json").rows
-    arrivals = web.arrivals()
     assert {int(row["status"]): row["fetches"] for row in rows} == Counter(
         each.status for each in arrivals
     )
@@ -27,10 +26,10 @@ def test_statuses(finished: Path, frontier: Frontier, web: FakeWebProcess) -> No
     assert frontier("report", "responsecode", "-j", str(finished), "--json").rows == rows
 
 
-def test_types(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+def test_types(finished: Path, frontier: Frontier, arrivals: list[Arrival]) -> None:
     """Their bytes are those of the bodies."""
     rows = frontier("report", "types", "-j", str(finished), "--json").rows
-    assert sum(row["fetches"] for row in rows) == len(web.arrivals())
+    assert sum(row["fetches"] for row in rows) == len(arrivals)
     pages = next(row for row in rows if row["type"] == "text/html")
     assert pages["bytes"] >= pages["fetches"] * 3_000
     assert frontier("report", "mimetype", "--limit", "1", "-j", str(finished), "--json").rows == [
@@ -62,10 +61,9 @@ def test_seeds(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
     assert row == expected
 
 
-def test_the_crawl(finished: Path, frontier: Frontier, web: FakeWebProcess) -> None:
+def test_the_crawl(finished: Path, frontier: Frontier, arrivals: list[Arrival]) -> None:
     """In figures that agree with the other reports."""
     (facts,) = frontier("report", "crawl", "-j", str(finished), "--json").rows
-    arrivals = web.arrivals()
     assert facts["fetches"] == len(arrivals) == facts["fetches_page"] + facts["fetches_robots"]
     assert facts["fetches_robots"] == sum(each.path == "/robots.txt" for each in arrivals)
     types = frontier("report", "types", "-j", str(finished), "--json").rows
