@@ -56,7 +56,7 @@ class Live:
         """How many URLs are done."""
         try:
             status = (self.folder / "job" / FOLDER / "status.json").read_text()
-            return int(json.loads(status)["done"])
+            return int(json.loads(status).get("done", 0))
         except (OSError, ValueError):
             return 0
 
