@@ -12,6 +12,7 @@ import math
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
+from scrapy_spider_suite.storage.clocks import note_clock
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.waiting import BARRED
 
@@ -96,8 +97,11 @@ class Reviser:
     def barred(self, host: HostState, now: float, wall: float) -> bool:
         """Whether *host* may not be visited now, by rules for it or for its address."""
         bar = self._policy.bar(host.key, host.connect_to, wall)
-        if bar is not None:
-            self._workbench.set_bar(host, bar, now + (bar.until - wall))
-        elif host.bar is not None:
-            self._workbench.set_bar(host, None, -math.inf)
+        if bar != host.bar:
+            until = -math.inf if bar is None else now + (bar.until - wall)
+            self._workbench.set_bar(host, bar, until)
+            # Whoever looks at the job sees why.
+            note_clock(host, wall - now)
+            self._residents.touch(host.key)
+            self._residents.save_touched()
         return bar is not None

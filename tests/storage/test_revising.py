@@ -19,6 +19,7 @@ from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.storage import revising
 from scrapy_spider_suite.storage.frontier import _REFUSALS, Frontier
+from scrapy_spider_suite.storage.reader import waits_for
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
@@ -152,9 +153,16 @@ def test_a_blocked_host_waits_until_the_block_is_lifted(store: Store) -> None:
     }  # fmt: skip
     hosts = crawl.frontier.workbench.hosts
     assert str(hosts["h3.t"].bar) == "blocked (10.0.1.0/24, rules, line 2): asked"
+    record = store.record("h3.t")
+    assert record is not None
+    assert waits_for(record, WALL + crawl.now) == str(hosts["h3.t"].bar)
     assert crawl.frontier.next_visit_in(crawl.now) == math.inf
     began = crawl.now
     policy.change(overrides=Overrides())
+    crawl.run(until=began + 1)
+    record = store.record("h3.t")
+    assert record is not None
+    assert not record.why
     crawl.run()
     assert len(crawl.fetches) == 12
     assert min(f.start for f in crawl.fetches if f.start > began) < began + 3
