@@ -62,7 +62,6 @@ def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:
     changed = {name for name in DECLARATIONS if getattr(old, name) != getattr(new, name)}
     if changed & _NAMES:
         reconfigure(core.resolver, new)
-        core.trust_again()
     if changed & _PLACE:
         core.frontier.residents.look_up_again(core.now())
     core.frontier.residents.resize(core.capacity)

@@ -44,6 +44,8 @@ _HOST_BYTES = 6144
 _BARRED = 60.0
 """Seconds for which a host waits of which only some requests are barred."""
 _TRUSTED_MAX = 10_000
+_NO_MORE = b"no more"
+"""What is stored of a host that was trusted, and then found at a public address."""
 _NOTED_MAX = 1_000
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
@@ -92,7 +94,7 @@ class CrawlCore:
         self.store = self._store()
         self.translator = Translator(crawler, self._codec(), broad=self.broad)
         self._trusted = 0
-        self.trust_again()
+        self._trust_again()
         resumed = self.job is not None and self.job.resumed
         now = self.now()
         self.frontier = Frontier(
@@ -135,10 +137,17 @@ class CrawlCore:
         self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
         return self.start_waits
 
-    def trust_again(self) -> None:
-        """Let the resolver know whom the job trusts."""
-        for name, _ in list(self.store.kv("trusted").items()):
-            self.trust(name.decode())
+    def _trust_again(self) -> None:
+        """Let the resolver know whom the job trusts, and whom no more."""
+        self.resolver.listener = self._trust_no_more
+        for name, word in self.store.kv("trusted").items():
+            if word == _NO_MORE:
+                self.resolver.withdraw(name.decode())
+            elif self.resolver.trust(name.decode()):
+                self._trusted += 1
+
+    def _trust_no_more(self, host: str) -> None:
+        self.store.kv("trusted").put(host.encode(), _NO_MORE)
 
     @property
     def capacity(self) -> int:
@@ -299,6 +308,7 @@ class CrawlCore:
         """Give the job directory back: the extensions have written to it for the last time."""
         if _cores.pop(self.crawler, None) is None:
             return
+        self.resolver.listener = None
         self.overriding.stop()
         self.frontier.flush()
         if self.job is not None:

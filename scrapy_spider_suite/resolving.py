@@ -49,7 +49,7 @@ def resolver_from(settings: SuiteSettings) -> Resolver:
 
 
 def reconfigure(resolver: Resolver, settings: SuiteSettings) -> None:
-    """Let *resolver* follow other *settings* from now on; hosts that were trusted are forgotten.
+    """Let *resolver* follow other *settings* from now on; whom it trusts stays as it is.
 
     Raises:
         SettingsError: a setting is wrong.

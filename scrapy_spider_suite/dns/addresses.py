@@ -167,14 +167,26 @@ class AddressPolicy:
         self._trusted.add(host)
         return True
 
-    def found(self, host: str, addresses: Iterable[str]) -> None:
+    def withdraw(self, host: str) -> None:
+        """Trust *host* no more, whoever names it."""
+        self._trusted.discard(host)
+        self._withdrawn.add(host)
+
+    def found(self, host: str, addresses: Iterable[str]) -> bool:
         """Learn where *host* is: trust in one that has a public address is withdrawn for good.
 
         Its name server is somebody else's, who could move the name inside later (DNS rebinding).
+        True if that has happened now.
         """
-        if host in self._trusted and any(not special_kind(ip_address(a)) for a in addresses):
-            self._trusted.discard(host)
-            self._withdrawn.add(host)
+        public = any(not special_kind(ip_address(a)) for a in addresses)
+        if public and host in self._trusted:
+            self.withdraw(host)
+            return True
+        return False
+
+    def go_on_from(self, other: AddressPolicy) -> None:
+        """Trust whom *other* trusted, and trust no more whom it did not."""
+        self._trusted, self._withdrawn = other._trusted, other._withdrawn
 
     def refuses(self, address: str, host: str) -> str | None:
         """Return why *host* may not be fetched from *address*, or None if it may.

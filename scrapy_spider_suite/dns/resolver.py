@@ -72,6 +72,9 @@ class Resolver:
         limits: bounds in time and number.
         now: the clock of the cache, in seconds; need not be that of the event loop.
 
+    Attributes:
+        listener: is told of each host that is trusted no more.
+
     Raises:
         ValueError: a server is not ``address:port``.
     """
@@ -89,6 +92,7 @@ class Resolver:
         self.family: Family = family
         self.limits = limits or ResolverLimits()
         self.closed = False
+        self.listener: Callable[[str], None] | None = None
         self._now = now
         self._cache: ExpiringCache[str, Outcome] = ExpiringCache(self.limits.cache_size)
         self._asking: dict[str, asyncio.Task[Outcome]] = {}
@@ -131,6 +135,10 @@ class Resolver:
             self._cache.drop(name)
         return new
 
+    def withdraw(self, host: str) -> None:
+        """Hold *host* to public addresses from now on: an earlier run has found it at one."""
+        self.policy.withdraw(_canonical(host))
+
     def peek(self, host: str) -> Resolution | None:
         """Return what `resolve` would return without asking; None where it would ask, or fail."""
         name = _canonical(host)
@@ -160,10 +168,11 @@ class Resolver:
     ) -> None:  # fmt: skip
         """Go by other arguments from now on, except for ``limits.concurrency``.
 
-        What is known is forgotten: it may be otherwise now. Raises `ValueError` as the
-        constructor, and changes nothing then.
+        What is known is forgotten: it may be otherwise now; but not who is trusted, and who is not
+        any more. Raises `ValueError` as the constructor, and changes nothing then.
         """
         parsed = tuple(map(parse_server, servers))
+        policy.go_on_from(self.policy)
         self.policy, self.servers, self.family, self.limits = policy, parsed, family, limits
         self._channels.reconfigure(parsed, limits.timeout)
         self._cache = ExpiringCache(limits.cache_size)
@@ -230,7 +239,8 @@ class Resolver:
             answer = await self._channels.ask(name, family, deadline - time.monotonic())
             if answer.code is None:
                 keep = self.limits.lifetime(answer.ttl)
-                self.policy.found(name, answer.addresses)
+                if self.policy.found(name, answer.addresses) and self.listener is not None:
+                    self.listener(name)
                 outcomes.append(judged(name, answer.addresses, keep, self.policy))
             else:
                 outcomes.append(failed(name, answer.code, self.limits.negative_ttl))
