@@ -20,7 +20,7 @@ import asyncio
 import dataclasses
 import logging
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import (
     DownloadFailedError,
@@ -35,7 +35,12 @@ from scrapy_spider_suite.handlers.addressing import addresses_of
 from scrapy_spider_suite.handlers.connecting import CONNECT_FAILURES, connect
 from scrapy_spider_suite.handlers.exchange import Exchange, Limits, Listeners
 from scrapy_spider_suite.handlers.files import raise_file_limit
-from scrapy_spider_suite.handlers.keeping import crawler_pool, idle_limit, seconds_to_keep
+from scrapy_spider_suite.handlers.keeping import (
+    crawler_pool,
+    idle_limit,
+    may_be_sent_again,
+    seconds_to_keep,
+)
 from scrapy_spider_suite.handlers.pool import Connection, Key
 from scrapy_spider_suite.handlers.tls import log_connection, make_ssl_context, peer_certificate
 from scrapy_spider_suite.handlers.wire import Origin, request_bytes, split_url
@@ -51,9 +56,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.settings import SuiteSettings
 
 logger = logging.getLogger(__name__)
-
-_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-"""Methods sent again when a reused connection turns out to be dead; the list is Twisted's."""
 
 
 class Http1Handler:
@@ -151,7 +153,7 @@ class Http1Handler:
                 return await self._converse(request, connection, exchange, message)
             except DownloadFailedError:
                 # Without a byte of an answer: the server closed it just as it was taken.
-                if not (exchange.unanswered and _may_be_sent_again(request)):
+                if not (exchange.unanswered and may_be_sent_again(request)):
                     raise
                 self._pool.retried += 1
                 await _pause(request, timeout)
@@ -234,11 +236,15 @@ class Http1Handler:
         """Hand a request with a proxy to Scrapy's handler, so that proxies work as ever."""
         if self._proxied is None:
             from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
+            from twisted.web.client import HTTPConnectionPool
 
             try:
                 self._proxied = HTTP11DownloadHandler.from_crawler(self._crawler)
             except NotConfigured as error:
                 raise NotSupported(f"proxies need Scrapy's handler: {error}") from error
+            pool = getattr(self._proxied, "_pool", None)
+            if isinstance(pool, HTTPConnectionPool):
+                pool.retryAutomatically = False  # at once, that is: without the delay
         return await self._proxied.download_request(request)  # type: ignore[no-any-return]
 
     def _warn_of_dataloss(self, url: str) -> None:
@@ -267,7 +273,3 @@ async def _pause(request: Request, timeout: asyncio.Timeout) -> None:
 def _bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:
     """Return what Scrapy allows as a bind address, a host or a pair, as a pair."""
     return (value, 0) if isinstance(value, str) else value
-
-
-def _may_be_sent_again(request: Request) -> bool:
-    return request.method in _IDEMPOTENT and not request.body

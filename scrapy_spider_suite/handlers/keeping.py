@@ -20,6 +20,8 @@ SERVER_IDLE_SECONDS: Final = 5.0
 """How long such a server is believed to keep it (Apache's and Node's default)."""
 MAX_IDLE_SECONDS: Final = 120.0
 """Longest that any is kept, whatever the server says."""
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+"""The list is Twisted's."""
 
 _pools: WeakKeyDictionary[Crawler, Pool] = WeakKeyDictionary()
 
@@ -54,6 +56,11 @@ def seconds_to_keep(request: Request, exchange: Exchange) -> float:
         if next_fetch > kept:
             return 0.0
     return IDLE_SECONDS if promised is None else min(promised, MAX_IDLE_SECONDS)
+
+
+def may_be_sent_again(request: Request) -> bool:
+    """Whether *request* may be sent twice, when a kept connection turns out to be dead."""
+    return request.method in _IDEMPOTENT and not request.body
 
 
 def _asks_to_close(request: Request) -> bool:

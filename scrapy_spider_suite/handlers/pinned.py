@@ -27,17 +27,27 @@ from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
-from scrapy.exceptions import StopDownload
+from scrapy.exceptions import DownloadFailedError, StopDownload
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectBindError
 from twisted.internet.task import deferLater
-from twisted.web.client import HTTPConnectionPool
+from twisted.web.client import (  # type: ignore[attr-defined]
+    HTTPConnectionPool,
+    RequestNotSent,
+    RequestTransmissionFailed,
+    ResponseNeverReceived,
+)
 
 from scrapy_spider_suite.handlers.addressing import addresses_of
 from scrapy_spider_suite.handlers.errors import OUT_OF_FILES, OutOfFilesError
 from scrapy_spider_suite.handlers.files import raise_file_limit
-from scrapy_spider_suite.handlers.keeping import IDLE_SECONDS, SERVER_IDLE_SECONDS, idle_limit
+from scrapy_spider_suite.handlers.keeping import (
+    IDLE_SECONDS,
+    SERVER_IDLE_SECONDS,
+    idle_limit,
+    may_be_sent_again,
+)
 from scrapy_spider_suite.handlers.pool import FILES_FREED, WAITS_FOR_FILES
 from scrapy_spider_suite.handlers.wire import split_url
 from scrapy_spider_suite.signals import settings_changed
@@ -54,6 +64,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_UNSENT = (RequestNotSent, RequestTransmissionFailed)
 CONNECT_SECONDS = 10.0
 """Time to connect without a ``download_timeout``; Scrapy's handler has the same."""
 
@@ -70,6 +81,7 @@ class Pin:
         bounds: those of the crawl, which count the connection.
         key: under which the pool keeps the connection, once it was asked for one: scheme, host,
             port, perhaps more of Scrapy's, and last the address.
+        connected: whether a new connection was asked for.
     """
 
     address: str
@@ -78,6 +90,7 @@ class Pin:
     context_factory: Any
     bounds: Bounds
     key: tuple[Any, ...] = ()
+    connected: bool = False
 
     def connect(self, factory: Any) -> Deferred[Any]:
         """Return a Deferred of *factory*'s protocol, connected to the address (and over TLS).
@@ -90,6 +103,7 @@ class Pin:
     async def _connect_or_make_room(self, factory: Any) -> Any:
         from twisted.internet import reactor
 
+        self.connected = True
         waits = iter(WAITS_FOR_FILES)
         while True:
             try:
@@ -188,6 +202,7 @@ class AddressedPool:
 
     def __init__(self, pool: HTTPConnectionPool, bounds: Bounds) -> None:
         pool.cachedConnectionTimeout = int(IDLE_SECONDS)
+        pool.retryAutomatically = False  # at once, that is: see _download_again
         self.persistent = pool.persistent  # what the agent reads for each request
         self._pool = pool
         self._bounds = bounds
@@ -227,6 +242,12 @@ class AddressedPool:
     def _idle_timeouts(self) -> dict[Any, Any]:
         timeouts: dict[Any, Any] = getattr(self._pool, "_timeouts", {})
         return timeouts
+
+
+def _swallowed(request: Request, error: Exception) -> bool:
+    """Whether nothing came in answer to *request*, and it may be sent twice."""
+    nothing = isinstance(error, _UNSENT) or isinstance(error.__cause__, ResponseNeverReceived)
+    return nothing and may_be_sent_again(request)
 
 
 class PinnedHTTP11Handler(HTTP11DownloadHandler):
@@ -312,13 +333,27 @@ class PinnedHTTP11Handler(HTTP11DownloadHandler):
         pin = Pin(address, timeout, bind, self._suite_tls, self._suite_bounds)
         token = _pin.set(pin)
         try:
-            response = await super().download_request(request)
+            response = await self._download_again(request, pin)
         finally:
             _pin.reset(token)
             pool.trim(pin, meta.get("suite_keep_alive"))
         if response.ip_address is None:  # older releases, where the body is empty
             response.ip_address = ip_address(address.partition("%")[0])
         return response
+
+    async def _download_again(self, request: Request, pin: Pin) -> Response:
+        """Fetch *request*, again if it was swallowed by a kept connection that was just closing.
+
+        The server may have read it, and to it this is one request more: so not before the delay,
+        and not at once, as Twisted's pool would.
+        """
+        while True:
+            try:
+                return await super().download_request(request)
+            except (DownloadFailedError, *_UNSENT) as error:
+                if pin.connected or not _swallowed(request, error):
+                    raise
+            await asyncio.sleep(request.meta.get("suite_keep_alive") or 0.0)
 
     def _compared(self, request: Request, response: Response) -> Response:
         """Count a response that came from another address than the request was booked on."""

@@ -25,7 +25,7 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("delay", [None, 0.0, 0.3])
-def test_the_delay_holds_for_what_is_sent_again(http1: Client, delay: float | None) -> None:
+def test_the_delay_holds_for_what_is_sent_again(client: Client, delay: float | None) -> None:
     """The server saw the first attempt: to it the second is another request (promise 1)."""
 
     async def main() -> None:
@@ -33,9 +33,9 @@ def test_the_delay_holds_for_what_is_sent_again(http1: Client, delay: float | No
         async with RawServer(serve) as server:
             meta = {} if delay is None else {"suite_keep_alive": delay}
             for _ in range(2):
-                response = await http1.fetch(server.url(), meta=meta)
+                response = await client.fetch(server.url(), meta=meta)
                 assert response.status == 200
         _, swallowed, again = serve.arrivals[:3]
         assert again - swallowed >= (delay or 0.0)
 
-    http1.run(main())
+    client.run(main())
