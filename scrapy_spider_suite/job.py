@@ -52,6 +52,8 @@ class JobFile:
     spider: str
     created: float
     settings: dict[str, Any]
+    origin: str = ""
+    """The id of the job of which this is a copy."""
 
     @classmethod
     def read(cls, folder: Path) -> JobFile | None:
@@ -150,7 +152,7 @@ class Job:
                 "give every spider a directory of its own"
             )
         _compare(old, settings)
-        return JobFile(FORMAT, old.id, spider, old.created, stored), old
+        return JobFile(FORMAT, old.id, spider, old.created, stored, old.origin), old
 
     def _refuse_damage(self, *, begun: bool) -> None:
         """Look at the files while nothing has been opened: the database mends by forgetting."""

@@ -36,16 +36,17 @@ def whoami() -> str:
 
 def ask(
     folder: Path, verb: str, arguments: Mapping[str, Any], *, who: str, why: str = "",
-    urls: Iterable[str] | None = None, wait: float = 30.0,
+    urls: Iterable[str] | None = None, wait: float = 30.0, id: str | None = None,
 ) -> Answer | None:  # fmt: skip
     """Have *verb* carried out on the job of *folder*; None if nobody did within *wait* seconds.
 
-    It stays in the folder then, and is carried out later. Raises `ActionError`, `JobError`s.
+    It stays in the folder then, under *id*, and is carried out later. Raises `ActionError`,
+    `JobError`s.
     """
     job = JobFile.read(folder)
     if job is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
-    action = Action(new_id(), verb, dict(arguments), job.id, who, time.time(), why)
+    action = Action(id or new_id(), verb, dict(arguments), job.id, who, time.time(), why)
     actions = ActionFolder(folder)
     try:
         actions.leave(action, urls)

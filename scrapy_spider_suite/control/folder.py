@@ -6,6 +6,7 @@
 ``ID.action``   the action, renamed into place whole; it stays until it has been carried out, so
                 that a crash in between has it carried on
 ``ID.answer``   what came of it, renamed into place whole; whoever asked removes it
+``ID.copy``     a copy of the store, for whoever asked for one to take away
 ``ID.refused``  something that was no action; kept for a day
 ==============  ================================================================================
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import time
 import uuid
@@ -30,8 +32,8 @@ _NAME = "actions"
 _WRITING = 2.0
 """Seconds that somebody without a rename has for writing an action."""
 _ID = re.compile(r"[0-9A-Za-z-]{1,80}")
-_STALE = dict.fromkeys((".answer", ".new", ".urls", ".refused"), 86_400.0)
-"""Seconds after which files that nobody came for are removed (URLs: without their action)."""
+_STALE = dict.fromkeys((".answer", ".new", ".urls", ".copy", ".refused"), 86_400.0)
+"""Seconds after which what nobody came for is removed (URLs: without their action)."""
 
 
 def new_id() -> str:
@@ -138,6 +140,10 @@ class ActionFolder:
         """The file of URLs that belongs to the action *id*."""
         return self._file(id, ".urls")
 
+    def copy_of(self, id: str) -> Path:
+        """The folder of the copy that the action *id* had made."""
+        return self._file(id, ".copy")
+
     def sweep(self, wall: float) -> None:
         """Remove what nobody came for."""
         waiting = set(self.waiting())
@@ -147,7 +153,7 @@ class ActionFolder:
                 continue
             try:
                 if path.lstat().st_mtime < wall - stale:
-                    path.unlink()
+                    shutil.rmtree(path) if path.suffix == ".copy" else path.unlink()
             except OSError:
                 continue  # its owner came after all
 

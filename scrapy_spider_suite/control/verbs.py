@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.control import blocking, dropping, pausing, renewing, setting
+from scrapy_spider_suite.control import (
+    blocking,
+    dropping,
+    pausing,
+    renewing,
+    setting,
+    snapshotting,
+)
 from scrapy_spider_suite.control.operator import Verb
 
 VERBS: dict[str, Verb] = {
@@ -15,4 +22,5 @@ VERBS: dict[str, Verb] = {
     "refetch": renewing.refetch,
     "retry": renewing.retry,
     "drop": dropping.drop,
+    "snapshot": snapshotting.snapshot,
 }

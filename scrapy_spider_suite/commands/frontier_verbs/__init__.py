@@ -26,6 +26,7 @@ MODULES = {
     "unblock": "blocking",
     "blocks": "blocking",
     "drop": "dropping",
+    "snapshot": "snapshot",
     "log": "log",
     "report": "report",
     "check": "check",

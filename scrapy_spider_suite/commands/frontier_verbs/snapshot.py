@@ -1,0 +1,75 @@
+"""``scrapy frontier snapshot``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.control.asking import ask, whoami
+from scrapy_spider_suite.control.folder import ActionFolder, new_id
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.snapshots import check_target, take
+from scrapy_spider_suite.storage.reader import StoreReader
+
+
+class _NoAnswerError(JobError):
+    """Nobody made a copy of the store in time."""
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="DIR", type=Path)
+    acting.add_options(parser)
+
+
+def _copied_store(call: Call, folder: Path) -> Path:
+    """Have the store copied by whoever uses the job; where the copy lies. Raises `JobError`s."""
+    options, id = call.options, new_id()
+    answer = ask(
+        folder, "snapshot", {"target": str(options.target.absolute())},
+        who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
+    )  # fmt: skip
+    if answer is None:
+        ActionFolder(folder).remove(id)  # nobody would come for it
+        raise _NoAnswerError(f"no answer within {options.wait:g} s; it is not asked any more")
+    if not answer.ok:
+        raise JobError(answer.said)
+    return ActionFolder(folder).copy_of(id)
+
+
+def _run(call: Call) -> int:
+    folder, target = call.folder(), call.options.target
+    check_target(folder.parent, target)  # before anything is asked of a crawl
+    try:
+        copy = take(folder.parent, target, lambda: _copied_store(call, folder))
+    except _NoAnswerError as error:
+        print(f"scrapy frontier: {error}", file=sys.stderr)
+        return 3
+    with StoreReader(target / FOLDER) as reader:
+        counters = reader.counters()
+    call.facts({
+        "snapshot": str(target), "taken": time.strftime("%Y-%m-%d %H:%M:%S"), "job": copy.id,
+        "copy_of": copy.origin, "pending": counters.pending, "done": counters.done,
+        "failed": counters.failed,
+    })  # fmt: skip
+    return 0
+
+
+VERBS = (
+    Verb(
+        "snapshot", "copy the job as it is now, while it is crawled too", _run, _options, "DIR",
+        about=(
+            "DIR must not exist; it appears whole, or not at all. It is a job directory: copy it\n"
+            "anywhere, and start the crawl with JOBDIR=DIR. It is a job of its own, with an id of\n"
+            "its own: what is asked of the one (block, pause, ...) is not asked of the other. A\n"
+            "crawl is not held up. On the same file system the store's files are linked, and take\n"
+            "room only as they come to differ."
+        ),
+        examples=("snapshot /backup/news-2026-11-21 -j crawls/news",),
+        exits={3: "no answer in time: it is not asked any more"},
+    ),
+)  # fmt: skip

@@ -1,0 +1,41 @@
+"""``snapshot``: a copy of the store, made beside the crawl, for whoever asked to take away.
+
+The tables are linked into the action folder in a thread of their own. The rest of the job
+directory is copied by whoever asked (`scrapy_spider_suite.snapshots`).
+"""
+
+from __future__ import annotations
+
+from shutil import rmtree
+from threading import Thread
+
+from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.folder import ActionFolder
+from scrapy_spider_suite.control.operator import PORTION, Work
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.errors import ActionError, StoreWriteError
+
+
+def snapshot(site: Site, action: Action) -> Work:
+    """Copy the store as it is now; *target* is where it will be taken, for the audit log."""
+    action.expect("target")
+    target = action.get("target", str)
+    path = ActionFolder(site.folder).copy_of(action.id)
+    failures: list[StoreWriteError] = []
+
+    def copy() -> None:
+        rmtree(path, ignore_errors=True)  # a kill may have left half of one
+        try:
+            site.store.checkpoint(path)
+        except StoreWriteError as error:
+            failures.append(error)
+
+    # Everything is committed before a portion begins.
+    copier = Thread(target=copy, daemon=True)
+    copier.start()
+    while copier.is_alive():
+        copier.join(PORTION)
+        yield
+    if failures:
+        raise ActionError(str(failures[0]))
+    return f"the store was copied, for {target}", {"target": target, "when": site.wall()}
