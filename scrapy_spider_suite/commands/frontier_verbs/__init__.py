@@ -26,7 +26,7 @@ MODULES = {
     "unblock": "blocking",
     "blocks": "blocking",
     "drop": "dropping",
-    "snapshot": "snapshot",
+    "audit": "audit",
     "log": "log",
     "report": "report",
     "check": "check",
