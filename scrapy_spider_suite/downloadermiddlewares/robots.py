@@ -42,7 +42,7 @@ from scrapy_spider_suite.frontier.robots import (
     max_age,
     origin_of,
 )
-from scrapy_spider_suite.overriding import overriding_of
+from scrapy_spider_suite.overriding import Overriding, overriding_of
 from scrapy_spider_suite.settings import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.robots import RobotsStore
@@ -118,7 +118,6 @@ class RobotsMiddleware:
         self._stats: StatsCollector = crawler.stats
         self._clock = clock
         project = suite_settings(crawler).project
-        self._overriding = overriding_of(crawler)
         self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         self._own_agent = project.robotstxt_user_agent
         self.user_agent = self._own_agent or project.user_agent
@@ -142,6 +141,11 @@ class RobotsMiddleware:
         if not obeys and suite_settings(crawler).overrides is None:
             raise NotConfigured  # without a message, as Scrapy's own: it is no news
         return cls(crawler)
+
+    @cached_property
+    def _overriding(self) -> Overriding:
+        """Made at the first question: a bad file has been refused by then, in one line."""
+        return overriding_of(self._crawler)
 
     @cached_property
     def store(self) -> RobotsStore:

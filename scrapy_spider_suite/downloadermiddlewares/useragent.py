@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.overriding import Overriding, overriding_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -23,13 +25,18 @@ class HostUserAgent:
     on to a host without such a rule.
     """
 
-    def __init__(self, overriding: Overriding) -> None:
-        self._overriding = overriding
+    def __init__(self, overriding: Callable[[], Overriding]) -> None:
+        """*overriding* is asked for at the first request: by then a bad file has been refused."""
+        self._find = overriding
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build it."""
-        return cls(overriding_of(crawler))
+        return cls(partial(overriding_of, crawler))
+
+    @cached_property
+    def _overriding(self) -> Overriding:
+        return self._find()
 
     def process_request(self, request: Request) -> None:
         """Set or take back the header."""

@@ -20,7 +20,7 @@ def middleware(tmp_path: Path) -> HostUserAgent:
     path = tmp_path / "rules"
     path.write_text("a.t user_agent='a bot/1.0 (+http://x.t/)'\n.b.t user_agent=b\n")
     settings = SuiteSettings.from_settings(Settings({"SUITE_OVERRIDES": str(path)}))
-    return HostUserAgent(Overriding(settings))
+    return HostUserAgent(lambda: Overriding(settings))
 
 
 def sent(middleware: HostUserAgent, request: Request) -> bytes | None:
