@@ -20,6 +20,8 @@ from ipaddress import (
     ip_network,
 )
 
+from scrapy_spider_suite.frontier.carried import carried
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -68,8 +70,6 @@ _EMBEDDINGS = (
 )
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-_MAPPED = IPv6Network("::ffff:0:0/96")
-_NAT64 = IPv6Network("64:ff9b::/96")
 
 _Row = tuple[int, int, str]  # network, mask, kind
 
@@ -290,8 +290,8 @@ def pacing_key(address: str, v6_prefix: int = 64) -> str:
     """Return what *address* is paced by: two addresses with one key are taken to be one machine.
 
     IPv4 by the address. IPv6 by its network of *v6_prefix* bits (one customer usually has a /64 and
-    may answer on all of it), written ``2001:db8:0:1::/64``. IPv4-mapped and NAT64 addresses by the
-    IPv4 address that they lead to: behind NAT64 the whole of IPv4 is in one /64.
+    may answer on all of it), written ``2001:db8:0:1::/64``. IPv4-mapped, NAT64 and 6to4 addresses
+    by the IPv4 address that they lead to: behind NAT64 the whole of IPv4 is in one /64.
 
     Raises:
         ValueError: *address* is not an address.
@@ -299,6 +299,7 @@ def pacing_key(address: str, v6_prefix: int = 64) -> str:
     if ":" not in address:
         return address
     parsed = IPv6Address(address.partition("%")[0])
-    if parsed in _MAPPED or parsed in _NAT64:
-        return str(IPv4Address(int(parsed) & 0xFFFFFFFF))
+    inner = carried(int(parsed))
+    if inner is not None:
+        return str(IPv4Address(inner))
     return str(IPv6Network((parsed, v6_prefix), strict=False))

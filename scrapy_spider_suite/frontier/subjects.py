@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
+from scrapy_spider_suite.frontier.carried import carried, carried_network
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 V = TypeVar("V")
@@ -187,9 +188,9 @@ def _number(address: str) -> tuple[int, int, int]:
         # Ten times as fast as the standard library, for addresses that others have checked.
         a, b, c, d = map(int, parts)
         return 4, 32, a << 24 | b << 16 | c << 8 | d
-    ip = ipaddress.IPv6Address(address.partition("/")[0])
-    mapped = ip.ipv4_mapped
-    return (6, 128, int(ip)) if mapped is None else (4, 32, int(mapped))
+    number = int(ipaddress.IPv6Address(address.partition("/")[0]))
+    inner = carried(number)
+    return (6, 128, number) if inner is None else (4, 32, inner)
 
 
 def _place(network: Network) -> tuple[int, int, int]:
@@ -197,16 +198,20 @@ def _place(network: Network) -> tuple[int, int, int]:
 
 
 def _network(subject: str) -> Network | None:
-    """The range that *subject* writes; an IPv4 address that IPv6 carries is the IPv4 address."""
+    """The range that *subject* writes; an IPv4 address that IPv6 carries is the IPv4 address.
+
+    Raises `ValueError` for a carrier as a whole.
+    """
     try:
         network = ipaddress.ip_network(subject.strip("[]"), strict=False)
     except ValueError:
         return None
-    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
-        mapped = network.network_address.ipv4_mapped
-        if mapped is not None:
-            return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
-    return network
+    if not isinstance(network, ipaddress.IPv6Network):
+        return network
+    inner = carried_network(network)
+    if inner is not None and not inner.prefixlen:
+        raise ValueError(f"{subject!r} stands for all of IPv4: if that is meant, write 0.0.0.0/0")
+    return inner or network
 
 
 def _literal(network: Network) -> str:

@@ -266,6 +266,7 @@ def test_why_not_a_name(host: str, problem: str | None) -> None:
         ("::ffff:102:304", "1.2.3.4"),
         ("64:ff9b::1.2.3.4", "1.2.3.4"),
         ("fe80::1%eth0", "fe80::/64"),
+        ("2002:808:808:1::1", "8.8.8.8"),
     ],
 )
 def test_pacing_key(address: str, key: str) -> None:

@@ -27,6 +27,9 @@ from scrapy_spider_suite.frontier.subjects import Kind, Subject, Subjects
         ("10.1.2.3/8", Kind.RANGE, "10.0.0.0/8"),
         ("192.0.2.7/32", Kind.ADDRESS, "192.0.2.7"),
         ("::ffff:192.0.2.0/120", Kind.RANGE, "192.0.2.0/24"),
+        ("64:ff9b::192.0.2.0/120", Kind.RANGE, "192.0.2.0/24"),
+        ("2002:c000:200::/40", Kind.RANGE, "192.0.2.0/24"),
+        ("2002:c000:207:1::/64", Kind.ADDRESS, "192.0.2.7"),
         ("2001:db8::/32", Kind.RANGE, "2001:db8::/32"),
         ("HTTP://x", Kind.PREFIX, "http://x/"),
         ("http://Example.com", Kind.PREFIX, "http://example.com/"),
@@ -43,7 +46,7 @@ def test_a_subject_has_one_spelling(text: str, kind: Kind, spelling: str) -> Non
 @pytest.mark.parametrize(
     "text",
     ["", ".", "..a", "*.a", "a:80", "a/b", "192.0.2.0/33", "2001:db8::/129", "a b", "999.1.1.1",
-     ".10.0.0.1", "http://", "delay=1:2", "ftp://a.t/"],
+     ".10.0.0.1", "http://", "delay=1:2", "ftp://a.t/", "2002::/16", "64:ff9b::/96"],
 )  # fmt: skip
 def test_what_is_no_subject(text: str) -> None:
     """It would never match anything."""
@@ -120,7 +123,8 @@ def test_a_bare_address_is_a_host_and_a_range() -> None:
         table.put(Subject.parse(text), number)
     assert list(table.of_host("192.0.2.7")) == list(table.of_address("192.0.2.7")) == [0]
     assert list(table.of_host("[2001:db8::7]")) == list(table.of_address("2001:db8::7")) == [1]
-    assert list(table.of_address("::ffff:192.0.2.7")) == [0]
+    for carrier in ("::ffff:192.0.2.7", "64:ff9b::192.0.2.7", "2002:c000:207::1"):
+        assert list(table.of_address(carrier)) == [0]
     table.remove(Subject.parse("192.0.2.7"))
     assert list(table.of_host("192.0.2.7")) == list(table.of_address("192.0.2.7")) == []
     assert list(table.of_address("")) == []
