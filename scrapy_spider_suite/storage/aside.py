@@ -26,9 +26,10 @@ class Aside:
         self._workbench = workbench
         self._residents = residents
         self._ledger = ledger
-        # For each host: under which revision, and from which sequence number on, all that was put
-        # aside has been looked at.
-        self._passes: dict[str, tuple[int, int]] = {}
+        # For each host of a blocked prefix: from which sequence number on all that was put aside
+        # has been looked at under this revision.
+        self._passes: dict[str, int] = {}
+        self._revision = -1
 
     def sort_out(self, visit: Visit, now: float, wall: float) -> bool:
         """Take out of *visit* what is barred; False if nothing is left, and it is over."""
@@ -56,10 +57,10 @@ class Aside:
 
     def _seen(self, entry: Entry) -> bool:
         """Whether all that was put aside of a host, from *entry* on, is known to be barred."""
-        revision, since = self._passes.get(entry.host, (-1, 0))
-        if revision != self._policy.revision:
-            since = self._ledger.counters.sequence
-            self._passes[entry.host] = self._policy.revision, since
+        if self._revision != self._policy.revision:
+            self._revision = self._policy.revision
+            self._passes.clear()
+        since = self._passes.setdefault(entry.host, self._ledger.counters.sequence)
         return entry.key.startswith(LAST) and sequence_of(entry.key) > since
 
     def _put_aside(self, entry: Entry, now: float, wall: float) -> None:
