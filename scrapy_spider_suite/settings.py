@@ -47,6 +47,11 @@ def _host_concurrency(project: ProjectSettings, given: Mapping[str, Any]) -> int
     return 1
 
 
+def _broad_delay(project: ProjectSettings, given: Mapping[str, Any]) -> float:
+    """Never less polite than the project wants to be; Scrapy's template sets one second."""
+    return max(4.0, project.download_delay)
+
+
 def _ip_concurrency(project: ProjectSettings, given: Mapping[str, Any]) -> int:
     """Without a promise for addresses there is none to keep; with one, the careful number."""
     return project.concurrent_requests_per_ip or (1 if given.get("ip_delay") else 0)
@@ -86,7 +91,7 @@ class SuiteSettings:
     host_delay: float = setting(
         v.duration(), Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay),
         FREE, "Least pause between the end of a request to a host and the start of the next.",
-        broad=4.0,
+        broad=Derived("4, or DOWNLOAD_DELAY if that is longer", _broad_delay),
     )
     ip_delay: float = setting(
         v.duration(), Derived("0", _ip_delay), FREE,

@@ -119,6 +119,13 @@ def test_the_broad_profile_has_its_own_pace() -> None:
     assert (broad.host_concurrency, broad.ip_concurrency) == (1, 1)
 
 
+def test_a_project_may_be_more_polite_than_the_broad_profile() -> None:
+    """A longer DOWNLOAD_DELAY counts, unless SUITE_HOST_DELAY says otherwise."""
+    slow = {"SUITE_PROFILE": "broad", "DOWNLOAD_DELAY": 30}
+    assert read(slow).host_delay == 30.0
+    assert read({**slow, "SUITE_HOST_DELAY": 2}).host_delay == 2.0
+
+
 @pytest.mark.parametrize(
     ("values", "delay", "concurrency"),
     [
@@ -180,7 +187,7 @@ def test_the_table_has_a_row_for_each_setting() -> None:
     assert rows["SUITE_BURST"].value == "3"
     assert rows["SUITE_HOST_DELAY"][2:7] == (
         "seconds", "free", "a number of seconds >= 0, or one like 10m, 2h, 7d",
-        "DOWNLOAD_DELAY", "4",
+        "DOWNLOAD_DELAY", "4, or DOWNLOAD_DELAY if that is longer",
     )  # fmt: skip
     assert rows["SUITE_DNS_TTL_MAX"].broad == "86400"
     assert rows["SUITE_OVERRIDES"].value == "None"
