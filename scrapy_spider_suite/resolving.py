@@ -14,7 +14,7 @@ from scrapy import signals
 
 from scrapy_spider_suite.dns import AddressPolicy, Resolver, ResolverLimits
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.settings import SuiteSettings
+from scrapy_spider_suite.settings import SuiteSettings, suite_settings
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -30,8 +30,7 @@ def suite_resolver(crawler: Crawler) -> Resolver:
     """
     resolver = _RESOLVERS.get(crawler)
     if resolver is None:
-        settings = SuiteSettings.from_settings(crawler.settings, crawler.spidercls)
-        resolver = _RESOLVERS[crawler] = resolver_from(settings)
+        resolver = _RESOLVERS[crawler] = resolver_from(suite_settings(crawler))
         # The resolver outlives the signal manager's weak reference to it: _RESOLVERS holds it.
         crawler.signals.connect(resolver.close, signal=signals.engine_stopped)
     return resolver

@@ -108,17 +108,6 @@ def choice(*names: str) -> ValueType:
     return ValueType(parse, " or ".join(repr(name) for name in names))
 
 
-def text() -> ValueType:
-    """Return the type of any text without line breaks."""
-
-    def parse(raw: object) -> str:
-        if not isinstance(raw, str) or len(raw.splitlines()) > 1:
-            raise ValueError(raw)
-        return raw.strip()
-
-    return ValueType(parse, "one line of text")
-
-
 def file() -> ValueType:
     """Return the type of the path of a file that exists; an empty text is None, no file."""
 

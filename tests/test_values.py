@@ -30,7 +30,6 @@ from scrapy_spider_suite import values as v
         (v.size(), "2GB", 2 << 30),
         (v.choice("finish", "wait"), "WAIT", "wait"),
         (v.choice("any", "4", "6"), 4, "4"),
-        (v.text(), " name ", "name"),
         (v.file(), "", None),
         (v.switch_or_folder(), "true", True),
         (v.switch_or_folder(), 0, False),
@@ -78,8 +77,6 @@ def test_what_is_allowed_is_read(type_: v.ValueType, raw: object, value: object)
         (v.size(), 1.5),
         (v.size(), True),
         (v.choice("a", "b"), "c"),
-        (v.text(), "two\nlines"),
-        (v.text(), 5),
         (v.file(), "/no/such/file"),
         (v.file(), 5),
         (v.switch_or_folder(), __file__),
@@ -125,7 +122,7 @@ def test_a_duration_with_a_unit_is_that_many_of_it(number: float, letter: str) -
 def test_garbage_raises_nothing_but_value_error(raw: object) -> None:
     """Whatever a settings file holds, a parser answers or raises what its caller catches."""
     types = [
-        v.boolean(), v.integer(0), v.duration(), v.size(), v.choice("a"), v.text(), v.file(),
+        v.boolean(), v.integer(0), v.duration(), v.size(), v.choice("a"), v.file(),
         v.dotted_paths(), v.name_servers(), v.hosts_or_networks(),
     ]  # fmt: skip
     for type_ in types:

@@ -173,11 +173,6 @@ class RobotsMiddleware:
         said = self._overriding.obeys_robots(url)
         return self._obeys if said is None else said
 
-    def allowed(self, url: str) -> bool | None:
-        """Return whether *url* may be fetched; None if that is not known now."""
-        rules = self.peek(url)
-        return None if rules is None else self._parser(rules).allowed(url, self._agent_for(url))
-
     def crawl_delay(self, url: str) -> float | None:
         """Return the seconds that robots.txt asks to leave between requests, if known, or None."""
         rules = self.peek(url)

@@ -54,8 +54,10 @@ class Progress:
     def from_crawler(cls, crawler: Crawler) -> Progress:
         """Build it for *crawler*. Raises `NotConfigured` where nothing is to be shown."""
         settings = crawler.settings
-        if suite_settings(crawler).profile != "broad" or not settings.getfloat("LOGSTATS_INTERVAL"):
+        if suite_settings(crawler).profile != "broad":
             raise NotConfigured("only the broad profile shows its progress")
+        if not settings.getfloat("LOGSTATS_INTERVAL"):
+            raise NotConfigured("LOGSTATS_INTERVAL is 0")
         on_terminal = sys.stderr.isatty() and not settings["LOG_FILE"]
         return cls(crawler, sys.stderr if on_terminal else None)
 

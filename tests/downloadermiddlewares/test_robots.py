@@ -125,7 +125,6 @@ async def test_obeys_and_fetches_once() -> None:
     assert bench.stats == {
         "request_count": 1, "response_count": 1, "response_status_count/200": 1, "forbidden": 2,
     }  # fmt: skip
-    assert bench.tested.allowed(PRIVATE) is False
     assert bench.tested.crawl_delay(PAGE) == 7.0
 
 
@@ -167,7 +166,6 @@ async def test_concurrent_requests_share_one_fetch() -> None:
     waiting = [asyncio.ensure_future(bench.passes(url)) for url in (PAGE, PRIVATE, PAGE)]
     await asyncio.sleep(0)
     assert bench.tested.peek(PAGE) is None
-    assert bench.tested.allowed(PAGE) is None
     assert bench.tested.crawl_delay(PAGE) is None
     bench.engine.hold.set()
     assert await asyncio.gather(*waiting) == [True, False, True]
@@ -335,7 +333,6 @@ async def test_what_needs_no_permission() -> None:
     assert await bench.passes(PRIVATE, meta={"dont_obey_robotstxt": True})
     for url in ("data:,x", "file:///x", "s3://bucket/x", "ftp://h.example/x"):
         assert await bench.passes(url)
-        assert bench.tested.allowed(url) is True
     assert (await bench.tested.rules_for("http://")).verdict is Verdict.ALLOW_ALL
     assert bench.engine.requests == []
 
