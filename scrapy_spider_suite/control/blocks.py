@@ -48,6 +48,15 @@ def stored(kv: KV) -> Iterator[StoredBlock]:
         yield StoredBlock(key.decode(), who, when, reason, math.inf if until is None else until)
 
 
+def policy_of(kv: KV, wall: float) -> Policy:
+    """A policy with the blocks that hold now, for whoever only looks; nothing is changed."""
+    policy = Policy()
+    for each in stored(kv):
+        if each.until > wall:
+            policy.blocks.put(Subject.parse(each.subject), each.block())
+    return policy
+
+
 def load(kv: KV, policy: Policy, wall: float) -> float:
     """Let *policy* have the blocks that are kept, without those that are over, which go.
 

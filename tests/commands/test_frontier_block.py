@@ -142,6 +142,8 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
             [why] = rows(frontier, "why", HOST, *on)
             assert why["pending"] > 0
             assert why["failed"] == 0
+            assert why["why"].startswith(f"blocked ({HOST}, block by ")
+            assert why["why"].endswith(": complaint")
             assert frontier("unblock", HOST, *on).code == 0
             back = time.time()
             until(lambda: after(web, back, HOST))

@@ -6,19 +6,30 @@ import argparse
 import heapq
 import sys
 import time
+from collections.abc import Iterable, Iterator
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, add_limit
+from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.frontier.policy import Bar
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
 from scrapy_spider_suite.storage.records import HostRecord
 
 
-def host_row(name: str, record: HostRecord) -> Row:
-    """What is said of a host, here and by ``why``."""
+def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[Row]:
+    """What is said of each of *hosts*, here and by ``why``."""
     now = time.time()
+    policy = blocks.policy_of(reader.store.kv(blocks.STORE), now)
+    for name, record in hosts:
+        yield _row(name, record, policy.bar(name, "", now), now)
+
+
+def _row(name: str, record: HostRecord, bar: Bar | None, now: float) -> Row:
+    # A host in memory writes down only later that it waits for a block.
+    barred = bar is not None and record.pending and not record.dead
     return {
         "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
         "next_visit": round(max(0.0, record.next_fetch - now), 1) if record.pending else None,
-        "why": waits_for(record, now),
+        "why": str(bar) if barred else waits_for(record, now),
     }  # fmt: skip
 
 
@@ -30,7 +41,7 @@ def _run(call: Call) -> int:
     limit = call.options.limit or sys.maxsize
     with StoreReader(call.folder()) as reader:
         longest = heapq.nlargest(limit, reader.hosts(), key=lambda item: item[1].pending)
-        rows = [host_row(name, record) for name, record in longest]
+        rows = list(host_rows(reader, longest))
     call.table(rows, ("host", "pending", "done", "failed", "next_visit", "why"))
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from scrapy_spider_suite.commands.frontier_verbs.hosts import host_row
+from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb, host
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -20,7 +20,7 @@ def _run(call: Call) -> int:
         record = reader.host(name)
         if record is None:
             raise JobError(f"the job has never met the host {name!r}")
-        row = host_row(name, record) | {
+        row = next(host_rows(reader, [(name, record)])) | {
             "crawl_delay": record.crawl_delay or None, "failures_in_a_row": record.failures,
             "attempts": record.attempts, "next_urls": [],
         }  # fmt: skip
