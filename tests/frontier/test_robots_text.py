@@ -13,7 +13,8 @@ from scrapy_spider_suite.frontier.robots_text import MATCH_BUDGET, Group, choose
 
 AGENT = "Mozilla/5.0 (compatible; Examplebot/1.0; +https://example.com/bot)"
 
-AGENTS = ("*", "examplebot", "example", "Examplebot*", "mozilla", "bot", "other", "o*her", "**", "")
+AGENTS = ("*", "examplebot", "compatible", "Examplebot*", "mozilla", "bot", "other", "o*her", "**",
+          "")
 PATHS = ("/", "/a", "/a/", "/a/b", "/*b", "/b$", "/*.html$", "/%61", "/index.html", "")
 UNKNOWN = ("Noindex: /x", "<p>User-agent: *</p>", "Clean-param: ref /", "x:y")
 LINES = st.one_of(
@@ -55,13 +56,32 @@ def test_the_group_says_what_protego_says_of_the_whole_file(text: str, agent: st
         ("User-agent: *\nUser-agent: example\nUser-agent: examplebot", "examplebot"),
         ("User-agent: ampleb", None),
         ("User-agent: other\nUser-agent: *", "*"),
-        ("User-agent: Example*", "example"),
+        ("User-agent: Exampleb*", "exampleb*"),
+        ("User-agent: Example.com", None),
+        ("User-agent: Example*\nUser-agent: Examplebot", "examplebot"),
+        ("User-agent: Example", None),
+        ("User-agent: Examplebot/2.1", "examplebot"),
+        ("User-agent: Examplebot/*", "examplebot"),
+        ("User-agent: Other/1.0\nUser-agent: *", "*"),
+        ("User-agent: Mozilla/4.0", None),
+        ("User-agent: Mozilla/4.0 (compatible; Examplebot/1.0)", None),
+        ("User-agent: /1.0", None),
         ("", None),
     ],
 )
 def test_choose(text: str, token: str | None) -> None:
-    """The longest name that begins a word of the User-Agent wins, then the asterisk."""
+    """The longest product token of the User-Agent wins, whatever its version; then the asterisk."""
     assert choose(split(text), AGENT) == token
+
+
+def test_a_group_for_one_version_is_a_group_for_the_robot() -> None:
+    """And it is combined with those without a version, or with an asterisk."""
+    lines = split("User-agent: FooBot/2.1\nDisallow: /1\n\nUser-agent: foobot\nDisallow: /2\n"
+                  "User-agent: Foobot*\nDisallow: /3\nUser-agent: foo\nDisallow: /4")  # fmt: skip
+    for agent in ("FooBot", "foobot/3", "Mozilla/5.0 (compatible; FooBot/3.0)"):
+        group = Group(lines, choose(lines, agent))
+        allowed = [group.allowed(f"http://h.example/{n}") for n in (1, 2, 3, 4)]
+        assert allowed == [False, False, False, True]
 
 
 def test_groups_of_one_name_are_combined() -> None:
