@@ -33,6 +33,9 @@ class Aside:
 
     def sort_out(self, visit: Visit, now: float, wall: float) -> bool:
         """Take out of *visit* what is barred; False if nothing is left, and it is over."""
+        if self._revision != self._policy.revision:
+            self._revision = self._policy.revision
+            self._passes.clear()
         if not self._policy.blocks:
             return True
         barred: list[tuple[Entry, Bar]] = []
@@ -57,9 +60,6 @@ class Aside:
 
     def _seen(self, entry: Entry) -> bool:
         """Whether all that was put aside of a host, from *entry* on, is known to be barred."""
-        if self._revision != self._policy.revision:
-            self._revision = self._policy.revision
-            self._passes.clear()
         since = self._passes.setdefault(entry.host, self._ledger.counters.sequence)
         return entry.key.startswith(LAST) and sequence_of(entry.key) > since
 

@@ -118,6 +118,18 @@ def test_something_new_is_fetched_although_the_host_waits(store: Store) -> None:
     assert crawl.frontier.counters.pending == 21
 
 
+def test_nothing_is_kept_of_a_block_that_was_lifted(store: Store) -> None:
+    """What is known of its URLs goes with the first visit under other rules."""
+    crawl = Crawl(store)
+    schedule(crawl, paths("a", 3))
+    crawl.block(A)
+    crawl.fetched(5)
+    assert list(crawl.frontier._aside._passes) == ["h.test"]
+    crawl.unblock(A)
+    crawl.fetched(5)
+    assert crawl.frontier._aside._passes == {}
+
+
 def test_two_prefixes_one_of_which_is_lifted(store: Store) -> None:
     """What is free again is found behind what is not."""
     crawl = Crawl(store)
