@@ -28,6 +28,8 @@ Verb = Callable[[Site, Action], Result | Work]
 PORTION = 0.015
 """Seconds for which a crawl may be kept from its work at a time."""
 _SWEEP = 3600.0
+_SAID = 2_000
+"""Characters that are left of an answer that is too long."""
 
 
 class Operator:
@@ -58,7 +60,12 @@ class Operator:
     def look(self, seconds: float = PORTION) -> None:
         """Carry out what is new, and for about so many *seconds* what takes longer."""
         self._site.look()
-        wall = self._site.wall()
+        try:
+            self._look(self._site.wall(), seconds)
+        except OSError as error:  # a folder that is no folder, or not ours
+            self._complain(error)
+
+    def _look(self, wall: float, seconds: float) -> None:
         for id in self._folder.waiting():
             if id not in self._taken:
                 self._take(id, wall)
@@ -134,6 +141,10 @@ class Operator:
     # Answers
 
     def _conclude(self, action: Action | str, answer: Answer) -> None:
+        try:
+            answer.to_bytes()
+        except ActionError:
+            answer = Answer(answer.id, answer.ok, answer.said[:_SAID], {"cut_short": True})
         self._unsaid.append((action, answer))
 
     def _say(self) -> None:
@@ -145,12 +156,16 @@ class Operator:
                 self._give(action, answer)
             except OSError as error:
                 left.append((action, answer))
-                if not self._complained:
-                    logger.error("answers to actions cannot be written now: %s", error)
-                self._complained = True
+                self._complain(error)
             else:
                 self._complained = False
         self._unsaid = left
+
+    def _complain(self, error: OSError) -> None:
+        """Say once that the folder cannot be used; it is tried again."""
+        if not self._complained:
+            logger.error("actions cannot be read or answered now: %s", error)
+        self._complained = True
 
     def _give(self, action: Action | str, answer: Answer) -> None:
         if isinstance(action, str):

@@ -67,7 +67,12 @@ def break_down(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
     raise ZeroDivisionError
 
 
-VERBS = {"shout": shout, "count": count, "refuse": refuse, "break": break_down}
+def chatter(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+    """Say more than an answer may hold."""
+    return "x" * 100_000, {"much": ["y"] * 10}
+
+
+VERBS = {"chatter": chatter, "shout": shout, "count": count, "refuse": refuse, "break": break_down}
 
 
 @pytest.fixture
@@ -99,7 +104,7 @@ def test_each_is_answered_and_written_down(yard: Yard) -> None:
         left(yard, "shout", text="a"): (True, "A"),
         left(yard, "shout"): (False, "shout: the argument 'text' is missing or no text"),
         left(yard, "refuse"): (False, "not today"),
-        left(yard, "jump"): (False, "there is no verb 'jump'; known: shout, count, refuse, break"),
+        left(yard, "jump"): (False, "there is no verb 'jump'; known: chatter, shout, count"),
         left(yard, "shout", job="another", text="a"): (False, "the action was left for another"),
         left(yard, "break"): (False, "it failed: ZeroDivisionError()"),
     }
@@ -214,3 +219,30 @@ def test_a_store_that_cannot_write_is_tried_again(yard: Yard) -> None:
     for _ in range(5):
         operator.look(0.0)
     assert answer(yard, id).facts == {"at": 3}
+
+
+def test_an_answer_that_is_too_long_is_cut(yard: Yard) -> None:
+    """Whoever asked has one, all the same."""
+    operator = Operator(yard, JOB, VERBS)
+    id = left(yard, "chatter")
+    operator.look()
+    given = answer(yard, id)
+    assert given.ok
+    assert given.said == "x" * 2_000
+    assert given.facts == {"cut_short": True}
+
+
+def test_a_folder_that_is_none_stops_nothing(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and looked at again."""
+    operator = Operator(yard, JOB, VERBS)
+    path = ActionFolder(yard.folder).path
+    path.write_text("in the way")
+    for _ in range(3):
+        operator.look()
+    assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 1
+    path.unlink()
+    id = left(yard, "shout", text="e")
+    operator.look()
+    assert answer(yard, id).said == "E"

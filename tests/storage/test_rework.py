@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import WALL, entry
 
+from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
@@ -171,4 +172,22 @@ def test_a_host_that_was_given_up_is_asked_again(bench: Bench) -> None:
     for _ in range(15):
         bench.fetch(Event.SUCCESS)
     assert set(bench.urls(HOSTS[0]).values()) == {State.DONE}
+    assert bench.check() == []
+
+
+def test_what_cannot_be_stored_is_let_go_with_its_host(bench: Bench) -> None:
+    """The page that led there is done then: nothing more will come of it."""
+    bench.add(HOSTS[0], 1)
+    bench.fetch(Event.SUCCESS)
+    [page] = bench.out
+    volatile = entry(f"http://{HOSTS[1]}/", flags=Flag.VOLATILE)
+    bench.frontier.adopt(page, [volatile], bench.now)
+    bench.out = []
+    page.event = Event.SUCCESS
+    bench.frontier.release(page, bench.now)
+    bench.frontier.settle(page, bench.now)
+    assert bench.frontier.pending == 2
+    bench.drop(HOSTS[1])
+    assert bench.frontier.pending == 0
+    assert bench.urls(HOSTS[0]) == {f"http://{HOSTS[0]}/0": State.DONE}
     assert bench.check() == []

@@ -1,0 +1,78 @@
+"""What `drop` takes out beside URLs: robots.txt, and the cookies that a host set for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http.cookiejar import Cookie
+from pathlib import Path
+
+import pytest
+
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.robots import judge
+from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.robots import RobotsStore
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+
+def cookie(domain: str, name: str = "a") -> Cookie:
+    """A cookie that lasts."""
+    return Cookie(
+        0, name, "1", None, False, domain, True, domain.startswith("."), "/", True, False,
+        4_000_000_000, False, None, None, {},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A job that is nothing but a store."""
+    store = RocksStore(tmp_path / "store")
+    yield Site(tmp_path, store, Frontier(store, Policy(), now=0.0, wall=0.0, capacity=0))
+    store.close()
+
+
+def test_cookies_on_disk(site: Site) -> None:
+    """Those of its own, with the dot or without; those of its domain and of others stay."""
+    kv = site.store.kv("cookies")
+    kv.put(b"host\0one", pack_cookies([cookie("www.a.test"), cookie(".a.test", "b")]))
+    kv.put(b"host\0two", pack_cookies([cookie(".www.a.test")]))
+    kv.put(b"jar\0three", pack_cookies([cookie("www.b.test")]))
+    assert site.forget_cookies("www.a.test") == 2
+    assert {key: [c.name for c in unpack_cookies(row, 0.0)] for key, row in kv.items()} == {
+        b"host\0one": ["b"], b"jar\0three": ["a"],
+    }  # fmt: skip
+    assert site.forget_cookies("www.a.test") == 0
+
+
+def test_cookies_in_memory() -> None:
+    """In the jar of the registered domain, which other hosts of it share."""
+    middleware = HostCookiesMiddleware()
+    middleware.changed = set()
+    key = (None, "a.test")
+    middleware.restore(key, [cookie("www.a.test"), cookie(".a.test", "b")])
+    middleware.restore((None, "b.test"), [cookie("www.b.test")])
+    assert middleware.forget("www.a.test") == 1
+    assert middleware.forget("a.test") == 1
+    assert middleware.forget("a.test") == 0
+    assert len(middleware) == 1
+    assert middleware.row(key) is None
+    assert key in middleware.changed
+
+
+def test_robots(site: Site) -> None:
+    """From memory and from disk."""
+    kv = MemoryKV()
+    robots = RobotsStore(kv)
+    robots.put(judge("http://a.test", 200, b"User-agent: *\nDisallow: /x", now=0.0))
+    assert robots.forget("http://a.test")
+    assert not robots.forget("http://a.test")
+    assert robots.last("http://a.test") is None
+    assert len(robots) == 0
+    assert list(kv.items()) == []
+    RobotsStore(site.store.kv("robots")).put(judge("http://a.test", 404, b"", now=0.0))
+    assert site.forget_robots("http://a.test")
+    assert not site.forget_robots("http://a.test")
