@@ -25,6 +25,7 @@ from twisted.internet.defer import inlineCallbacks
 
 from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
+from scrapy_spider_suite.errbacks import note_errback
 from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.events import StoppedError, event_of_error
 from scrapy_spider_suite.frontier.outcomes import event_of_status
@@ -111,6 +112,8 @@ class PoliteDownloader(Downloader):
         finally:
             if lease is not None:
                 self.active.discard(request)
+                if error is not None:
+                    note_errback(request, lease)
                 core.fetched(lease, result, error)
             else:
                 core.outside -= 1

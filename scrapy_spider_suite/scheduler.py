@@ -23,6 +23,7 @@ from scrapy_spider_suite.core import CrawlCore, core_of
 from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.duplicates import Duplicates
 from scrapy_spider_suite.errands import Errands
+from scrapy_spider_suite.errbacks import in_errback
 from scrapy_spider_suite.errors import CodecError, SuiteError
 from scrapy_spider_suite.faults import Faults
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -146,8 +147,7 @@ class FrontierScheduler(BaseScheduler):
         """Make *request* pending; False if it is known already or must not be kept."""
         core = self.core
         lease = core.parents.pop(request, None)
-        if lease is None and not core.broad:
-            # Nobody's page led there: the operator did.
+        if lease is None and not core.broad and self._is_of_operator(request):
             core.trust(hostname(request))
         entry = core.translator.entry(request)
         if self._duplicates.filters(request, entry, core):
@@ -161,6 +161,13 @@ class FrontierScheduler(BaseScheduler):
         stats.inc_value(f"scheduler/enqueued/{place}")
         self._flush_soon()
         return True
+
+    def _is_of_operator(self, request: Request) -> bool:
+        """Whether ``start()``, or a component that calls the engine, wants *request*: no page."""
+        if in_errback():
+            return False
+        # Without the gate nobody knows what runs in an errback.
+        return self.gate is not None or bool(request.meta.get("is_start_request"))
 
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
         core = self.core

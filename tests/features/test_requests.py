@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from inprocess import Crawling
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.http import FormRequest, JsonRequest, Response
 from scrapy.utils.request import RequestFingerprinter
 from versions import NEWEST
@@ -203,6 +203,58 @@ def test_errbacks_of_private_addresses(site: Site, crawl: Crawling) -> None:
     Lured.site = site.url
     done = crawl(Lured, RETRY_ENABLED=False)
     assert [type(f.value).__name__ for f in done.spider.failed] == ["PrivateAddressError"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_errback_is_not_the_operator(
+    asynchronous: bool, site: Site, crawl: Crawling
+) -> None:
+    """What an errback yields may be a page's: no private address opens to it, nor to its copies."""
+
+    class Lured(Visitor):
+        paths = (f"http://127.0.0.1:{closed_port()}/",)
+
+        def fail(self, failure: Any) -> Any:
+            super().fail(failure)
+            for number in (2, 3):
+                yield failure.request.replace(url=f"http://127.0.0.{number}:9/", errback=self.note)
+
+        def note(self, failure: Any) -> Any:
+            super().fail(failure)
+
+    class Later(Lured):
+        async def fail(self, failure: Any) -> Any:
+            await asyncio.sleep(0)
+            for request in super().fail(failure):
+                yield request
+
+    done = crawl(Later if asynchronous else Lured, RETRY_ENABLED=False)
+    errors = {f.request.url: type(f.value).__name__ for f in done.spider.failed}
+    assert len(errors) == 3
+    assert set(errors.values()) == {"DownloadConnectionRefusedError", "PrivateAddressError"}
+
+
+def test_a_component_is_the_operator(site: Site, crawl: Crawling) -> None:
+    """What is given to the engine by a part of the project may be inside; errbacks before it or
+    not."""
+
+    class Handing(Visitor):
+        paths = (f"http://127.0.0.1:{closed_port()}/",)
+        handed = 0
+
+        def handing(self) -> None:
+            self.handed += 1
+            if self.handed < 3:
+                url = f"http://localhost:{site.url.rpartition(':')[2]}/?{self.handed}"
+                self.crawler.engine.crawl(Request(url, self.keep))
+                raise DontCloseSpider
+
+    def watch(crawler: Any) -> None:
+        crawler.signals.connect(lambda spider: spider.handing(), signals.spider_idle, weak=False)
+
+    site.pages |= {"/?1": links(), "/?2": links()}
+    done = crawl(Handing, watch=watch, RETRY_ENABLED=False)
+    assert (len(done.spider.failed), len(done.spider.came)) == (1, 2)
 
 
 def test_handle_httpstatus_list(site: Site, either: Crawling) -> None:
