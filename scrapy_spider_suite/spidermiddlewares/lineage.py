@@ -7,10 +7,12 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.http import Response
+from twisted.python.failure import Failure
 
 from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.events import is_disk_full
 from scrapy_spider_suite.requests import disown
 from scrapy_spider_suite.turns import Turns
 
@@ -69,7 +71,7 @@ class LineageMiddleware:
         if core.job is not None and core.store.kv("start").get(STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
-        outputs, turns = aiter(start), Turns()
+        outputs, turns, items = aiter(start), Turns(), _StartItems(core)
         while True:
             await turns.leave()
             # Between two of them, what runs in this task is the engine.
@@ -82,6 +84,48 @@ class LineageMiddleware:
             finally:
                 STARTING.set(False)
                 core.reader, core.start_waits = None, False
+            items.out += not isinstance(output, Request)
             yield output
-        if core.job is not None and not core.volatile_start:
+        items.no_more()
+
+
+class _StartItems:
+    """The items of ``start()`` that are in the pipelines: it has not run to its end before them."""
+
+    def __init__(self, core: CrawlCore) -> None:
+        self.out = 0
+        self._core = core
+        self._all = False
+        self._through = {
+            signals.item_scraped: self._item_through,
+            signals.item_dropped: self._item_through,
+            signals.item_error: self._item_failed,
+        }
+        for signal, handler in self._through.items():
+            core.crawler.signals.connect(handler, signal, weak=False)
+        # Older releases of Scrapy do not wait for the last of them.
+        core.crawler.signals.connect(self._forget, signals.spider_closed, weak=False)
+
+    def no_more(self) -> None:
+        """``start()`` has yielded everything."""
+        self._all = True
+        self._note_the_end()
+
+    def _item_through(self, response: object) -> None:
+        if response is None:
+            self.out -= 1
+            self._note_the_end()
+
+    def _item_failed(self, response: object, failure: Failure) -> None:
+        # What a full disk did not take is to come again.
+        if not is_disk_full(failure.value):
+            self._item_through(response)
+
+    def _note_the_end(self) -> None:
+        core = self._core
+        if self._all and not self.out and core.job is not None and not core.volatile_start:
             core.store.kv("start").put(STARTED, b"1")
+
+    def _forget(self) -> None:
+        for signal, handler in self._through.items():
+            self._core.crawler.signals.disconnect(handler, signal)
