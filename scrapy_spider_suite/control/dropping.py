@@ -7,8 +7,6 @@ store is not touched: the receipt says so.
 
 from __future__ import annotations
 
-from threading import Thread
-
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.blocking import parse
@@ -148,8 +146,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
 
 def _erase(site: Site, host: str) -> Work:
     """Rewrite the files, beside the crawl."""
-    eraser = Thread(target=site.store.erase, args=(host,), daemon=True)
-    eraser.start()
+    eraser = site.store.erase(host)
     while eraser.is_alive():
         eraser.join(0.0 if site.running else 1.0)
         yield

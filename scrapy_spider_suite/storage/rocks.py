@@ -12,13 +12,16 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
+from threading import Thread
 
 from rocksdict import (
     AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
     Checkpoint,
+    CompactOptions,
     DBCompressionType,
     Options,
     Rdict,
@@ -79,6 +82,7 @@ class RocksStore:
         self._unwritten = Unwritten()
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
+        self._eraser: Thread | None = None
         try:
             self._open()
         except Exception as error:  # the library raises nothing narrower
@@ -113,6 +117,10 @@ class RocksStore:
 
     def _let_go(self) -> None:
         """Close the database, which holds its lock as long as anything refers to it."""
+        if self._eraser is not None and self._eraser.is_alive():
+            self._db.cancel_all_background(False)
+            self._eraser.join()
+        self._eraser = None
         self._families.clear()
         self._handles.clear()
         with suppress(Exception):  # it says again what failed, and closes all the same
@@ -192,16 +200,28 @@ class RocksStore:
         finally:
             self._let_go()
 
-    def erase(self, host: str) -> None:
-        """Rewrite the files in which deleted rows of *host* may still lie (promise of ``drop``).
+    def erase(self, host: str) -> Thread:
+        """Begin to rewrite the files in which deleted rows of *host* may still lie.
 
-        It takes seconds: for a thread of its own.
+        It takes seconds, in the thread that is returned; closing the store cuts it short.
         """
         begin = host_key(host)
-        for family in self._families.values():
-            family.flush()
-        for name in ("queue", "states", "hosts"):
-            self._families[name].compact_range(begin, end_of(begin))
+        families = list(self._families.values())
+        keyed = [self._families[name] for name in ("queue", "states", "hosts")]
+        options = CompactOptions()
+        # Files of the last level would be left as they are, with what they hold.
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+
+        def rewrite() -> None:
+            with suppress(Exception):  # cut short: the database rewrites them by itself, later
+                for family in families:
+                    family.flush()
+                for family in keyed:
+                    family.compact_range(begin, end_of(begin), options)
+
+        self._eraser = Thread(target=rewrite, daemon=True)
+        self._eraser.start()
+        return self._eraser
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of all that was flushed in the new folder *path*, beside running writes.
