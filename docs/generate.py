@@ -16,6 +16,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.declarations import Derived, full_name, words
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
+from scrapy_spider_suite.guards.exitcodes import MEANINGS
 from scrapy_spider_suite.profiles import LEAN
 from scrapy_spider_suite.settings import DECLARATIONS
 
@@ -68,10 +69,18 @@ def lean() -> Iterator[str]:
         yield _row(f"`{name}`", f"`{change.value!r}`", change.reason)
 
 
+def exits() -> Iterator[str]:
+    """The exit codes."""
+    yield from _head("Code", "Meaning", "What to do")
+    for code, (meaning, remedy) in MEANINGS.items():
+        yield _row(str(int(code)), meaning, remedy)
+
+
 TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "settings": ("settings.md", settings),
     "outcomes": ("outcomes.md", outcomes),
     "lean": ("broad-crawls.md", lean),
+    "exits": ("running.md", exits),
 }
 """Each table: the page that it stands in, and what makes its lines."""
 

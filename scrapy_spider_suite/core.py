@@ -9,7 +9,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -17,6 +19,7 @@ from scrapy import Request, signals
 from scrapy.http import Response
 
 from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.events import event_of_error, event_of_result
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
@@ -89,6 +92,7 @@ class CrawlCore:
         self._told: set[str] = set()  # hosts whose waiting was explained
         self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
         self.start_waits = False  # start() asked for more room, and was told to wait
+        self.at_end: Callable[[str], None] = _nobody_asks
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
@@ -302,25 +306,40 @@ class CrawlCore:
 
     def close(self) -> None:
         """Write everything. Nothing more is fetched."""
-        self.frontier.close(self.now())
+        try:
+            self.frontier.close(self.now())
+        except StoreWriteError as error:
+            logger.error("%s: what is not written yet is fetched again by the next run", error)
 
-    def _let_go(self) -> None:
+    @property
+    def temporary(self) -> Path | None:
+        """The folder that is used without a job directory; None where none is needed."""
+        return None if self._folder is None else self._folder.path
+
+    def _let_go(self, reason: str = "") -> None:
         """Give the job directory back: the extensions have written to it for the last time."""
         if _cores.pop(self.crawler, None) is None:
             return
         self.resolver.listener = None
+        self.at_end(reason)
         self.overriding.stop()
-        self.frontier.flush()
-        if self.job is not None:
-            close_job(self.crawler)
-        else:
-            self.store.close()
+        with suppress(StoreWriteError):  # that has been said
+            self.frontier.flush()
+        with suppress(StoreWriteError):
+            if self.job is not None:
+                close_job(self.crawler)
+            else:
+                self.store.close()
         if self._folder is not None:
             self._folder.remove()
 
 
 def _nobody() -> None:
     """There is no scheduler of the suite to wake."""
+
+
+def _nobody_asks(reason: str) -> None:
+    """There is no scheduler of the suite, and so nobody who watches over the crawl."""
 
 
 def _retry_after(response: Response) -> float | None:

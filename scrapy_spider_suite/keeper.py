@@ -1,21 +1,21 @@
 """The keeper of a running crawl: once a second it looks after everything that has no event.
 
 It ticks the frontier, writes, notices that the engine is stopping and that only waiting is left,
-pauses when the disk is full and goes on when there is room, and publishes gauges.
+looks at the disks, and says how it goes: in gauges, and to whoever watches over the crawl.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.collecting import CalmCollector
 from scrapy_spider_suite.control.live import operator_of
+from scrapy_spider_suite.diskguard import DiskGuard
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.supervision import Supervision
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.core import CrawlCore
@@ -30,8 +30,6 @@ _LOOKS = 4
 """Looks to a pulse."""
 _HELD_FOR = 5.0
 """Seconds after which the requests that an unfinished page brought are stored without it."""
-_RETRY_WRITE = 5.0
-_DISK = "the disk"
 _NEVER = 1e11
 """A wait (seconds) that ends only with the rule that is its reason."""
 _PORTIONS = 0.05
@@ -50,7 +48,8 @@ class Keeper:
         self._last = core.now()
         self._stop_seen: float | None = None
         self._looks = 0
-        self._stuck_until: float | None = None
+        self._disk = DiskGuard(core, scheduler)
+        self._supervision = Supervision(core, scheduler)
         self._ended = False
         self._collector = CalmCollector()
         self._operator = operator_of(core, scheduler, self.flush)
@@ -62,6 +61,7 @@ class Keeper:
         """Begin to pulse."""
         if self._core.broad:
             self._collector.start()
+        self._supervision.start()
         self._timer = self._loop.call_later(_LOOK, self._look)
 
     def stop(self) -> None:
@@ -71,11 +71,13 @@ class Keeper:
         self._ended = True
         self._collector.stop()
         self._publish()
+        self._supervision.stop()
 
     def _look(self) -> None:
         """See whether the engine is stopping, of which there is no signal; else pulse in time."""
         self._looks += 1
         self._timer = self._loop.call_later(_LOOK, self._look)
+        self._supervision.beat()
         if not self._operating:
             self._operate()
         self._core.overriding.look()
@@ -118,9 +120,8 @@ class Keeper:
             self._watch_the_stop(now)
         else:
             self._spill_held(now)
-        if self._stuck_until is not None and now >= self._stuck_until:
-            self._try_again()
-        else:
+        self._disk.pulse(now)
+        if not self._disk.stuck:
             self._write(core.frontier.tick, now)
         self._errands.resolve()
         self._publish()
@@ -136,7 +137,7 @@ class Keeper:
 
     def flush(self) -> None:
         """Make everything durable, or hold the crawl still until that works."""
-        if self._stuck_until is None:
+        if not self._disk.stuck:
             self._write(lambda now: self._core.frontier.flush(), self._core.now())
 
     def _write(self, write: Any, now: float) -> None:
@@ -146,23 +147,8 @@ class Keeper:
             self.hold_still(str(error))
 
     def hold_still(self, why: str) -> None:
-        """Pause the crawl, since nothing can be written; look again every few seconds."""
-        if self._stuck_until is None:
-            logger.error("%s: the crawl pauses until there is room; nothing is lost", why)
-            self._core.crawler.stats.inc_value("suite/disk/pauses")
-            self._scheduler.pause(_DISK)
-        self._stuck_until = self._core.now() + _RETRY_WRITE
-
-    def _try_again(self) -> None:
-        try:
-            self._core.store.recover()
-            self._core.frontier.flush()
-        except StoreWriteError:
-            self._stuck_until = self._core.now() + _RETRY_WRITE
-        else:
-            self._stuck_until = None
-            logger.info("writing works again: the crawl goes on")
-            self._scheduler.unpause(_DISK)
+        """Pause the crawl, since nothing can be written; try again every few seconds."""
+        self._disk.hold(why)
 
     # Stopping
 
@@ -222,7 +208,7 @@ class Keeper:
             self._scheduler.stop("waiting")
 
     def _publish(self) -> None:
-        """Set the gauges, and write ``status.json`` where there is a job directory."""
+        """Set the gauges, and once a second say how it goes."""
         core = self._core
         statistics = core.frontier.statistics()
         counters = core.frontier.counters
@@ -234,24 +220,11 @@ class Keeper:
         for event, count in counters.events.items():
             stats.set_value(f"suite/outcome/{event.value}", count)
         stats.max_value("suite/frontier/hosts_max", statistics.hosts)
-        if core.job is not None:
-            status = {
-                "process": os.getpid(), "when": time.time(), "closing": self._scheduler.closing,
-                "paused": self._scheduler.paused, "done": counters.done,
-                "failed": counters.failed, "ended": self._ended,
-                "seconds": round(counters.seconds, 1),
-                **{name: getattr(statistics, name) for name in statistics.__slots__},
-            }  # fmt: skip
-            _write_status(core, status)
-
-
-def _write_status(core: CrawlCore, status: dict[str, Any]) -> None:
-    if core.job is None:
-        return
-    path = core.job.folder / "status.json"
-    new = path.with_suffix(".new")
-    try:
-        new.write_text(json.dumps(status) + "\n")
-        os.replace(new, path)
-    except OSError:
-        return  # a full disk: the store says so, and that once is enough
+        if self._looks % _LOOKS and not self._ended:
+            return
+        self._supervision.pulse(core.now(), {
+            "when": time.time(), "closing": self._scheduler.closing,
+            "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
+            "seconds": round(counters.seconds, 1),
+            **{name: getattr(statistics, name) for name in statistics.__slots__},
+        })  # fmt: skip

@@ -1,4 +1,4 @@
-"""How a crawl that must not start is stopped: one line, exit code 2, no traceback.
+"""How a crawl that must not start is stopped: one line, an exit code, no traceback.
 
 An add-on that raised NotConfigured would only be switched off, and the crawl would run without its
 politeness; an exception would end in a traceback. ``SystemExit`` leaves an asyncio task, and so
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from scrapy.core.scheduler import BaseScheduler
 
+from scrapy_spider_suite.guards.exitcodes import ExitCode, code_of_error
+
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
-
-EXIT_CODE = 2
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ def refuse(reason: Exception | str) -> NoReturn:
     """Say *reason* and end the process; to be called outside any Deferred.
 
     Raises:
-        SystemExit: always, with the exit code 2.
+        SystemExit: always, with the exit code for *reason* (`guards.exitcodes`).
     """
     say(reason)
-    raise SystemExit(EXIT_CODE) from None
+    raise SystemExit(int(code_of_error(reason))) from None
 
 
 class RefusedCrawl(BaseScheduler):
@@ -49,7 +49,7 @@ class RefusedCrawl(BaseScheduler):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RefusedCrawl:
         """End the process; the reason has been said already."""
-        raise SystemExit(EXIT_CODE)
+        raise SystemExit(int(ExitCode.REFUSED))
 
     def has_pending_requests(self) -> bool:
         """Return False: there is no crawl."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Collection, Sized
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider, signals
@@ -305,8 +305,19 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is sent for now."""
-        return bool(self._pauses)
+        """Whether nothing is sent for now, whoever paused the engine."""
+        return bool(self._engine.paused)
+
+    @property
+    def pauses(self) -> list[str]:
+        """The reasons for which it is paused, as far as the suite knows them."""
+        return sorted(self._pauses)
+
+    @property
+    def under_way(self) -> Collection[Request]:
+        """The requests that the downloader has begun with."""
+        active: Collection[Request] = self._engine.downloader.active
+        return active
 
     @property
     def gate(self) -> PoliteDownloader | None:

@@ -159,6 +159,25 @@ class SuiteSettings:
         "Longest time that a stop waits for requests that are under way.",
     )
 
+    # Guards
+    min_free: int = setting(
+        v.size(), 64 << 20, FREE,
+        "Pause while a disk that is written to has less room than this, and than the store needs "
+        "to merge its files; 0 goes on until the disk is full.",
+        broad=256 << 20,
+    )
+    stall_timeout: float = setting(
+        v.duration(), 0.0, FREE,
+        "End the process when its event loop has stood still for so long, and the crawl when "
+        "nothing was fetched for so long although hosts are ready; 0 never does.",
+        broad=900.0,
+    )
+    exit_codes: bool = setting(
+        v.boolean(), False, FREE,
+        "Let the exit code of the scrapy command tell how the crawl ended.",
+        broad=True,
+    )
+
     # Store
     seen: Literal["plain"] = setting(
         v.choice("plain"), "plain", FIXED, "How the set of URLs that were seen is kept."

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import IO, Final
 
+from scrapy_spider_suite.errors import SettingsError
+
 PREFIX: Final = "scrapy-spider-suite-"
 _LOCK: Final = "lock"
 
@@ -20,10 +22,18 @@ _LOCK: Final = "lock"
 class TemporaryFolder:
     """A new folder *path* among the system's temporary ones, until `remove` or this process ends.
 
-    Raises `OSError` where it cannot be made.
+    Raises `SettingsError` where it cannot be made.
     """
 
     def __init__(self) -> None:
+        try:
+            self._make()
+        except OSError as error:
+            raise SettingsError(
+                f"there is no temporary folder to crawl in ({error}): set JOBDIR, or TMPDIR"
+            ) from error
+
+    def _make(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         # Locked before it has its name: nobody may find it free.

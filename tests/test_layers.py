@@ -22,6 +22,7 @@ RANKS = {
     "seen": CORE,
     "storage": SERVICE,
     "dns": SERVICE,
+    "guards": SERVICE,
     "monitor": SERVICE,
     "values": SERVICE,
     "profiles": TOP,

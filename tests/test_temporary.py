@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.temporary import PREFIX, TemporaryFolder
 
 HOLD = """
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.temporary import TemporaryFolder
 folder = TemporaryFolder()
 (folder.path / "store").mkdir()
@@ -73,3 +75,10 @@ def test_nothing_else_is_removed(temporary: Path) -> None:
     before = set(temporary.rglob("*"))
     TemporaryFolder().remove()
     assert set(temporary.rglob("*")) == before
+
+
+def test_no_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that says what to set."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(SettingsError, match="set JOBDIR, or TMPDIR"):
+        TemporaryFolder()

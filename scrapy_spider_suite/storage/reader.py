@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.guards.status import read_status
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
@@ -63,11 +63,7 @@ class StoreReader:
 
     def status(self) -> dict[str, Any] | None:
         """What a running crawl said a second ago, or one that ended last; None if there is none."""
-        try:
-            status = json.loads((self.folder / "status.json").read_text())
-        except (OSError, ValueError):
-            return None
-        return status if isinstance(status, dict) else None
+        return read_status(self.folder)
 
     def hosts(self) -> Iterator[tuple[str, HostRecord]]:
         """Every host that the job has met."""

@@ -193,6 +193,11 @@ class RocksStore:
             raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
         self._unwritten.clear()
 
+    def size(self) -> int:
+        """Bytes on disk, those aside that are not merged into tables yet."""
+        name = "rocksdb.total-sst-files-size"
+        return sum(each.property_int_value(name) or 0 for each in self._families.values())
+
     def close(self) -> None:
         """See `Store`."""
         try:

@@ -115,6 +115,9 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "idle": ("finish", "finish", _anew("idle")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),
+    "min_free": ("1G", 1 << 30, _anew("min_free")),
+    "stall_timeout": ("1h", 3600.0, _anew("stall_timeout")),
+    "exit_codes": ("true", True, _anew("exit_codes")),
     "sync": ("power", True, lambda p: p.store._write_options.sync),
     "workbench_memory": ("64M", (64 << 20, 10922), lambda p: (
         p.store._memory, p.core.frontier.residents._capacity

@@ -1,4 +1,4 @@
-"""A crawl that cannot be begun or resumed: one line, exit code 2, nothing destroyed (bad input)."""
+"""A crawl that cannot be begun or resumed: one line, a code, nothing destroyed (bad input)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from projects import Project
 
 from scrapy_spider_suite.declarations import full_name
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.guards.exitcodes import ExitCode
 from scrapy_spider_suite.job import FOLDER
 from scrapy_spider_suite.settings import DECLARATIONS, SuiteSettings
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -40,7 +41,7 @@ class Half:
         )  # fmt: skip
         self.job = folder / "job"
         ended = self.crawl(self.job, CLOSESPIDER_PAGECOUNT=10)
-        assert ended.returncode == 0, ended.stderr
+        assert ended.returncode == ExitCode.WORK_LEFT, ended.stderr
 
     def crawl(self, job: Path, spider: str = "bulk", **settings: Any) -> Any:
         """Begin or resume the job in the folder *job*."""
@@ -69,8 +70,10 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def refused(ended: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Check that the crawl was refused with one line, which holds *words*."""
+def refused(
+    ended: subprocess.CompletedProcess[str], *words: str, code: ExitCode = ExitCode.REFUSED
+) -> None:
+    """Check that the crawl was refused with one line, which holds *words*, and with *code*."""
     lines = ended.stderr.splitlines()
     if len(lines) > 1:  # the log had been set up, and says more
         lines = [line for line in lines if " CRITICAL: " in line]
@@ -79,7 +82,7 @@ def refused(ended: subprocess.CompletedProcess[str], *words: str) -> None:
     assert " ERROR: " not in ended.stderr
     for word in words:
         assert word in lines[0]
-    assert ended.returncode == 2
+    assert ended.returncode == code
 
 
 # Settings
@@ -145,7 +148,7 @@ def test_job_in_use(half: Half, tmp_path: Path) -> None:
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = contents(job)
-        refused(half.crawl(job), "in use by process 4711")
+        refused(half.crawl(job), "in use by process 4711", code=ExitCode.IN_USE)
     assert contents(job) == before
 
 
@@ -205,7 +208,7 @@ def test_damaged_job(half: Half, file: str, how: str, tmp_path: Path) -> None:
     for path in (job / FOLDER).glob(file):
         DAMAGES[how](path)
     before = contents(job)
-    refused(half.crawl(job), "JOBDIR")
+    refused(half.crawl(job), "JOBDIR", code=ExitCode.DAMAGED)
     assert contents(job) == before
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 PAUSED = "the crawl pauses until there is room; nothing is lost"
 GOES_ON = "the crawl goes on"
+NEARLY_FULL = {"SUITE_MIN_FREE": "8M", "SUITE_WORKBENCH_MEMORY": "16M"}
+"""Less than 24 MiB free is too little."""
 CHUNK = 1 << 16
 
 
@@ -35,7 +40,7 @@ def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
 def _settings(web: FakeWebProcess, job: Path, **settings: Any) -> dict[str, Any]:
     return web_settings(
         web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0.02,
-        DOWNLOAD_DELAY=0.1, CONCURRENT_REQUESTS=16, **settings,
+        **{"DOWNLOAD_DELAY": 0.1, "CONCURRENT_REQUESTS": 16, "SUITE_MIN_FREE": 0, **settings},
     )  # fmt: skip
 
 
@@ -47,6 +52,18 @@ def _fill(path: Path) -> None:
                 file.write(bytes(CHUNK))
         except OSError:
             return
+
+
+def _fill_but(path: Path, left: int) -> None:
+    """Write to *path* until no more than *left* bytes are free."""
+    free = shutil.disk_usage(path.parent).free
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free - left)
+
+
+def _status(job: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((job / FOLDER / "status.json").read_text())
+    return found
 
 
 def _wait_for(words: str, log: Path, count: int = 1, seconds: float = 30.0) -> None:
@@ -108,6 +125,64 @@ def test_full_disk(spider: str, argument: str, web: FakeWebProcess, tmp_path: Pa
     assert end.stats["suite/disk/pauses"] == end.log.count(PAUSED)
     # What was in flight as the disk filled up is kept and committed: nothing is fetched twice.
     assert len(_fetched(web)) == len(set(_fetched(web)))
+
+
+@pytest.mark.parametrize("where", ["job", "log", "fetches"])
+def test_nearly_full_disk(where: str, web: FakeWebProcess, tmp_path: Path) -> None:
+    """The crawl pauses before the disk is full, whatever it keeps there, and then goes on."""
+    log = tmp_path / "log"
+    with tmpfs(tmp_path / "disk", "64m") as disk:
+        job = (disk if where == "job" else tmp_path) / "job"
+        settings = _settings(web, job, **NEARLY_FULL)
+        if where == "log":
+            settings["LOG_FILE"] = str(disk / "crawl.log")
+            log = disk / "crawl.log"
+        elif where == "fetches":
+            settings["SUITE_FETCH_LOG"] = str(disk / "fetches")
+        log.touch()
+        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        try:
+            _wait_for("Spider opened", log)
+            time.sleep(1.0)
+            _fill_but(disk / "filler", (20 if where == "job" else 6) << 20)
+            _wait_for(PAUSED, log)
+            time.sleep(1.5)  # what was under way ends, and the server writes its log
+            before = len(_fetched(web))
+            time.sleep(2.0)
+            assert len(_fetched(web)) == before
+            assert (_status(job)["paused"], _status(job)["pauses"]) == (True, ["the disk"])
+            (disk / "filler").unlink()
+            _wait_for(GOES_ON, log)
+            end = _ended(process, tmp_path)
+        finally:
+            process.kill()
+            process.wait()
+        assert end.stats["suite/disk/pauses"] == 1
+        assert "cannot write" not in log.read_text()
+        _check(web, job, end)
+    assert len(_fetched(web)) == len(set(_fetched(web)))
+
+
+def test_stopped_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
+    """SIGTERM in the pause ends the crawl in time; it goes on when there is room."""
+    log, filler = tmp_path / "log", tmp_path / "disk" / "filler"
+    with tmpfs(tmp_path / "disk", "12m") as disk:
+        settings = _settings(web, disk / "job", SUITE_STOP_TIMEOUT=4)
+        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        try:
+            _wait_for("Spider opened", log)
+            time.sleep(2.0)
+            _fill(filler)
+            _wait_for(PAUSED, log)
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+            filler.unlink()
+            process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+            end = _ended(process, tmp_path)
+        finally:
+            process.kill()
+            process.wait()
+        _check(web, disk / "job", end)
 
 
 def test_killed_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def _row(reader: StoreReader) -> Row:
     }  # fmt: skip
     if running:
         row |= {name: status[name] for name in ("process", "hosts", "leased", "paused")}
-    return row
+    told = ("started", "ended", "finish_reason", "exit_code", "pauses")
+    return row | {name: status[name] for name in told if status.get(name) not in (None, [])}
 
 
 VERBS = (

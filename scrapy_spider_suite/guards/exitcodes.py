@@ -1,0 +1,67 @@
+"""The exit codes of ``scrapy crawl`` and ``scrapy runspider``: one table for code and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from scrapy_spider_suite.errors import JobDamagedError, JobInUseError
+
+STALLED = "stalled"
+"""The finish reason of a crawl that stood still for SUITE_STALL_TIMEOUT."""
+
+
+class ExitCode(IntEnum):
+    """What a supervisor is told; of several crawls of one command the highest holds."""
+
+    FINISHED = 0
+    NOT_STARTED = 1
+    REFUSED = 2
+    WORK_LEFT = 3
+    INTERRUPTED = 4
+    IN_USE = 5
+    DAMAGED = 6
+    STALLED = 7
+
+
+MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
+    ExitCode.FINISHED: ("Finished: nothing is left.", "nothing"),
+    ExitCode.NOT_STARTED: (
+        "Scrapy could not start it: an error in the project's code.", "read the traceback"),
+    ExitCode.REFUSED: (
+        "Refused before anything was fetched, with one line that says what to do: a bad setting, "
+        "a job directory of a newer format or begun with other fixed settings, a file of seeds "
+        "that is not there, a `BroadSpider` without the add-on; or wrong usage of the command.",
+        "change what the line names"),
+    ExitCode.WORK_LEFT: (
+        "It ended by itself before everything was fetched: `waiting`, `closespider_…`, "
+        "`cancelled`, or a reason of the spider's own.", "start it again, later"),
+    ExitCode.INTERRUPTED: (
+        "A signal ended it (`shutdown`), or two of them in a hurry.", "start it again"),
+    ExitCode.IN_USE: (
+        "Refused: another process uses the job directory.", "nothing, or wait for that to end"),
+    ExitCode.DAMAGED: (
+        "Refused: what the job directory holds cannot be read.", "restore a copy, or begin anew"),
+    ExitCode.STALLED: (
+        "It stood still for `SUITE_STALL_TIMEOUT` and was ended; the stacks are in the log and in "
+        "the job's `stacks.txt`.", "start it again, and read them"),
+}  # fmt: skip
+"""What each code means, and what is to be done."""
+
+_REASONS = {
+    "finished": ExitCode.FINISHED,
+    "shutdown": ExitCode.INTERRUPTED,
+    STALLED: ExitCode.STALLED,
+}
+
+
+def code_of_reason(reason: str) -> ExitCode:
+    """The code of a crawl that ended with the finish *reason*."""
+    return _REASONS.get(reason, ExitCode.WORK_LEFT)
+
+
+def code_of_error(error: object) -> ExitCode:
+    """The code of a crawl that was refused because of *error*."""
+    if isinstance(error, JobInUseError):
+        return ExitCode.IN_USE
+    return ExitCode.DAMAGED if isinstance(error, JobDamagedError) else ExitCode.REFUSED

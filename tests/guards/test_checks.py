@@ -1,0 +1,133 @@
+"""What is wrong with a machine, from files as Linux has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_spider_suite.guards.checks import Crawl, findings
+from scrapy_spider_suite.guards.limits import Memory, memory_limit, tracking
+from scrapy_spider_suite.guards.mounts import mount_of
+
+G = 1 << 30
+FINE = Crawl(concurrency=100, idle=256, files=1024, memory=128 << 20, last_write=50.0, now=60.0)
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:21 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1G
+24 22 0:40 / /mnt/far\\040away rw shared:2 master:7 - nfs4 server:/export rw,vers=4.2
+25 22 8:2 / /mnt/old rw - ext4 /dev/sdb rw
+26 25 0:50 / /mnt/old ro - overlay none rw
+27 22 8:3 / /mnt/frozen rw - ext4 /dev/sdc ro
+nonsense
+"""
+
+
+def machine(root: Path, **files: Any) -> Path:
+    """A machine with these *files*, by their paths with ``__`` for ``/``."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(text))
+    return root
+
+
+@pytest.fixture
+def linux(tmp_path: Path) -> Path:
+    """A machine with 8 GiB, these mounts, no limits and no firewall."""
+    return machine(
+        tmp_path, proc__self__mountinfo=MOUNTS, proc__self__cgroup="0::/\n",
+        proc__meminfo="MemTotal:        8388608 kB\nMemFree: 1 kB\n",
+    )  # fmt: skip
+
+
+def test_nothing_is_wrong(linux: Path, tmp_path: Path) -> None:
+    """Then nothing is said; where nothing can be told neither (macOS)."""
+    assert findings(replace(FINE, job=Path("/srv/job")), linux) == []
+    assert findings(replace(FINE, job=Path("/srv/job")), tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"concurrency": 500}, ["open files: 1024", "CONCURRENT_REQUESTS = 500", "1076"]),
+        ({"memory": 9 * G}, ["the machine allows 8G", "may need 9.1G"]),
+        ({"job": Path("/mnt/far away/job")}, ["another machine (nfs4 at /mnt/far away)"]),
+        ({"job": Path("/tmp/job")}, ["JOBDIR = '/tmp/job' is in memory (tmpfs)"]),
+        ({"temporary": Path("/tmp")}, ["temporary folder /tmp is in memory"]),
+        ({"temporary": Path("/mnt/frozen/x")}, ["/mnt/frozen/x cannot be written"]),
+        ({"last_write": 3_660.0}, ["the clock is 3600 s behind"]),
+    ],
+)
+def test_one_line_for_each_thing(wrong: dict[str, Any], words: list[str], linux: Path) -> None:
+    """It says what is wrong and what to do."""
+    (line,) = findings(replace(FINE, **wrong), linux)
+    for word in words:
+        assert word in line
+
+
+def test_a_small_step_of_the_clock_is_nothing(linux: Path) -> None:
+    """Nor is a job that was never written to."""
+    assert findings(replace(FINE, last_write=100.0), linux) == []
+    assert findings(replace(FINE, last_write=None), linux) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "type_"),
+    [
+        ("/srv", "ext4"), ("/tmp/a/b", "tmpfs"), ("/tmpfoo", "ext4"),
+        ("/mnt/old/x", "overlay"),  # the later one at the same place
+    ],
+)  # fmt: skip
+def test_mounts(path: str, type_: str, linux: Path) -> None:
+    """The innermost mount holds, by whole names."""
+    mount = mount_of(Path(path), linux)
+    assert mount is not None
+    assert mount.type == type_
+
+
+def test_control_groups(linux: Path) -> None:
+    """The least limit on the way up holds; ``max`` is none."""
+    machine(
+        linux, proc__self__cgroup="0::/a.slice/b.scope\n",
+        **{"sys__fs__cgroup__a.slice__memory.max": 2 * G,
+           "sys__fs__cgroup__a.slice__b.scope__memory.max": "max\n"},
+    )  # fmt: skip
+    assert memory_limit(linux) == Memory(2 * G, "the control group")
+
+
+def test_a_container_sees_its_own_group(linux: Path) -> None:
+    """Its path may be that outside, where nothing is mounted inside."""
+    machine(
+        linux, proc__self__cgroup="0::/docker/0123\n", **{"sys__fs__cgroup__memory.max": 3 * G}
+    )
+    assert memory_limit(linux) == Memory(3 * G, "the control group")
+
+
+def test_control_groups_of_the_first_version(linux: Path) -> None:
+    """They say "no limit" by a number near 2^63."""
+    name = "sys__fs__cgroup__memory__jobs__memory.limit_in_bytes"
+    groups = "9:cpu,cpuacct:/jobs\n4:memory:/jobs\n1:name=systemd:/x\n"
+    machine(linux, proc__self__cgroup=groups, **{name: 9223372036854771712})
+    assert memory_limit(linux) == Memory(8 * G, "the machine")
+    machine(linux, **{name: G})
+    assert memory_limit(linux) == Memory(G, "the control group")
+    (line,) = findings(replace(FINE, memory=G), linux)
+    assert "the control group allows 1G" in line
+
+
+def test_tracked_connections(linux: Path) -> None:
+    """A table that is nearly full, or will not do for two minutes of this crawl."""
+    assert tracking(linux) is None
+    folder = "proc__sys__net__netfilter__nf_conntrack"
+    machine(linux, **{f"{folder}_max": "65536\n", f"{folder}_count": "100\n"})
+    assert tracking(linux) == (100, 65_536)
+    assert findings(FINE, linux) == []
+    (line,) = findings(replace(FINE, concurrency=600, files=10_000), linux)
+    assert "follows at most 65536" in line
+    assert "may come to 72000" in line
+    machine(linux, **{f"{folder}_count": 60_000})
+    (line,) = findings(FINE, linux)
+    assert "nearly full, 60000 of 65536" in line

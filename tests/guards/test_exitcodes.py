@@ -1,0 +1,43 @@
+"""Which exit code a finish reason or a refusal has."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_spider_suite.errors import (
+    JobDamagedError,
+    JobError,
+    JobFormatError,
+    JobInUseError,
+    SettingsError,
+)
+from scrapy_spider_suite.guards.exitcodes import MEANINGS, ExitCode, code_of_error, code_of_reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("finished", 0), ("waiting", 3), ("closespider_pagecount", 3), ("cancelled", 3),
+        ("a spider's own", 3), ("shutdown", 4), ("stalled", 7),
+    ],
+)  # fmt: skip
+def test_reasons(reason: str, code: int) -> None:
+    """Only ``finished`` leaves nothing."""
+    assert code_of_reason(reason) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JobInUseError(""), 5), (JobDamagedError(""), 6), (JobFormatError(""), 2),
+        (JobError(""), 2), (SettingsError(""), 2), ("in words", 2),
+    ],
+)  # fmt: skip
+def test_refusals(error: object, code: int) -> None:
+    """What is in use is not damaged, and neither is a bad setting."""
+    assert code_of_error(error) == code
+
+
+def test_every_code_is_explained() -> None:
+    """In the order of the numbers."""
+    assert list(MEANINGS) == list(ExitCode)
