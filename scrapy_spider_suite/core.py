@@ -20,6 +20,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.deadhosts import DeadHosts
 from scrapy_spider_suite.events import event_of_error, event_of_result
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
@@ -80,6 +81,7 @@ class CrawlCore:
         self.overriding = overriding_of(crawler)
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
+        self.dead_hosts = DeadHosts(self)
         self.bursts: dict[Lease, list[Lease]] = {}
         self.ready: list[Lease] = []
         self.stopping = False
@@ -295,6 +297,7 @@ class CrawlCore:
             self.frontier.workbench.refund(visit)
         self.frontier.release(lease, now, lease.retry_after, heard)
         if visit is not None:
+            self.dead_hosts.heard(visit.host, heard)
             self._say_why(visit.host)
 
     def hand_out(self, leases: list[Lease]) -> Lease:

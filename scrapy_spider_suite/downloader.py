@@ -154,6 +154,8 @@ class PoliteDownloader(Downloader):
     async def _send(self, request: Request, slot: Slot) -> Response:
         core = self.core
         lease = core.leases.get(request)
+        if lease is not None:
+            core.dead_hosts.refuse(lease)
 
         def may() -> None:
             core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))

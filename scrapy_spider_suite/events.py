@@ -22,6 +22,7 @@ from scrapy.http import Request, Response
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import (
     HostBarred,
+    HostUnreachable,
     RedirectLoop,
     RobotsForbidden,
     RobotsUnavailable,
@@ -48,6 +49,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (DownloadCancelledError, Event.TOO_LARGE),
     (ResponseDataLossError, Event.DATA_LOSS),
     (MalformedResponseError, Event.BAD_RESPONSE),
+    (HostUnreachable, Event.HOST_DEAD),
     (DownloadFailedError, Event.CONNECTION_LOST),
     # What Scrapy's HttpCompressionMiddleware lets through when a body is not what it says.
     (BadGzipFile, Event.BAD_RESPONSE),

@@ -16,7 +16,7 @@ other errors are in `scrapy_spider_suite.errors`, which knows nothing of Scrapy.
 
 from __future__ import annotations
 
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import DownloadFailedError, IgnoreRequest
 
 
 class RobotsForbidden(IgnoreRequest):
@@ -45,6 +45,10 @@ class HostBarred(IgnoreRequest):
     def __init__(self, message: str, until: float) -> None:
         super().__init__(message)
         self.until = until
+
+
+class HostUnreachable(DownloadFailedError):
+    """The host never answered, and is not asked again for now; to errbacks, a failed download."""
 
 
 class HostWaitsTooLong(Exception):

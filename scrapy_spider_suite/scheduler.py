@@ -214,6 +214,8 @@ class FrontierScheduler(BaseScheduler):
             if core.ready:
                 return core.ready.pop()
             now = core.now()
+            if self.gate is not None and (lease := core.dead_hosts.next_lease(now)) is not None:
+                return lease
             leases = [] if self._errands.full else core.frontier.acquire(now)
             if not leases:
                 if self._errands.resolve():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from heapq import heappop
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import StoreWriteError
@@ -160,6 +161,19 @@ class Frontier:
                 self.workbench.offer(host)
             return leases
         return []
+
+    def take(self, key: str) -> Lease | None:
+        """Lease a URL of a resident host without a visit: it is to fail, and not to be fetched."""
+        host = self.workbench.hosts.get(key)
+        if host is None or not host.front:
+            return None
+        lease = Lease(heappop(host.front)[1], None)
+        self.residents.fronts.lease(lease.entry)
+        self._leased += 1
+        if not host.front and host.more:
+            self.residents.fronts.refill(host)
+            self.workbench.offer(host)
+        return lease
 
     def release(
         self, lease: Lease, now: float, retry_after: float | None = None,

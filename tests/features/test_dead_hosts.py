@@ -1,0 +1,76 @@
+"""Hosts that never answer: every request of an ordinary spider ends in its errback, and soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inprocess import Crawling
+from scrapy import Request
+from scrapy.http import Response
+from visitors import Visitor, closed_port, visitor
+from websites import Answer, Site, links
+
+QUICK: dict[str, Any] = {"SUITE_BACKOFF_BASE": 0.05, "SUITE_MAX_WAIT": 60, "SUITE_BACKOFF_MAX": 600}
+
+
+@pytest.mark.parametrize("job", [False, True], ids=["memory", "job"])
+@pytest.mark.parametrize("retries", [0, 2])
+def test_every_request_of_a_dead_host_gets_its_errback(
+    retries: int, job: bool, site: Site, crawl: Crawling, tmp_path: Path
+) -> None:
+    """However many there are; the back-off would take them ages one after the other."""
+    port = closed_port()
+    urls = [f"http://127.0.0.1:{port}/{n}" for n in range(40)]
+    where = {"JOBDIR": str(tmp_path / "job")} if job else {}
+    done = crawl(visitor(site, *urls), RETRY_TIMES=retries, within=15, **QUICK, **where)
+    assert done.reason == "finished"
+    assert sorted(f.request.url for f in done.spider.failed) == sorted(urls)
+    kinds = [type(f.value).__name__ for f in done.spider.failed]
+    # A few attempts condemn the host; now and then one more is made.
+    assert set(kinds) <= {"DownloadConnectionRefusedError", "HostUnreachable"}
+    assert kinds.count("HostUnreachable") > 20
+    assert done.stat("suite/outcome/host_dead") == kinds.count("HostUnreachable")
+    assert done.stat("suite/frontier/pending") == done.stat("suite/frontier/leased") == 0
+
+
+def test_a_dead_host_is_tried_again(site: Site, crawl: Crawling) -> None:
+    """What comes after the back-off is sent; once it answers, the host is like any other."""
+    site.pages |= {f"/{n}": links() for n in range(5)}
+
+    class Patient(Visitor):
+        def fail(self, failure: Any) -> Any:
+            super().fail(failure)
+            if len(self.failed) == 10:
+                port = site.url.rpartition(":")[2]
+                for n in range(5):
+                    yield Request(f"http://127.0.0.1:{port}/{n}", self.keep, errback=self.again)
+
+        def again(self, failure: Any) -> Any:
+            yield failure.request.replace(dont_filter=True)
+
+    port = closed_port()
+    Patient.paths = tuple(f"http://127.0.0.1:{port}/{n}" for n in range(10))
+    done = crawl(Patient, RETRY_ENABLED=False, within=15, **QUICK)
+    assert done.reason == "finished"
+    assert len(done.spider.came) == 5
+
+
+def test_a_host_that_has_answered_is_waited_for(site: Site, crawl: Crawling) -> None:
+    """A page that does not come says nothing of the others: they wait for the back-off."""
+    site.pages |= {"/": links(), "/slow": Answer(b"late", wait=2)}
+
+    class Slow(Visitor):
+        def keep(self, response: Response) -> Any:
+            super().keep(response)
+            for n in range(4):
+                yield Request(f"{site.url}/slow?{n}", self.keep, errback=self.fail)
+
+    Slow.site = site.url
+    site.pages |= {f"/slow?{n}": Answer(b"late", wait=2) for n in range(4)}
+    done = crawl(
+        Slow, RETRY_ENABLED=False, DOWNLOAD_TIMEOUT=0.05, CONCURRENT_REQUESTS_PER_DOMAIN=1,
+        within=15, **QUICK,
+    )  # fmt: skip
+    assert [type(f.value).__name__ for f in done.spider.failed] == ["DownloadTimeoutError"] * 4
