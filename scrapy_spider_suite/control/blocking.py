@@ -18,7 +18,7 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 
-_ROWS = 200
+_ROWS = 50
 """Rows that are looked at in one portion."""
 
 

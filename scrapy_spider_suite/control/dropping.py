@@ -20,7 +20,7 @@ from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage.records import UrlState, host_key
 
-_ROWS = 200
+_ROWS = 50
 _HELD = "held"
 _COUNTED = ("pending", "done", "failed", "seeds", "robots", "cookies")
 NOT_TOUCHED = (

@@ -29,8 +29,8 @@ from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import FIRST
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
-_LINES = 200
-_URLS = 200
+_LINES = 50
+_URLS = 50
 _HOSTS = 200
 _NOT_A_URL = 0xFF  # begins the identity of a spider's own request
 

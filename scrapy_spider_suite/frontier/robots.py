@@ -19,6 +19,7 @@ import re
 import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 from ada_url import URL
 
@@ -195,6 +196,8 @@ def _unreachable(
     )
 
 
+# A fetch asks some ten times for that of its URL, and each time would take 20 us.
+@lru_cache(4096)
 def origin_of(url: str) -> str:
     """Return the origin that a robots.txt holds for: scheme, host, and port if not the default.
 

@@ -1,0 +1,60 @@
+"""Long actions go in small portions: a crawl waits for one of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+HOST = "a.test"
+URLS = 500
+MOST = 50
+"""URLs in one portion: some milliseconds on a slow machine."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A job with many URLs of one host pending."""
+    store = RocksStore(tmp_path / "store")
+    frontier = Frontier(store, Policy(), now=0.0, wall=0.0, capacity=10)
+    frontier.schedule((Entry(HOST, f"http://{HOST}/{n}") for n in range(URLS)), 0.0)
+    site = Site(tmp_path, store, frontier)
+    site.commit()
+    yield site
+    store.close()
+
+
+def portions(site: Site, verb: str, **arguments: Any) -> list[int]:
+    """How many URLs were pending before and after each portion of *verb*."""
+    work = VERBS[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    assert isinstance(work, Generator)
+    pending = [site.frontier.pending]
+    for _ in work:
+        site.commit()
+        pending.append(site.frontier.pending)
+    return [*pending, site.frontier.pending]
+
+
+def test_none_is_large(site: Site) -> None:
+    """Failing, trying again, fetching again, forgetting: never more than some URLs in one go."""
+    for verb, arguments, before, after in (
+        ("block", {"subject": HOST, "drop": True}, URLS, 0),
+        ("retry", {"reason": "barred"}, 0, URLS),
+        ("block", {"subject": HOST, "drop": True}, URLS, 0),
+        ("refetch", {"pattern": HOST}, 0, URLS),
+        ("drop", {"subject": HOST}, URLS, 0),
+    ):
+        counts = portions(site, verb, **arguments)
+        assert (counts[0], counts[-1]) == (before, after)
+        assert max(abs(late - early) for early, late in pairwise(counts)) <= MOST
