@@ -18,11 +18,12 @@ from weakref import WeakKeyDictionary
 from scrapy import Request, signals
 from scrapy.http import Response
 
+from scrapy_spider_suite.caps import Caps
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.deadhosts import DeadHosts
 from scrapy_spider_suite.events import event_of_error, event_of_result
-from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
+from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
@@ -82,6 +83,7 @@ class CrawlCore:
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.dead_hosts = DeadHosts(self)
+        self.caps = Caps(self)
         self.bursts: dict[Lease, list[Lease]] = {}
         self.ready: list[Lease] = []
         self.stopping = False
@@ -191,8 +193,11 @@ class CrawlCore:
     ) -> None:
         """The downloader is done with the request of *lease*: its host is free again."""
         now = self.now()
+        self.caps.settle(lease)
         if error is not None:
             lease.event = event_of_error(error)
+            if isinstance(error, UnwantedMediaType):
+                lease.status = error.response.status
             if isinstance(error, RobotsUnavailable) and lease.visit is not None:
                 self._no_robots(lease, lease.visit.host, error.retry_at)
             elif isinstance(error, HostBarred) and lease.visit is not None:

@@ -236,9 +236,11 @@ class PoliteDownloader(Downloader):
         else:
             visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
+        response: Response | None = None
         try:
-            transfer = self._until_cut(self._download(slot, request))
-            response = await witnessed(self.crawler, request, lease, transfer)
+            with core.caps.bounded(request, lease):
+                transfer = self._until_cut(self._download(slot, request))
+                response = await witnessed(self.crawler, request, lease, transfer)
             self._compare(request, response)
             if visit is None:
                 core.heard_outside(host, response)
@@ -248,6 +250,7 @@ class PoliteDownloader(Downloader):
                 core.failed_outside(host, error)
             raise
         finally:
+            core.caps.received(request, lease, response)
             if visit is None:
                 self.active.discard(request)
             if self._autothrottle:

@@ -27,6 +27,7 @@ from scrapy_spider_suite.exceptions import (
     RobotsForbidden,
     RobotsUnavailable,
     TooManyHops,
+    UnwantedMediaType,
 )
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.handlers.errors import MalformedResponseError, OutOfFilesError
@@ -36,6 +37,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (RobotsForbidden, Event.ROBOTS),
     (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
     (HostBarred, Event.BARRED),
+    (UnwantedMediaType, Event.MEDIA_TYPE),
     (TooManyHops, Event.TOO_MANY_HOPS),
     (RedirectLoop, Event.REDIRECT_LOOP),
     (IgnoreRequest, Event.IGNORED),

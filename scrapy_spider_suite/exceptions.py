@@ -6,6 +6,7 @@
     ├── RobotsForbidden     robots.txt does not allow the URL
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
     ├── HostBarred          the host is blocked, or outside its hours
+    ├── UnwantedMediaType   the answer is of a media type that is not read
     └── RedirectRefused     a redirect is not followed
         ├── TooManyHops     too many in a row
         └── RedirectLoop    a page that redirects to itself, again
@@ -17,6 +18,7 @@ other errors are in `scrapy_spider_suite.errors`, which knows nothing of Scrapy.
 from __future__ import annotations
 
 from scrapy.exceptions import DownloadFailedError, IgnoreRequest
+from scrapy.http import Response
 
 
 class RobotsForbidden(IgnoreRequest):
@@ -45,6 +47,19 @@ class HostBarred(IgnoreRequest):
     def __init__(self, message: str, until: float) -> None:
         super().__init__(message)
         self.until = until
+
+
+class UnwantedMediaType(IgnoreRequest):
+    """The answer is of a media type that SUITE_MEDIA_TYPES does not name, and was not read.
+
+    Attributes:
+        response: the head of the answer, with an empty body.
+    """
+
+    def __init__(self, response: Response) -> None:
+        kind = (response.headers.get("Content-Type") or b"").decode("latin-1")[:100]
+        super().__init__(f"{response.url} is {kind!r}, which SUITE_MEDIA_TYPES does not name")
+        self.response = response
 
 
 class HostUnreachable(DownloadFailedError):

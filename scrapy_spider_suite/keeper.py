@@ -11,8 +11,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from scrapy_spider_suite.caps import REASONS
 from scrapy_spider_suite.collecting import CalmCollector
 from scrapy_spider_suite.control.live import operator_of
+from scrapy_spider_suite.declarations import full_name
 from scrapy_spider_suite.diskguard import DiskGuard
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.supervision import Supervision
@@ -83,6 +85,7 @@ class Keeper:
         self._core.overriding.look()
         if not self._revising:
             self._revise()
+        self._end_at_caps()
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
 
@@ -207,6 +210,16 @@ class Keeper:
             )  # fmt: skip
             self._scheduler.stop("waiting")
 
+    def _end_at_caps(self) -> None:
+        core = self._core
+        reason = None if self._scheduler.closing else core.caps.reached()
+        if reason is not None:
+            logger.info(
+                "the job has reached %s (%s): %d URLs are left; with a higher cap it can be "
+                "resumed", full_name(reason), REASONS[reason], core.frontier.pending,
+            )  # fmt: skip
+            self._scheduler.stop(reason)
+
     def _publish(self) -> None:
         """Set the gauges, and once a second say how it goes."""
         core = self._core
@@ -215,7 +228,7 @@ class Keeper:
         stats = core.crawler.stats
         for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
             stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
-        for name in ("done", "failed", "filtered", "retried", "dead_hosts"):
+        for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
             stats.set_value(f"suite/job/{name}", getattr(counters, name))
         for event, count in counters.events.items():
             stats.set_value(f"suite/outcome/{event.value}", count)

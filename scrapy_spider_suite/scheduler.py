@@ -201,6 +201,7 @@ class FrontierScheduler(BaseScheduler):
                 core.release(lease, core.now())
                 continue
             core.leases[request] = lease
+            core.caps.book(lease, core.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
             stats = self.crawler.stats
             stats.inc_value("scheduler/dequeued")
@@ -216,7 +217,8 @@ class FrontierScheduler(BaseScheduler):
             now = core.now()
             if self.gate is not None and (lease := core.dead_hosts.next_lease(now)) is not None:
                 return lease
-            leases = [] if self._errands.full else core.frontier.acquire(now)
+            held = self._errands.full or core.caps.pause(now) > 0
+            leases = [] if held else core.frontier.acquire(now)
             if not leases:
                 if self._errands.resolve():
                     continue
@@ -239,6 +241,7 @@ class FrontierScheduler(BaseScheduler):
         # With no room for errands, the end of one is what has the engine ask again.
         wait = None if self._errands.full else self.core.frontier.wait(now)
         if wait is not None:
+            wait = max(wait, self.core.caps.pause(now))
             self._alarm = self._loop.call_later(min(wait, 60.0) + 0.0005, self.wake)
 
     # What becomes of a request

@@ -143,6 +143,42 @@ class SuiteSettings:
     host_max_pages: int = setting(
         v.integer(0, unit="pages"), 0, FROM_NOW_ON, "Most pages of one host; 0 is no limit."
     )
+    domain_max_pages: int = setting(
+        v.integer(0, unit="pages"), 0, FROM_NOW_ON,
+        "Most pages of one registered domain, all its hosts together; 0 is no limit.",
+    )
+    domain_max_hosts: int = setting(
+        v.integer(0, unit="hosts"), 0, FROM_NOW_ON,
+        "Most hosts of one registered domain, those met first; 0 is no limit.",
+    )
+    max_pages: int = setting(
+        v.integer(0, unit="pages"), 0, FREE,
+        "Close with the reason 'max_pages' when the job has so many pages; 0 is no limit.",
+    )
+    max_bytes: int = setting(
+        v.size(), 0, FREE,
+        "Close with the reason 'max_bytes' when the job has received so much; 0 is no limit.",
+    )
+    max_time: float = setting(
+        v.duration(), 0.0, FREE,
+        "Close with the reason 'max_time' when the job has run for so long, all its runs "
+        "together; 0 is no limit.",
+    )
+    max_bandwidth: int = setting(
+        v.size(), 0, FREE,
+        "Most bytes a second that are received, on average; pages wait for it before they are "
+        "asked for. 0 is no limit.",
+    )
+    body_max: int = setting(
+        v.size(), 0, FROM_NOW_ON,
+        "Bytes of a page's body after which reading stops; the page is flagged 'truncated'. 0 "
+        "reads it to its end.",
+    )
+    media_types: tuple[str, ...] = setting(
+        v.media_types(), (), FROM_NOW_ON,
+        "Broad profile: media types of pages that are wanted, with * for any; others are not read "
+        "beyond their head. Empty reads all.",
+    )
     max_wait: float = setting(
         # Of the default back-off, more than the 1,280 s before the tenth attempt, after which a
         # host that never answers is given up, and less than the 2,560 s after it.

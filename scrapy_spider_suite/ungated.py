@@ -30,6 +30,7 @@ class Ungated:
         if lease is not None:
             self._end(lease)
             self._core.heard(lease, event_of_status(response.status), response)
+            self._core.caps.received(request, lease, response)
             self._core.fetched(lease, response, None)
 
     def left(self, lease: Lease) -> None:
@@ -37,6 +38,7 @@ class Ungated:
         if lease.visit is not None:
             self._end(lease)
             lease.event = Event.DOWNLOAD_ERROR
+            self._core.caps.settle(lease)
             self._core.release(lease, self._core.now())
 
     def _end(self, lease: Lease) -> None:

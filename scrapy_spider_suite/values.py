@@ -26,6 +26,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
@@ -138,6 +139,18 @@ def switch_or_folder() -> ValueType:
         return path
 
     return ValueType(parse, "True, False, or the path of a folder")
+
+
+def media_types() -> ValueType:
+    """Return the type of a list of media types in lower case, with ``*`` for any part."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        types = tuple(item.lower() for item in _items(raw))
+        if not all(_MEDIA_TYPE.fullmatch(item) for item in types):
+            raise ValueError(raw)
+        return types
+
+    return ValueType(parse, "a list of media types such as 'text/*, application/xhtml+xml'")
 
 
 def dotted_paths() -> ValueType:

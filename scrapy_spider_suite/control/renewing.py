@@ -194,8 +194,8 @@ def _again(site: Site, progress: Progress, entry: Entry, state: UrlState) -> Non
         progress.count("pending_already")
         return
     progress.count("hosts_given_up", site.rework.forgive(entry.host))
-    site.rework.again(entry, state, site.now(), site.wall())
-    progress.count("urls")
+    taken = site.rework.again(entry, state, site.now(), site.wall())
+    progress.count("urls" if taken else "hosts_too_many_for_their_domain")
 
 
 def _renewed(progress: Progress, what: str) -> tuple[str, dict[str, int]]:

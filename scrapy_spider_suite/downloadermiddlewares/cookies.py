@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from functools import lru_cache
 from http.cookiejar import Cookie
 from typing import TYPE_CHECKING
 
@@ -24,11 +23,11 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from scrapy.utils.httpobj import urlparse_cached
-from tldextract import TLDExtract
 
 from scrapy_spider_suite.settings import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
+from scrapy_spider_suite.urls.domains import is_public_suffix, registered_domain
 
 if TYPE_CHECKING:
     from typing import Self
@@ -40,29 +39,6 @@ COOKIES_PER_DOMAIN = 50
 
 JarKey = tuple[Hashable, str]
 """A request's ``cookiejar`` (None without one) and the registered domain of its host."""
-
-# The list that came with the package: the default would fetch a newer one, and stop the crawl
-# while it does.
-_split = TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True)
-
-
-@lru_cache(maxsize=16_384)
-def registered_domain(host: str) -> str:
-    """Return the part of *host* that somebody registered: ``example.co.uk`` of ``a.example.co.uk``.
-
-    That is *host* itself for an address, for a single label and for a public suffix. A top-level
-    domain that the list does not have counts as a suffix, as the list's own rules say.
-    """
-    parts = _split(host)
-    if parts.suffix or parts.domain == host:
-        return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else host
-    return ".".join(host.split(".")[-2:])
-
-
-@lru_cache(maxsize=16_384)
-def is_public_suffix(host: str) -> bool:
-    """Return whether anybody can register names under *host*, so that it must not have cookies."""
-    return not _split(host).domain
 
 
 class HostCookiesMiddleware(CookiesMiddleware):

@@ -22,6 +22,7 @@ from scrapy_spider_suite.core import core_of
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.events import event_of_error
+from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
@@ -182,6 +183,8 @@ def _kind(fetched: Fetched) -> str:
 def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
     """What the line says. Nothing in it depends on what a project puts into its meta."""
     request, lease, response = fetched.request, fetched.lease, fetched.response
+    if isinstance(fetched.error, UnwantedMediaType):
+        response = fetched.error.response  # its head tells more than nothing
     flags = () if response is None else response.flags
     depth = request.meta.get("depth") if lease is None else lease.entry.depth
     via = request.meta.get(VIA) or (request.headers.get("Referer") or b"").decode("latin-1")
@@ -196,7 +199,7 @@ def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
         type=_media_type(response),
         digest=_digest(response) if with_digest else "",
         address=_address(request.meta.get(ADDRESS), response),
-        reason=_reason(response, fetched.error),
+        reason=_reason(fetched.response, fetched.error),
         remarks=(
             *(() if kind == PAGE else (kind,)),
             *(() if request.method == "GET" else (request.method,)),

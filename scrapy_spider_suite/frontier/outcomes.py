@@ -77,6 +77,9 @@ class Event(StrEnum):
     INTERRUPTED = "interrupted"
     DOWNLOAD_ERROR = "download_error"
     BARRED = "barred"
+    DOMAIN_BUDGET = "domain_budget"
+    DOMAIN_HOSTS = "domain_hosts"
+    MEDIA_TYPE = "media_type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,17 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.BARRED: Outcome(
         "the host is blocked or outside its hours (SUITE_OVERRIDES, block)",
         _PENDING, Retry.HOST, Health.NONE,
+    ),
+    Event.DOMAIN_BUDGET: Outcome(
+        "the page budget of the registered domain is used up (SUITE_DOMAIN_MAX_PAGES)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
+    Event.DOMAIN_HOSTS: Outcome(
+        "the registered domain has as many hosts as it may have (SUITE_DOMAIN_MAX_HOSTS)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
+    Event.MEDIA_TYPE: Outcome(
+        "2xx of a media type that is not wanted (SUITE_MEDIA_TYPES)", _FAILED
     ),
 }  # fmt: skip
 

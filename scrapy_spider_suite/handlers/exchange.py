@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TRUNCATE = "suite_truncate"
+MEDIA_TYPES = "suite_media_types"
+RECEIVED = "suite_received"
+"""Keys of a request's meta; see `Http1Handler`."""
+TRUNCATED = "truncated"
+"""The flag of a response whose body was not read to its end."""
+
 
 class Limits(NamedTuple):
     """How much of a body is wanted.
@@ -42,12 +49,20 @@ class Limits(NamedTuple):
         warnsize: bytes above which a warning is logged; 0 for never.
         truncate: bytes after which reading stops without an error; None for never.
         fail_on_dataloss: whether a body that breaks off is an error, or a response with a flag.
+        media_types: those of 2xx answers that are read, ``text/*`` for any text; none reads all.
     """
 
     maxsize: int
     warnsize: int
     truncate: int | None
     fail_on_dataloss: bool
+    media_types: tuple[str, ...] = ()
+
+    def want(self, media_type: str) -> bool:
+        """Whether a body of *media_type* (in lower case, "" if nobody knows) is read."""
+        kind = f"{media_type.partition('/')[0]}/*"
+        wanted = self.media_types
+        return not (wanted and media_type) or media_type in wanted or kind in wanted
 
 
 class Listeners:
@@ -85,11 +100,13 @@ class Exchange:
         outcome: done when there is nothing more to wait for.
         flags: what ``response.flags`` starts with.
         stop: the exception by which a signal handler stopped the download.
+        unwanted: nothing was read beyond the head, because of the media type.
+        size: bytes that came, head and framing included.
     """
 
     __slots__ = (
         "_head_seen", "_limits", "_listeners", "_request", "_started", "_warned", "flags",
-        "outcome", "reader", "stop",
+        "outcome", "reader", "size", "stop", "unwanted",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +126,8 @@ class Exchange:
         self.outcome = outcome
         self.flags: list[str] = []
         self.stop: StopDownload | None = None
+        self.unwanted = False
+        self.size = 0
 
     @property
     def unanswered(self) -> bool:
@@ -131,6 +150,7 @@ class Exchange:
     def received(self, data: bytes) -> None:
         """Read *data*; end the exchange if that is the end of the response."""
         reader = self.reader
+        self.size += len(data)
         if self.outcome.done():
             reader.excess = True
             return
@@ -179,6 +199,11 @@ class Exchange:
             if self.outcome.done():
                 self.reader.cut_body(0)  # what came along with the head was not asked for
                 return
+        if limits.media_types and not self._is_wanted():
+            self.unwanted = True
+            self._finish()
+            self.reader.cut_body(0)
+            return
         if length is None:
             return
         wanted = length if limits.truncate is None else min(length, limits.truncate)
@@ -196,11 +221,19 @@ class Exchange:
                 return
         if limits.truncate is not None and self._is_enough(limits.truncate):
             reader.cut_body(limits.truncate)
-            self._finish("truncated")
+            self._finish(TRUNCATED)
         elif limits.maxsize and reader.size > limits.maxsize:
             self._cancel(reader.size, "Received")
         elif limits.warnsize and reader.size > limits.warnsize:
             self._warn(reader.size, "Received")
+
+    def _is_wanted(self) -> bool:
+        """Whether the body is of a media type that is read, or not of a page at all."""
+        if not 200 <= self.reader.status < 300:
+            return True
+        types = self.reader.fields.get(b"Content-Type", [b""])
+        media_type = types[-1].partition(b";")[0].strip().lower().decode("latin-1")
+        return self._limits.want(media_type)
 
     def _is_enough(self, truncate: int) -> bool:
         """Whether more than *truncate* bytes have come, or so many of a longer body."""

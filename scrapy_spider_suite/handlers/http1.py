@@ -31,9 +31,17 @@ from scrapy.exceptions import (
 )
 from scrapy.responsetypes import responsetypes
 
+from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.handlers.addressing import addresses_of
 from scrapy_spider_suite.handlers.connecting import CONNECT_FAILURES, connect
-from scrapy_spider_suite.handlers.exchange import Exchange, Limits, Listeners
+from scrapy_spider_suite.handlers.exchange import (
+    MEDIA_TYPES,
+    RECEIVED,
+    TRUNCATE,
+    Exchange,
+    Limits,
+    Listeners,
+)
 from scrapy_spider_suite.handlers.files import raise_file_limit
 from scrapy_spider_suite.handlers.keeping import (
     crawler_pool,
@@ -65,7 +73,9 @@ class Http1Handler:
     ``suite_keep_alive`` (seconds until the next fetch from this host is expected; the connection is
     closed after the answer if the server would not keep it that long, and a request that a closed
     connection swallowed waits so long before it is sent again), ``suite_truncate`` (bytes of body
-    after which reading stops; the response is flagged ``truncated``).
+    after which reading stops; the response is flagged ``truncated``), ``suite_media_types`` (those
+    of 2xx answers that are read; others raise `UnwantedMediaType` after their heads). It sets
+    ``suite_received``, the bytes that came.
     """
 
     lazy = False
@@ -102,12 +112,14 @@ class Http1Handler:
             DownloadFailedError, DownloadCancelledError, ResponseDataLossError,
             UnsupportedURLSchemeError, StopDownload: as Scrapy's handler does.
             PrivateAddressError: the host is at an address that is not allowed.
+            UnwantedMediaType: the answer is of none of the media types that are read.
             OutOfFilesError: this process cannot open another connection.
             UnsendableRequestError: the request cannot be written as HTTP/1.1.
         """
         meta = request.meta
         if meta.get("proxy"):
             return await self._through_proxy(request)
+        meta.pop(RECEIVED, None)
         origin, target = split_url(request.url)
         message = request_bytes(
             request.method, target, origin.header, request.headers, request.body
@@ -172,6 +184,7 @@ class Http1Handler:
             keep = seconds_to_keep(request, exchange)
         finally:
             connection.hang_up()
+            request.meta[RECEIVED] = request.meta.get(RECEIVED, 0) + exchange.size
             if keep > 0:
                 self._pool.put(connection, keep)
             else:
@@ -202,8 +215,9 @@ class Http1Handler:
         limits = Limits(
             meta.get("download_maxsize", self._maxsize),
             meta.get("download_warnsize", self._warnsize),
-            meta.get("suite_truncate"),
+            meta.get(TRUNCATE),
             meta.get("download_fail_on_dataloss", self._fail_on_dataloss),
+            tuple(meta.get(MEDIA_TYPES, ())),
         )
         outcome = asyncio.get_running_loop().create_future()
         return Exchange(request, limits, self._listeners, outcome, started)
@@ -211,7 +225,7 @@ class Http1Handler:
     def _response(
         self, request: Request, connection: Connection, exchange: Exchange
     ) -> Response:
-        """Build the response; raises the StopDownload that wants the errback to have it."""
+        """Build the response; raises what the errback is to have it with."""
         reader = exchange.reader
         headers = exchange.headers()
         body = reader.body()
@@ -230,6 +244,8 @@ class Http1Handler:
         if exchange.stop is not None and exchange.stop.fail:
             exchange.stop.response = response
             raise exchange.stop
+        if exchange.unwanted:
+            raise UnwantedMediaType(response)
         return response
 
     async def _through_proxy(self, request: Request) -> Response:

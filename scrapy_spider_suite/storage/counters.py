@@ -31,6 +31,8 @@ class Counters:
     """Seconds of crawling, over all runs."""
     events: dict[Event, int] = field(default_factory=dict)
     """Concluded URLs by what concluded them."""
+    bytes: int = 0
+    """Bytes received, as far as the download handler tells them; else those of bodies."""
 
     def save(self, store: Store) -> None:
         """Put the counters into the store's next batch."""

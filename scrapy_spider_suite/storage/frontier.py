@@ -66,10 +66,12 @@ class Frontier:
         self.reviser = Reviser(policy, self.workbench, self.residents)
         self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
         self._clearance = Clearance(
-            policy, self.workbench, self.residents, self.reviser, self._health
+            policy, self.workbench, self.residents, self._ledger, self.reviser, self._health
         )
         self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
         self._leased = 0
+        self.held = 0
+        """Leases of which nothing more will come, but that something holds."""
 
     # Scheduling
 
@@ -141,6 +143,8 @@ class Frontier:
 
     def acquire(self, now: float) -> list[Lease]:
         """Lease the URLs of the next visit, or none before its time."""
+        if self.full:
+            return []
         for _ in range(_REFUSALS):
             visit = self.workbench.acquire(now)
             if visit is None:
@@ -151,10 +155,11 @@ class Frontier:
                 continue
             if not self._aside.sort_out(visit, now, wall):
                 continue
-            self._clearance.cut_short(visit)
+            self._clearance.cut_short(visit, self._leased)
             leases = [Lease(entry, visit) for entry in visit.entries]
             for entry in visit.entries:
                 self.residents.fronts.lease(entry)
+                self._ledger.domains.lease(entry.host)
             self._leased += len(leases)
             if not host.front and host.more and host.free():
                 self.residents.fronts.refill(host)
@@ -169,6 +174,7 @@ class Frontier:
             return None
         lease = Lease(heappop(host.front)[1], None)
         self.residents.fronts.lease(lease.entry)
+        self._ledger.domains.lease(lease.entry.host)
         self._leased += 1
         if not host.front and host.more:
             self.residents.fronts.refill(host)
@@ -204,6 +210,7 @@ class Frontier:
     def settle(self, lease: Lease, now: float) -> None:
         """Nothing more will come of *lease*: commit it, or as soon as nothing holds it."""
         lease.settled = True
+        self.held += bool(lease.holds)
         if lease.holds:
             self.spill(lease, now)
         else:
@@ -214,6 +221,7 @@ class Frontier:
         """One thing that held *lease* is durable."""
         lease.holds -= 1
         if lease.settled and not lease.holds:
+            self.held -= 1
             self._commit(lease, now)
 
     def _commit(self, lease: Lease, now: float) -> None:
@@ -226,6 +234,7 @@ class Frontier:
             # First what it brought: there may be so much of it that a batch is written in between.
             self.spill(lease, now)
         self.residents.fronts.unlease(entry)
+        self._ledger.domains.unlease(entry.host)
         self._leased -= 1
         wall = now + self.wall_offset
         record = self.residents.touch(entry.host)
@@ -301,8 +310,9 @@ class Frontier:
     def rework(self, store: RocksStore) -> Rework:
         """What an operator changes, on the *store* of this frontier."""
         return Rework(
-            store, self.workbench, self.residents, self._ledger, self._health, self._let_go
-        )
+            store, self.workbench, self.residents, self._ledger, self._health, self._let_go,
+            self._clearance.refusal,
+        )  # fmt: skip
 
     # Keeping house
 
@@ -327,8 +337,9 @@ class Frontier:
     # Looking
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a visit is possible; None if nothing resident is queued."""
-        return self.workbench.wait(now)
+        """Seconds until a visit is possible; None if nothing resident is queued, or nothing may go.
+        """
+        return None if self.full else self.workbench.wait(now)
 
     def next_visit_in(self, now: float) -> float | None:
         """Seconds until anything at all may be visited, in memory or on disk; None: nothing is.
@@ -343,6 +354,12 @@ class Frontier:
         """How many resident hosts could be visited now, their addresses apart."""
         hosts = self.workbench.hosts.values()
         return sum(1 for host in hosts if host.front and host.free() and host.next_fetch <= now)
+
+    @property
+    def full(self) -> bool:
+        """Whether the job has as many pages as it may have, or will if those that are out succeed.
+        """
+        return self._clearance.left_of_job(self._leased) <= 0
 
     @property
     def pending(self) -> int:

@@ -116,8 +116,12 @@ class Health:
                 break
             failed += len(entries)
             for entry in entries:
-                record = self._residents.touch(key)
-                self._ledger.remove(entry, record)
-                self._ledger.conclude(entry, record, event, 0, wall)
-                self._let_go(entry, now)
+                self.fail(entry, event, now, wall)
         return failed
+
+    def fail(self, entry: Entry, event: Event, now: float, wall: float) -> None:
+        """Fail *entry*, which was taken out of its queue, because of *event*."""
+        record = self._residents.touch(entry.host)
+        self._ledger.remove(entry, record)
+        self._ledger.conclude(entry, record, event, 0, wall)
+        self._let_go(entry, now)

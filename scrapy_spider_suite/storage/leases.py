@@ -27,8 +27,8 @@ class Lease:
     """
 
     __slots__ = (
-        "children", "entry", "event", "faults", "heard", "held_since", "holds", "links",
-        "retry_after", "settled", "states", "status", "visit",
+        "booked", "children", "entry", "event", "faults", "heard", "held_since", "holds", "links",
+        "received", "retry_after", "settled", "states", "status", "visit",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -41,6 +41,8 @@ class Lease:
         self.heard: Event | None = None  # what came of the wire, if it was used
         self.retry_after: float | None = None  # seconds that the host asked for
         self.status = 0
+        self.booked = 0.0  # bytes that the bandwidth expects of it
+        self.received = 0  # bytes that came
         self.holds = 0
         self.held_since: float | None = None
         self.settled = False

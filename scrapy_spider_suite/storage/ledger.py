@@ -6,6 +6,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key, order_ke
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.domains import Domains
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
 from scrapy_spider_suite.storage.store import Store
 
@@ -23,6 +24,7 @@ class Ledger:
 
     def __init__(self, store: Store, counters: Counters) -> None:
         self.counters = counters
+        self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
         self._store = store
@@ -34,6 +36,9 @@ class Ledger:
 
     def take(self, entry: Entry, record: HostRecord) -> None:
         """Write a new pending *entry* of the host with *record*, and give it its order key."""
+        if not record.counted:
+            record.counted = True
+            self.domains.count(entry.host, hosts=1)
         if entry.volatile:
             self._volatile_known.add(entry.identity)
         else:
@@ -60,6 +65,7 @@ class Ledger:
         if state is State.DONE:
             record.done += 1
             self.counters.done += 1
+            self.domains.count(entry.host, pages=1)
         else:
             state = State.FAILED
             record.failed += 1
@@ -71,13 +77,15 @@ class Ledger:
         elif entry.holder is not None:
             entry.holder.states.append((entry.identity, last))
 
-    def take_back(self, record: HostRecord, state: UrlState) -> None:
-        """A URL of the host with *record* is no longer done or failed, as *state* says it was."""
+    def take_back(self, host: str, record: HostRecord, state: UrlState) -> None:
+        """A URL of *host*, with *record*, is no longer done or failed, as *state* says it was."""
         name = state.state.value
         if state.state is State.PENDING or state.event is None:
             return
         setattr(record, name, getattr(record, name) - 1)
         setattr(self.counters, name, getattr(self.counters, name) - 1)
+        if state.state is State.DONE:
+            self.domains.count(host, pages=-1)
         events = self.counters.events
         events[state.event] = events.get(state.event, 0) - 1
         if not events[state.event]:

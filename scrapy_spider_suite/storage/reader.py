@@ -15,6 +15,7 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.guards.status import read_status
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.waiting import RESIDENT
@@ -103,6 +104,7 @@ class StoreReader:
             ):
                 yield f"{entry.url} is queued, but its state is {UrlState.from_bytes(state).state}"
         yield from self._check_hosts(rows, counters)
+        yield from wrong_rows(self.store)
 
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
         due = {host for _, host in self.store.all_due()}

@@ -33,11 +33,13 @@ class HostRecord:
     *next_fetch* is wall time (seconds since the epoch), *crawl_delay* seconds, *head* a lower
     bound of the order key of the host's first row, *due* the time under which the host waits
     in the ``due`` family (None: it has nothing pending), *dead* the event for which the host was
-    given up, *why* the reason for *next_fetch* where it is not the ordinary delay.
+    given up, *why* the reason for *next_fetch* where it is not the ordinary delay, *counted*
+    whether its registered domain counts it as one of its hosts.
     """
 
     __slots__ = (
         "attempts",
+        "counted",
         "crawl_delay",
         "dead",
         "done",
@@ -61,6 +63,7 @@ class HostRecord:
         self.done = 0
         self.failed = 0
         self.attempts = 0
+        self.counted = False
         self.head = b""
 
     def to_bytes(self) -> bytes:
@@ -72,7 +75,7 @@ class HostRecord:
                 -1.0 if self.due is None else self.due,
                 self.crawl_delay,
                 min(self.failures, 0xFFFF),
-                0,
+                self.counted,
                 self.pending,
                 self.done,
                 self.failed,
@@ -88,10 +91,12 @@ class HostRecord:
         record = cls()
         try:
             (
-                head, record.next_fetch, due, record.crawl_delay, record.failures, _,
+                head, record.next_fetch, due, record.crawl_delay, record.failures, counted,
                 record.pending, record.done, record.failed, record.attempts,
             ) = _HOST.unpack_from(data)  # fmt: skip
             record.due = None if due < 0 else due
+            # Earlier releases counted none: a host that anything was ever queued for is one.
+            record.counted = bool(counted or record.pending or record.done or record.attempts)
             record.head = data[_HOST.size : _HOST.size + head]
             record.dead, _, record.why = data[_HOST.size + head :].decode().partition("\n")
         except (struct.error, UnicodeDecodeError) as error:

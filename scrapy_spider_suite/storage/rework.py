@@ -32,6 +32,7 @@ class Rework:
     def __init__(
         self, store: RocksStore, workbench: Workbench, residents: Residents, ledger: Ledger,
         health: Health, let_go: Callable[[Entry, float], None],
+        refusal: Callable[[str, HostRecord], Event | None],
     ) -> None:  # fmt: skip
         self._store = store
         self._workbench = workbench
@@ -39,6 +40,7 @@ class Rework:
         self._ledger = ledger
         self._health = health
         self._let_go = let_go
+        self._refusal = refusal
 
     # Looking
 
@@ -57,13 +59,19 @@ class Rework:
 
     # Pending again
 
-    def again(self, entry: Entry, state: UrlState, now: float, wall: float) -> None:
-        """Make *entry*, which was done or failed as *state* says, pending."""
+    def again(self, entry: Entry, state: UrlState, now: float, wall: float) -> bool:
+        """Make *entry*, which was done or failed as *state* says, pending.
+
+        False if its host would be one more than its registered domain may have.
+        """
         record = self._residents.touch(entry.host)
-        self._ledger.take_back(record, state)
+        if self._refusal(entry.host, record) is Event.DOMAIN_HOSTS:
+            return False
+        self._ledger.take_back(entry.host, record, state)
         self._ledger.take(entry, record)
         self._residents.push(entry, record, now, wall)
         self._residents.save_touched()
+        return True
 
     def forgive(self, host: str) -> bool:
         """Forget that *host* was given up; whether it was."""
@@ -120,7 +128,7 @@ class Rework:
     def forget_state(self, host: str, name: bytes, state: UrlState) -> None:
         """Forget the URL *name* of *host* (see `urls`), which is done or failed."""
         record = self._residents.touch(host)
-        self._ledger.take_back(record, state)
+        self._ledger.take_back(host, record, state)
         self._store.delete_state(host_key(host) + name)
         self._residents.save_touched()
 
@@ -139,6 +147,7 @@ class Rework:
         counters = self._ledger.counters
         counters.done -= record.done  # what was fetched twice was counted twice
         counters.failed -= record.failed
+        self._ledger.domains.count(host, hosts=-record.counted, pages=-record.done)
         self._health.forgive(host)
         self._residents.forget(host)
         self._store.delete_record(host)

@@ -7,6 +7,7 @@ become durable together, in the order in which they were made, with `flush`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
@@ -48,6 +49,9 @@ class Store(Protocol):
 
     def put_record(self, host: str, record: HostRecord) -> None:
         """Set the record of *host*."""
+
+    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
+        """All hosts and their records, in an order of the store; those beyond *after* if given."""
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         """Up to *limit* waiting hosts with their times (wall) from *since* on, earliest first.
@@ -111,6 +115,10 @@ class MemoryStore:
     def put_record(self, host: str, record: HostRecord) -> None:
         """See `Store`."""
         self._records[host] = record
+
+    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
+        """See `Store`."""
+        return ((host, self._records[host]) for host in sorted(self._records) if host > after)
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         """Nothing: every host is resident."""

@@ -112,6 +112,16 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "dead_host_failures": ("3", 3, lambda p: p.policy.back_off.dead_after),
     "retry_times": ("9", 9, lambda p: p.policy.retry_times),
     "host_max_pages": ("11", 11, lambda p: p.policy.max_pages("a.test")),
+    "domain_max_pages": ("21", 21, lambda p: p.policy.domain_max_pages),
+    "domain_max_hosts": ("22", 22, lambda p: p.policy.domain_max_hosts),
+    "max_pages": ("1000", 1000, lambda p: p.policy.job_max_pages),
+    "max_bytes": ("1G", 1 << 30, _anew("max_bytes")),
+    "max_time": ("1d", 86400.0, _anew("max_time")),
+    "max_bandwidth": ("9M", 9 << 20, lambda p: (
+        p.core.caps.pause(p.core.now()) * 0 or p.core.caps._bandwidth.rate
+    )),
+    "body_max": ("1M", 1 << 20, _anew("body_max")),
+    "media_types": ("Text/*", ("text/*",), _anew("media_types")),
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "idle": ("finish", "finish", _anew("idle")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),

@@ -17,20 +17,19 @@ from scrapy.http import Response
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.downloadermiddlewares import cookies as module
 from scrapy_spider_suite.downloadermiddlewares.cookies import (
     COOKIES_PER_DOMAIN,
     HostCookiesMiddleware,
-    is_public_suffix,
-    registered_domain,
 )
 from scrapy_spider_suite.storage.cookies import unpack_cookies
+from scrapy_spider_suite.urls import domains
+from scrapy_spider_suite.urls.domains import registered_domain
 
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapy's middleware would fetch the list of public suffixes."""
-    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", module._split)
+    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._split)
 
 
 def visit(middleware: CookiesMiddleware, url: str, *set_cookies: str, **request: Any) -> list[str]:
@@ -95,7 +94,7 @@ class TestLikeScrapys:
     def test_any_visits(self, visits: list[Any]) -> None:
         """Hosts of one domain, public suffixes, addresses, deletions, jars, own cookies."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", module._split)
+            patch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._split)
             ours, theirs = HostCookiesMiddleware(), CookiesMiddleware()
             for scheme, host, path, cookies, request in visits:
                 lines = [
@@ -227,30 +226,6 @@ class TestBounds:
         narrow, _ = counted(max_bytes=200)
         narrow.restore((None, "a.example"), unpack_cookies(row, now=0))
         assert 0 < len(narrow.row((None, "a.example")) or b"") <= 200
-
-
-class TestDomains:
-    """What counts as one domain, without asking the network."""
-
-    @pytest.mark.parametrize(
-        ("host", "domain", "public"),
-        [
-            ("a.b.example.co.uk", "example.co.uk", False),
-            ("x.github.io", "x.github.io", False),
-            ("github.io", "github.io", True),
-            ("co.uk", "co.uk", True),
-            ("localhost", "localhost", False),
-            ("127.0.0.1", "127.0.0.1", False),
-            ("::1", "::1", True),
-            ("a.b.internal", "b.internal", False),
-            ("", "", True),
-            ("xn--fiqs8s", "xn--fiqs8s", True),
-        ],
-    )
-    def test_registered_domain(self, host: str, domain: str, public: bool) -> None:
-        """Addresses and single labels are themselves; private suffixes are public too."""
-        assert registered_domain(host) == domain
-        assert is_public_suffix(host) == public
 
 
 def test_a_page_without_cookies_is_cheap() -> None:

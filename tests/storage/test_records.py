@@ -44,6 +44,7 @@ def host_records(draw: st.DrawFn) -> HostRecord:
     record.why = draw(st.sampled_from(["", "Retry-After", "back-off after timeout", "größer"]))
     record.pending, record.done = draw(counts), draw(counts)
     record.failed, record.attempts = draw(counts), draw(counts)
+    record.counted = bool(record.pending or record.done or record.attempts) or draw(st.booleans())
     record.head = draw(st.binary(max_size=10))
     return record
 
@@ -57,6 +58,16 @@ def fields(thing: object) -> dict[str, object]:
 def test_host_records_come_back(record: HostRecord) -> None:
     """Every field, to the last bit."""
     assert fields(HostRecord.from_bytes(record.to_bytes())) == fields(record)
+
+
+@pytest.mark.parametrize("field", ["pending", "done", "attempts"])
+def test_hosts_of_earlier_releases_count(field: str) -> None:
+    """They were never told so: whatever was queued once has one of these."""
+    record = HostRecord()
+    record.failed = 3
+    assert not HostRecord.from_bytes(record.to_bytes()).counted
+    setattr(record, field, 1)
+    assert HostRecord.from_bytes(record.to_bytes()).counted
 
 
 def test_a_new_record_is_small() -> None:
@@ -222,7 +233,7 @@ def test_times_that_are_none_are_refused(field: str, value: float) -> None:
 def test_counters_come_back() -> None:
     """All of them, events too."""
     store = MemoryStore()
-    counters = Counters(7, 1, 2, 3, 4, 5, 6, 8.5, {Event.SUCCESS: 2, Event.ROBOTS: 3})
+    counters = Counters(7, 1, 2, 3, 4, 5, 6, 8.5, {Event.SUCCESS: 2, Event.ROBOTS: 3}, 9)
     counters.save(store)
     assert Counters.load(store) == counters
     assert Counters.load(MemoryStore()) == Counters()

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, count
-from scrapy_spider_suite.downloadermiddlewares.cookies import registered_domain
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job import JobFile
 from scrapy_spider_suite.monitor import reports
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.tallies import Tallies
+from scrapy_spider_suite.urls.domains import registered_domain
 
 _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}
 """Heritrix's names -> ours, where they differ."""
