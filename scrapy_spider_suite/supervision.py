@@ -129,7 +129,8 @@ class Supervision:
         state = (counters.done, counters.failed, counters.retried, under_way)
         looks = self._stillness.look(state, excused=not limit)
         closing = self._scheduler.closing
-        if looks and not closing and (self._scheduler.paused or not core.frontier.ready_hosts(now)):
+        held = self._scheduler.paused or core.caps.pause(now) > 0
+        if looks and not closing and (held or not core.frontier.ready_hosts(now)):
             self._stillness = Stillness()
             return
         # A download may take its time, and another if it is tried again at once.

@@ -34,8 +34,9 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
         "that is not there, a `BroadSpider` without the add-on; or wrong usage of the command.",
         "change what the line names"),
     ExitCode.WORK_LEFT: (
-        "It ended by itself before everything was fetched: `waiting`, `closespider_…`, "
-        "`cancelled`, or a reason of the spider's own.", "start it again, later"),
+        "It ended by itself before everything was fetched: `waiting`, `max_pages`, `max_bytes`, "
+        "`max_time`, `closespider_…`, `cancelled`, or a reason of the spider's own.",
+        "start it again, later; after a `max_…` with a higher cap"),
     ExitCode.INTERRUPTED: (
         "A signal ended it (`shutdown`), or two of them in a hurry.", "start it again"),
     ExitCode.IN_USE: (
