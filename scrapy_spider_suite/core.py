@@ -38,6 +38,7 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 from scrapy_spider_suite.temporary import TemporaryFolder
+from scrapy_spider_suite.trust import TrustedHosts
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -48,9 +49,6 @@ _HOST_BYTES = 6144
 """Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
 _BARRED = 60.0
 """Seconds for which a host waits of which only some requests are barred."""
-_TRUSTED_MAX = 10_000
-_NO_MORE = b"no more"
-"""What is stored of a host that was trusted, and then found at a public address."""
 _NOTED_MAX = 1_000
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
@@ -65,6 +63,11 @@ def core_of(crawler: Crawler) -> CrawlCore:
     if core is None:
         core = _cores[crawler] = CrawlCore(crawler)
     return core
+
+
+def other_crawls(crawler: Crawler) -> bool:
+    """Whether this process has crawls beside that of *crawler*."""
+    return any(each is not crawler for each in _cores)
 
 
 class CrawlCore:
@@ -101,8 +104,7 @@ class CrawlCore:
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
         self.translator = Translator(crawler, self._codec(), broad=self.broad)
-        self._trusted = 0
-        self._trust_again()
+        self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
         resumed = self.job is not None and self.job.resumed
         now = self.now()
         self.frontier = Frontier(
@@ -125,15 +127,6 @@ class CrawlCore:
         resident = self.frontier.workbench.hosts.get(host)
         return "" if resident is None else resident.connect_to
 
-    def trust(self, host: str) -> None:
-        """Let *host* be at a private address: a spider's ``start()`` named it, no page did.
-
-        The spider profile only: an existing project may crawl its own intranet. A job remembers.
-        """
-        if self._trusted < _TRUSTED_MAX and self.resolver.trust(host):
-            self._trusted += 1
-            self.store.kv("trusted").put(host.encode(), b"")
-
     def holds_start(self) -> bool:
         """Whether ``start()``, which asks before it yields more, is to wait.
 
@@ -144,18 +137,6 @@ class CrawlCore:
             return False  # the engine asks, not start()
         self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
         return self.start_waits
-
-    def _trust_again(self) -> None:
-        """Let the resolver know whom the job trusts, and whom no more."""
-        self.resolver.listener = self._trust_no_more
-        for name, word in self.store.kv("trusted").items():
-            if word == _NO_MORE:
-                self.resolver.withdraw(name.decode())
-            elif self.resolver.trust(name.decode()):
-                self._trusted += 1
-
-    def _trust_no_more(self, host: str) -> None:
-        self.store.kv("trusted").put(host.encode(), _NO_MORE)
 
     @property
     def capacity(self) -> int:
@@ -328,7 +309,7 @@ class CrawlCore:
         """Give the job directory back: the extensions have written to it for the last time."""
         if _cores.pop(self.crawler, None) is None:
             return
-        self.resolver.listener = None
+        self.trusted.stop()
         self.at_end(reason)
         self.overriding.stop()
         with suppress(StoreWriteError):  # that has been said

@@ -98,7 +98,7 @@ class PoliteDownloader(Downloader):
         else:
             core.outside += 1
             if STARTING.get() and not core.broad:
-                core.trust(hostname(request))
+                core.trusted.add(hostname(request))
         result: Request | Response | None = None
         error: BaseException | None = None
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.http import Response
@@ -32,6 +33,26 @@ class Faults:
         """The lease of the page that *response* is, if it came of one that is still out."""
         request = getattr(response, "request", None)
         return None if request is None else self._core.leases.get(request)
+
+    def hold(
+        self, response: Response | Failure | None, durable: asyncio.Future[Any],
+        then: Callable[[], None],
+    ) -> bool:  # fmt: skip
+        """See `sinks.hold`; *then* is called when the page is held no more."""
+        lease, core = self.lease_of(response), self._core
+        if lease is None or lease.settled:
+            return False
+        lease.holds += 1
+
+        def resolved(future: asyncio.Future[Any]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                lease.faults.add(Event.INTERRUPTED)
+            core.frontier.unhold(lease, core.now())
+            then()
+            core.wake()
+
+        durable.add_done_callback(resolved)
+        return True
 
     def _callback_failed(self, failure: Failure, response: Response | Failure) -> None:
         self._note(response, Event.CALLBACK_ERROR)

@@ -18,8 +18,9 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.exceptions import DontCloseSpider
 from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro
+from twisted.python.failure import Failure
 
-from scrapy_spider_suite.core import CrawlCore, core_of
+from scrapy_spider_suite.core import CrawlCore, core_of, other_crawls
 from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.duplicates import Duplicates
 from scrapy_spider_suite.errands import Errands
@@ -29,7 +30,7 @@ from scrapy_spider_suite.faults import Faults
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.keeper import Keeper
-from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.requests import hostname
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.ungated import Ungated
@@ -79,12 +80,19 @@ class FrontierScheduler(BaseScheduler):
     # Life
 
     def open(self, spider: Spider) -> Any:
-        """Open the frontier and hook into the engine. Ends the process if the job is unusable."""
+        """Open the frontier and hook into the engine. Ends the process if the job is unusable.
+
+        Raises the `SuiteError` that says why instead, if there are other crawls in the process.
+        """
         crawler = self.crawler
         try:
             self.core: CrawlCore = core_of(crawler)
         except SuiteError as error:
-            refuse(error)
+            if not other_crawls(crawler):
+                refuse(error)
+            self._closed = True
+            say(error)
+            raise
         self._loop = asyncio.get_running_loop()
         engine = crawler.engine
         if engine is None or engine._slot is None:
@@ -104,6 +112,8 @@ class FrontierScheduler(BaseScheduler):
 
     def close(self, reason: str) -> Any:
         """Write everything and let go. Called once nothing is in progress."""
+        if self._closed:
+            return None  # it was never open
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -148,7 +158,7 @@ class FrontierScheduler(BaseScheduler):
         core = self.core
         lease = core.parents.pop(request, None)
         if lease is None and not core.broad and self._is_of_operator(request):
-            core.trust(hostname(request))
+            core.trusted.add(hostname(request))
         entry = core.translator.entry(request)
         if self._duplicates.filters(request, entry, core):
             return False
@@ -270,25 +280,9 @@ class FrontierScheduler(BaseScheduler):
         if not self._closed:
             self._keeper.flush()
 
-    def hold(self, response: Response, durable: asyncio.Future[Any]) -> None:
-        """Let the page of *response* be done only when *durable* is: for sinks that write later.
-
-        A sink never waits in ``process_item``; it registers its future and returns. A future
-        that fails leaves the page pending.
-        """
-        lease = self._faults.lease_of(response)
-        if lease is None or lease.settled:
-            return
-        lease.holds += 1
-
-        def resolved(future: asyncio.Future[Any]) -> None:
-            if future.cancelled() or future.exception() is not None:
-                lease.faults.add(Event.INTERRUPTED)
-            self.core.frontier.unhold(lease, self.core.now())
-            self._flush_soon()
-            self.wake()
-
-        durable.add_done_callback(resolved)
+    def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
+        """See `sinks.hold`."""
+        return self._faults.hold(response, durable, self._flush_soon)
 
     # The end
 

@@ -62,11 +62,11 @@ def test_a_job_remembers_whom_it_trusts_no_more(
 
     async def before(core: CrawlCore) -> None:
         for host in ("shop.example", "intranet.example"):
-            core.trust(host)
+            core.trusted.add(host)
             assert await _addresses(core, host)
 
     async def after(core: CrawlCore) -> None:
-        core.trust("shop.example")
+        core.trusted.add("shop.example")
         assert await _addresses(core, "shop.example") is None
         assert await _addresses(core, "intranet.example") == ("10.0.0.1",)
 
@@ -84,12 +84,12 @@ def test_trust_outlives_a_change_of_the_settings(
     nameserver.add("intranet.example", "10.0.0.1")
 
     async def scenario(core: CrawlCore) -> None:
-        core.trust("shop.example")
-        core.trust("intranet.example")
+        core.trusted.add("shop.example")
+        core.trusted.add("intranet.example")
         await _addresses(core, "shop.example")
         nameserver.add("shop.example", "10.0.0.1")
         change_setting(core, "SUITE_DNS_TTL_MIN", "60")
-        core.trust("shop.example")
+        core.trusted.add("shop.example")
         assert await _addresses(core, "shop.example") is None
         assert await _addresses(core, "intranet.example") == ("10.0.0.1",)
 

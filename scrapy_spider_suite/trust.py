@@ -1,0 +1,42 @@
+"""Hosts that may be at private addresses because the operator named them, and no page did.
+
+The spider profile only: an existing project may crawl its own intranet. A job remembers them, and
+those that were trusted until they were found outside: their name servers are somebody else's, who
+could move the names inside later (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.dns import Resolver
+from scrapy_spider_suite.storage.kv import KV
+
+_MOST = 10_000
+_NO_MORE = b"no more"
+
+
+class TrustedHosts:
+    """One per crawl, kept in *kv*: tells *resolver* whom to trust, and is told whom no more."""
+
+    def __init__(self, resolver: Resolver, kv: KV) -> None:
+        self._resolver = resolver
+        self._kv = kv
+        self._number = 0
+        resolver.listener = self._trust_no_more
+        for name, word in kv.items():
+            if word == _NO_MORE:
+                resolver.withdraw(name.decode())
+            elif resolver.trust(name.decode()):
+                self._number += 1
+
+    def add(self, host: str) -> None:
+        """Let *host* be at a private address; not beyond 10,000 of them."""
+        if self._number < _MOST and self._resolver.trust(host):
+            self._number += 1
+            self._kv.put(host.encode(), b"")
+
+    def _trust_no_more(self, host: str) -> None:
+        self._kv.put(host.encode(), _NO_MORE)
+
+    def stop(self) -> None:
+        """Remember nothing more: the store is about to be closed."""
+        self._resolver.listener = None

@@ -1,0 +1,109 @@
+"""Sinks that write later: a page is done when what it brought is on disk, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from inprocess import Crawling
+from scrapy import signals
+from scrapy.http import Response
+from visitors import Visitor, walker
+from websites import Site, links
+
+from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.sinks import hold
+
+
+class Sink:
+    """A pipeline that promises to write, and looks how many pages are done before it has."""
+
+    outcomes: ClassVar[list[Callable[[asyncio.Future[None]], None]]] = []
+    held: ClassVar[list[bool]] = []
+    done: ClassVar[list[int]] = []
+    signal: ClassVar[Any] = signals.item_scraped
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+        crawler.signals.connect(self.told, self.signal)
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> Sink:
+        """Build it for *crawler*."""
+        return cls(crawler)
+
+    def process_item(self, item: Any) -> Any:
+        """Pass the item on."""
+        return item
+
+    def told(self, response: Response) -> None:
+        """Hold the page until what it brought was written, a while later."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.held.append(hold(self._crawler, response, written))
+        asyncio.get_running_loop().call_later(0.05, self._write, written)
+
+    def _write(self, written: asyncio.Future[None]) -> None:
+        core = core_of(self._crawler)
+        if core.leases:  # not everything else about the page is over
+            asyncio.get_running_loop().call_later(0.05, self._write, written)
+            return
+        self.done.append(core.frontier.counters.done)
+        outcome = self.outcomes.pop(0) if self.outcomes else lambda future: future.set_result(None)
+        outcome(written)
+
+
+@pytest.fixture(params=["item_scraped", "response_received"])
+def sink(request: pytest.FixtureRequest) -> type[Sink]:
+    """A sink of its own for each test, told by either signal."""
+    signal = getattr(signals, request.param)
+    return type("Own", (Sink,), {"outcomes": [], "held": [], "done": [], "signal": signal})
+
+
+def test_a_page_is_done_after_its_sink(site: Site, crawl: Crawling, sink: type[Sink]) -> None:
+    """The crawl does not end before, either."""
+    site.pages |= {"/": links("/1"), "/1": links()}
+    done = crawl(walker(site), ITEM_PIPELINES={sink: 1}, CONCURRENT_REQUESTS=1)
+    assert done.reason == "finished"
+    assert sink.held == [True, True]
+    assert sink.done[0] == 0
+    assert done.stat("suite/job/done") == 2
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [lambda future: future.set_exception(OSError("no")), lambda future: future.cancel()],
+    ids=["failed", "cancelled"],
+)
+def test_what_was_not_written_is_fetched_again(
+    outcome: Any, site: Site, crawl: Crawling, sink: type[Sink]
+) -> None:
+    """A write that failed leaves the page pending."""
+    site.pages["/"] = links()
+    sink.outcomes.append(outcome)
+    done = crawl(walker(site), ITEM_PIPELINES={sink: 1})
+    assert site.paths() == ["/", "/"]
+    assert sink.done == [0, 0]
+    assert done.stat("suite/job/done") == 1
+
+
+def test_without_a_page_nothing_waits(site: Site, crawl: Crawling) -> None:
+    """Items of start(), pages that are over, and schedulers that know of no pages."""
+    held: list[bool] = []
+
+    class Handing(Visitor):
+        async def start(self) -> Any:
+            yield {"item": 1}
+
+    def watch(crawler: Any) -> None:
+        def told(response: Response | None) -> None:
+            future = asyncio.get_running_loop().create_future()
+            held.append(hold(crawler, response, future))
+            held.append(hold(crawler, Response("http://a.test/"), future))
+
+        crawler.signals.connect(told, signals.item_scraped, weak=False)
+
+    for addon in (True, False):
+        crawl(Handing, addon=addon, watch=watch)
+    assert held == [False] * 4
