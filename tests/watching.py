@@ -61,6 +61,44 @@ class Watch:
             self._timer.cancel()
 
 
+class Stalls:
+    """Appends a line to the file TEST_STALLS for each time that the loop was blocked for long.
+
+    A line has the wall clock at its end, and seconds.
+    """
+
+    LONG = 0.05
+    TICK = 0.01
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._path = Path(crawler.settings["TEST_STALLS"])
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = 0.0
+        crawler.signals.connect(self._start, signals.engine_started)
+        crawler.signals.connect(self._stop, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Stalls:
+        """Build it for *crawler*."""
+        return cls(crawler)
+
+    def _start(self) -> None:
+        self._last = _own_time()
+        self._tick()
+
+    def _tick(self) -> None:
+        blocked = _own_time() - self._last - self.TICK
+        if blocked > self.LONG:
+            with self._path.open("a") as file:
+                file.write(f"{time.time():.3f} {blocked:.3f}\n")
+        self._last = _own_time()
+        self._timer = asyncio.get_running_loop().call_later(self.TICK, self._tick)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 def _own_time() -> float:
     """Return a clock in seconds that stands still while this thread waits for a core."""
     return time.monotonic() - _waited()
