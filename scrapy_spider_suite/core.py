@@ -20,8 +20,8 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.caps import Caps
 from scrapy_spider_suite.codec import RequestCodec
-from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.deadhosts import DeadHosts
+from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.events import event_of_error, event_of_result
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
