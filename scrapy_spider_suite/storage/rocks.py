@@ -235,6 +235,9 @@ class RocksStore:
         `StoreWriteError`; nothing is left of the copy then.
         """
         try:
+            # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
+            for family in list(self._families.values()):
+                family.flush()
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:  # the library raises nothing narrower
             rmtree(path, ignore_errors=True)

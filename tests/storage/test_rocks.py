@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import Checkpoint
 from virtual import copy_of
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, order_key
+from scrapy_spider_suite.storage import rocks
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, state_key
 from scrapy_spider_suite.storage.rocks import FAMILIES, RocksStore
 
@@ -239,6 +241,30 @@ for n in range(1_000):
     assert store.state(b"%d" % n) == bytes([n % 251]) * 1_000, n
 print(failures, "failed batches")
 """
+
+
+def test_a_checkpoint_finds_everything_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has to flush itself, it does with Python's lock held: the crawl would wait."""
+    store = RocksStore(tmp_path / "store", memory=MEMORY)
+    put_everywhere(store, b"value")
+    store.flush()
+    unflushed = []
+
+    def checkpoint(db: object) -> Checkpoint:
+        for name in FAMILIES:
+            family = store._families[name]
+            unflushed.append(family.property_int_value("rocksdb.num-entries-active-mem-table"))
+        return Checkpoint(db)
+
+    monkeypatch.setattr(rocks, "Checkpoint", checkpoint)
+    store.checkpoint(tmp_path / "copy")
+    store.close()
+    assert unflushed == [0] * len(FAMILIES)
+    copy = RocksStore(tmp_path / "copy", memory=MEMORY)
+    assert copy.state(b"key") == b"value"
+    copy.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files there")
