@@ -71,7 +71,7 @@ class LineageMiddleware:
         if core.job is not None and core.store.kv("start").get(STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
-        outputs, turns, items = aiter(start), Turns(), _StartItems(core)
+        outputs, turns, items = aiter(start), Turns(), _StartItems(core.crawler)
         while True:
             await turns.leave()
             # Between two of them, what runs in this task is the engine.
@@ -86,46 +86,31 @@ class LineageMiddleware:
                 core.reader, core.start_waits = None, False
             items.out += not isinstance(output, Request)
             yield output
-        items.no_more()
+        if core.job is None:
+            return
+        await items.through()
+        if not (core.volatile_start or items.lost or core.stopping):
+            core.store.kv("start").put(STARTED, b"1")
 
 
 class _StartItems:
     """The items of ``start()`` that are in the pipelines: it has not run to its end before them."""
 
-    def __init__(self, core: CrawlCore) -> None:
+    def __init__(self, crawler: Crawler) -> None:
         self.out = 0
-        self._core = core
-        self._all = False
-        self._through = {
-            signals.item_scraped: self._item_through,
-            signals.item_dropped: self._item_through,
-            signals.item_error: self._item_failed,
-        }
-        for signal, handler in self._through.items():
-            core.crawler.signals.connect(handler, signal, weak=False)
-        # Older releases of Scrapy do not wait for the last of them.
-        core.crawler.signals.connect(self._forget, signals.spider_closed, weak=False)
+        self.lost = False  # one that a full disk did not take is to come again
+        self._changed = asyncio.Event()
+        for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
+            crawler.signals.connect(self._over, signal)
 
-    def no_more(self) -> None:
-        """``start()`` has yielded everything."""
-        self._all = True
-        self._note_the_end()
+    async def through(self) -> None:
+        """Return when each is through, dropped or has failed."""
+        while self.out > 0:
+            self._changed.clear()
+            await self._changed.wait()
 
-    def _item_through(self, response: object) -> None:
+    def _over(self, response: object, failure: Failure | None = None) -> None:
         if response is None:
             self.out -= 1
-            self._note_the_end()
-
-    def _item_failed(self, response: object, failure: Failure) -> None:
-        # What a full disk did not take is to come again.
-        if not is_disk_full(failure.value):
-            self._item_through(response)
-
-    def _note_the_end(self) -> None:
-        core = self._core
-        if self._all and not self.out and core.job is not None and not core.volatile_start:
-            core.store.kv("start").put(STARTED, b"1")
-
-    def _forget(self) -> None:
-        for signal, handler in self._through.items():
-            self._core.crawler.signals.disconnect(handler, signal)
+            self.lost = self.lost or (failure is not None and is_disk_full(failure.value))
+            self._changed.set()

@@ -23,16 +23,19 @@ class Handed(Spider):
 
     name = "handed"
     runs = 0
+    at_end = False
 
     async def start(self) -> AsyncIterator[Any]:
         """Yield them."""
         type(self).runs += 1
         yield {"number": 1}
         yield {"number": 2}
+        self.at_end = True
 
 
 class Slow:
-    """A pipeline that looks what is stored while start() is at its end, and its items are not."""
+    """A pipeline that looks what is stored when start() has yielded all, and its items are on
+    their way."""
 
     seen: ClassVar[list[object]] = []
 
@@ -45,9 +48,11 @@ class Slow:
         return cls(crawler)
 
     async def process_item(self, item: Any) -> Any:
-        """Pass it on when start() has no more to come."""
-        while self._crawler.engine._start is not None:
+        """Pass it on when start() has no more to come, and some turns of the loop are over."""
+        while not self._crawler.spider.at_end:
             await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0)
         self.seen.append(core_of(self._crawler).store.kv("start").get(STARTED))
         if item["number"] == 2:
             raise DropItem("seen enough")
@@ -81,15 +86,21 @@ def test_what_a_full_disk_did_not_take_comes_again(
         core = core_of(crawler)
         start = LineageMiddleware(crawler).process_start(Handed().start())
         send, kv = crawler.signals.send_catch_log, core.store.kv("start")
-        assert [output["number"] async for output in start] == [1, 2]
+        assert [(await anext(start))["number"] for _ in range(2)] == [1, 2]
+        end = asyncio.ensure_future(anext(start, None))
+        about: dict[str, Any] = {"item": {}, "spider": None}
         # Those of pages say nothing.
-        send(signals.item_scraped, item={}, response=object(), spider=None)
-        send(signals.item_scraped, item={}, response=None, spider=None)
+        send(signals.item_scraped, response=object(), **about)
+        send(signals.item_scraped, response=None, **about)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not end.done()
         assert kv.get(STARTED) is None
         if error is None:
-            send(signals.item_scraped, item={}, response=None, spider=None)
+            send(signals.item_scraped, response=None, **about)
         else:
-            send(signals.item_error, item={}, response=None, spider=None, failure=Failure(error))
+            send(signals.item_error, response=None, failure=Failure(error), **about)
+        await end
         assert (kv.get(STARTED) is not None) is stored
         core.close()
         core._let_go()
