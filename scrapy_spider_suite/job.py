@@ -31,6 +31,7 @@ from scrapy_spider_suite.settings import SuiteSettings, suite_settings
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.whole import write_whole
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -79,10 +80,8 @@ class JobFile:
 
     def write(self, folder: Path) -> None:
         """Write ``job.json``, whole or not at all."""
-        new = folder / "job.json.new"
         fields = {name: getattr(self, name) for name in self.__slots__}
-        new.write_text(json.dumps(fields, indent=1) + "\n")
-        os.replace(new, folder / "job.json")
+        write_whole(folder / "job.json", json.dumps(fields, indent=1) + "\n")
 
 
 _WAY_OUT = "; look at it with `scrapy frontier check`, or begin anew with another JOBDIR"
@@ -114,6 +113,11 @@ class Job:
             self._lock.close()
             raise
         inventory.forget(self.folder / "store")
+        if old is not None and old.format < FORMAT:
+            logger.warning(
+                "%s had data format %d and has %d now: older releases open it no more",
+                path, old.format, FORMAT,
+            )  # fmt: skip
         # Only now: whoever was killed before left nothing that looks like a job.
         self.file.write(self.folder)
         self.unclean = self.resumed and self.store.meta.get(_CLEAN) is None

@@ -17,7 +17,7 @@ from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.control.verbs import VERBS
-from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.errors import JobError, SuiteError
 from scrapy_spider_suite.job import JobFile
 
 _POLL = 0.05
@@ -60,8 +60,12 @@ def ask(
             return answer
         if now >= try_at:
             try_at = now + _TRY
-            if _carried_out(folder, job.id):
-                continue
+            try:
+                if _carried_out(folder, job.id):
+                    continue
+            except SuiteError:
+                actions.remove(action.id)  # it was refused: it must not be done some day
+                raise
         time.sleep(_POLL)
 
 

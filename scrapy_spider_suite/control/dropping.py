@@ -27,7 +27,7 @@ NOT_TOUCHED = (
     "the fetch log and the audit log",
     "what pipelines and feeds have written",
     "the address's clock, which other hosts share",
-    "referrers of URLs of other hosts that are pending",
+    "referrers of URLs of other hosts that are pending or failed",
 )
 """What a receipt says was left."""
 

@@ -97,13 +97,14 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
     Raises `JobError`s.
     """
     with (folder / "lock").open("a+") as lock:
-        if not _taken(lock):
+        if not taken(lock):
             yield None
             return
         job = JobFile.read(folder)
         if job is None or job.format != FORMAT:
             raise JobFormatError(
-                f"{folder.parent} has an older data format: start its crawl once, which upgrades it"
+                f"{folder.parent} has an older data format: upgrade it with `scrapy frontier "
+                "upgrade`, or start its crawl once"
             )
         if damage := inventory.damage(folder / "store"):
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
@@ -117,7 +118,11 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
             inventory.take(folder / "store")
 
 
-def _taken(lock: IO[str]) -> bool:
+def taken(lock: IO[str]) -> bool:
+    """Take the *lock* file of a job, for as long as it is open; False if another process has it.
+
+    Raises `JobError`.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -202,7 +202,9 @@ class Frontier:
         """The URL was not asked for after all: pending as it was, nothing counted."""
         lease.event = Event.INTERRUPTED
         lease.children, lease.links = [], []
-        self.settle(lease, now)
+        lease.settled = True
+        self._commit(lease, now, asked=False)
+        self._relieve()
         self.release(lease, now)
 
     # Committing
@@ -224,7 +226,7 @@ class Frontier:
             self.held -= 1
             self._commit(lease, now)
 
-    def _commit(self, lease: Lease, now: float) -> None:
+    def _commit(self, lease: Lease, now: float, *, asked: bool = True) -> None:
         entry = lease.entry
         state, event, tried = lease.fate(self.policy.retry_times)
         given_up = self._health.given_up(entry.host)
@@ -243,6 +245,8 @@ class Frontier:
         if state is State.PENDING:
             if tried:
                 self._ledger.again(entry, event, lease.status, wall)
+            elif asked:
+                self._ledger.note(entry, event, lease.status, wall)
             self.residents.push(entry, record, now, wall)
         else:
             self._ledger.remove(entry, record)

@@ -11,8 +11,9 @@ out, as promised.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+
+from scrapy_spider_suite.storage.whole import write_whole
 
 _NAME = "files.json"
 _COMPARED = ("*.sst", "MANIFEST-*", "CURRENT")
@@ -26,9 +27,7 @@ def holds_data(store: Path) -> bool:
 def take(store: Path) -> None:
     """Note the files of *store*, which has just been closed, beside it."""
     files = {path.name: path.stat().st_size for glob in _COMPARED for path in store.glob(glob)}
-    new = store.parent / f"{_NAME}.new"
-    new.write_text(json.dumps(files) + "\n")
-    os.replace(new, store.parent / _NAME)
+    write_whole(store.parent / _NAME, json.dumps(files) + "\n")
 
 
 def forget(store: Path) -> None:

@@ -57,6 +57,12 @@ class Ledger:
         self.counters.retried += 1
         self._give_key(entry)
 
+    def note(self, entry: Entry, event: Event, status: int, wall: float) -> None:
+        """Write why *entry* is still pending, which nobody counts as a try."""
+        if not entry.volatile:
+            state = _state_of(entry, State.PENDING, event, status, wall)
+            self._store.put_state(entry.identity, state)
+
     def conclude(
         self, entry: Entry, record: HostRecord, event: Event, status: int, wall: float
     ) -> None:
@@ -129,4 +135,6 @@ class Ledger:
 
 def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float) -> bytes:
     url = entry.url if entry.payload is not None else ""
-    return UrlState(state, event, entry.attempts, status, int(wall), url).to_bytes()
+    # Of what was asked for and answered, the fetch log knows where it came from.
+    via = entry.referrer if state is State.FAILED and not status else ""
+    return UrlState(state, event, entry.attempts, status, int(wall), url, via).to_bytes()

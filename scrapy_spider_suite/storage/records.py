@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.keys import host_key as host_key
 from scrapy_spider_suite.frontier.keys import state_key as state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
-FORMAT = 1
+FORMAT = 2
 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
@@ -119,25 +119,26 @@ class UrlState:
     """Seconds since the epoch."""
     url: str = ""
     """Only for identities from which the URL cannot be read."""
+    via: str = ""
+    """The page that it came from; only of URLs that failed without an answer."""
 
     def to_bytes(self) -> bytes:
-        """Pack the state (9 bytes and the URL)."""
+        """Pack the state (9 bytes and the URLs)."""
         event = 0 if self.event is None else _EVENTS.index(self.event) + 1
         packed = _STATE.pack(
             _STATES.index(self.state), event, min(self.attempts, 255),
             max(0, min(self.status, 0xFFFF)), max(0, min(self.when, 0xFFFFFFFF)),
         )  # fmt: skip
-        return packed + self.url.encode()
+        return packed + (f"{self.url}\n{self.via}" if self.via else self.url).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> UrlState:
         """Unpack a state. Raises `JobDamagedError` for anything else."""
         try:
             state, event, attempts, status, when = _STATE.unpack_from(data)
-            url = data[_STATE.size :].decode()
-            return cls(
-                _STATES[state], _EVENTS[event - 1] if event else None, attempts, status, when, url
-            )
+            url, _, via = data[_STATE.size :].decode().partition("\n")
+            reason = _EVENTS[event - 1] if event else None
+            return cls(_STATES[state], reason, attempts, status, when, url, via)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise JobDamagedError(f"a URL's row cannot be read ({error})") from error
 

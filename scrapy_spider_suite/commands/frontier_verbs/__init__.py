@@ -27,6 +27,8 @@ MODULES = {
     "blocks": "blocking",
     "drop": "dropping",
     "audit": "audit",
+    "snapshot": "snapshot",
+    "upgrade": "upgrade",
     "log": "log",
     "report": "report",
     "check": "check",
