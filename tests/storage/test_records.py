@@ -60,6 +60,13 @@ def test_host_records_come_back(record: HostRecord) -> None:
     assert fields(HostRecord.from_bytes(record.to_bytes())) == fields(record)
 
 
+def test_a_host_counts_whatever_became_of_its_urls() -> None:
+    """Its name does not exist: all that was queued has failed, and nothing was tried."""
+    record = HostRecord()
+    record.failed, record.counted = 3, True
+    assert HostRecord.from_bytes(record.to_bytes()).counted
+
+
 @pytest.mark.parametrize("field", ["pending", "done", "attempts"])
 def test_hosts_of_earlier_releases_count(field: str) -> None:
     """They were never told so: whatever was queued once has one of these."""
