@@ -210,6 +210,11 @@ def job_of(crawler: Crawler) -> Job | None:
     return job
 
 
+def job_begun(crawler: Crawler) -> bool:
+    """Whether *crawler* is to resume a job, which need not be open yet."""
+    return uses_job(crawler) and (Path(crawler.settings["JOBDIR"]) / FOLDER / "job.json").exists()
+
+
 def close_job(crawler: Crawler) -> None:
     """Let go of the job of *crawler*, if it has one."""
     job = _jobs.pop(crawler, None)

@@ -11,6 +11,7 @@ from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.job import job_begun
 from scrapy_spider_suite.refusal import refuse
 from scrapy_spider_suite.seeds import SeedReport, check_sources, read_seeds
 
@@ -49,11 +50,15 @@ class BroadSpider(Spider):
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         """Build the spider. Ends the process with one line if a file of seeds is not there."""
         spider = super().from_crawler(crawler, *args, **kwargs)
+        if not job_begun(crawler):  # else start() looks, if it is run at all
+            spider._check_sources()
+        return spider
+
+    def _check_sources(self) -> None:
         try:
-            check_sources(spider._sources())
+            check_sources(self._sources())
         except SettingsError as error:
             refuse(error)
-        return spider
 
     def _sources(self) -> list[str]:
         return [*self.start_urls, *filter(None, self.seeds.split(","))]
@@ -69,6 +74,7 @@ class BroadSpider(Spider):
         from scrapy_spider_suite.requests import seed_entry
         from scrapy_spider_suite.scheduler import FrontierScheduler
 
+        self._check_sources()
         # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
         if FrontierScheduler not in load_object(self.crawler.settings["SCHEDULER"]).__mro__:
             refuse(

@@ -137,6 +137,22 @@ def test_bad_seeds_file(half: Half, tmp_path: Path) -> None:
     refused(ended, "nowhere.txt")
 
 
+def test_seeds_that_were_read_need_not_be_there(half: Half, tmp_path: Path) -> None:
+    """A job whose start() ran to its end does without its file of seeds."""
+    job, seeds = tmp_path / "job", tmp_path / "seeds.txt"
+    seeds.write_text(half.web.ready.seeds[0] + "\n")
+
+    def crawl(**settings: Any) -> Any:
+        return half.project.scrapy(
+            "crawl", "bulk", "-a", f"seeds={seeds}", JOBDIR=str(job), **settings
+        )
+
+    assert crawl(CLOSESPIDER_PAGECOUNT=5).returncode == ExitCode.WORK_LEFT
+    seeds.unlink()
+    ended = crawl(CLOSESPIDER_PAGECOUNT=5)
+    assert ended.returncode == ExitCode.WORK_LEFT, ended.stderr
+
+
 # Job directories
 
 
