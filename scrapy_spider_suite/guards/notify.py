@@ -19,7 +19,7 @@ class Notifier:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._socket: socket.socket | None = None
         if self._address:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
 
     @classmethod

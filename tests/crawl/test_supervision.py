@@ -225,11 +225,28 @@ def test_nothing_is_fetched_although_hosts_are_ready(small: Supervised) -> None:
     assert small.status()["finish_reason"] == "stalled"
 
 
-def test_a_crawl_that_only_waits_is_not_stalled(small: Supervised) -> None:
-    """For its hosts, or for its operator."""
+def test_a_crawl_that_waits_for_its_hosts_is_not_stalled(small: Supervised) -> None:
+    """However long they must wait."""
     waits = {"SUITE_HOST_DELAY": 2 * STILL, "SUITE_STALL_TIMEOUT": STILL, "DOWNLOAD_TIMEOUT": 1}
     with small.crawling(**waits, CLOSESPIDER_PAGECOUNT=8) as process:
         assert process.wait(60) == ExitCode.WORK_LEFT, small.said()
+
+
+def test_a_paused_crawl_is_not_stalled(small: Supervised) -> None:
+    """Although its hosts are ready."""
+
+    def act(verb: str) -> None:
+        done = small.project.scrapy("frontier", verb, JOBDIR=str(small.job))
+        assert done.returncode == 0, done.stderr
+
+    slowly = {"SUITE_HOST_DELAY": 1, "SUITE_STALL_TIMEOUT": STILL, "DOWNLOAD_TIMEOUT": 1}
+    with small.crawling(**slowly) as process:
+        act("pause")
+        until((small.job / FOLDER / "status.json").exists)
+        until(lambda: small.status()["pauses"] == ["the operator"])
+        time.sleep(2 * STILL)
+        act("resume")
+        assert process.wait(60) == ExitCode.FINISHED, small.said()
 
 
 # Being told
