@@ -163,6 +163,32 @@ def test_nearly_full_disk(where: str, web: FakeWebProcess, tmp_path: Path) -> No
     assert len(_fetched(web)) == len(set(_fetched(web)))
 
 
+def test_nearly_full_temporary_disk(
+    web: FakeWebProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a job directory the store lies among the temporary files."""
+    log = tmp_path / "log"
+    with tmpfs(tmp_path / "disk", "64m") as disk:
+        monkeypatch.setenv("TMPDIR", str(disk))
+        settings = _settings(web, disk / "job", **NEARLY_FULL)
+        del settings["JOBDIR"]
+        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        try:
+            _wait_for("Spider opened", log)
+            _fill_but(disk / "filler", 20 << 20)
+            _wait_for(PAUSED, log)
+            (disk / "filler").unlink()
+            _wait_for(GOES_ON, log)
+            end = _ended(process, tmp_path)
+        finally:
+            process.kill()
+            process.wait()
+        assert end.reason == "finished"
+        assert list(disk.iterdir()) == []
+    web.stop()
+    assert set(_fetched(web)) >= set(web.web.reachable())
+
+
 def test_stopped_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
     """SIGTERM in the pause ends the crawl in time; it goes on when there is room."""
     log, filler = tmp_path / "log", tmp_path / "disk" / "filler"
