@@ -13,6 +13,7 @@ from scrapy_spider_suite.declarations import Kind
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.overriding import policy_fields, read_overrides
 from scrapy_spider_suite.resolving import reconfigure
+from scrapy_spider_suite.seeds import check_sources
 from scrapy_spider_suite.settings import DECLARATIONS, SuiteSettings, replace_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.rocks import RocksStore
@@ -43,8 +44,9 @@ def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, obj
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
     if field in AT_START:
         raise SettingsError(f"{name} cannot be changed in a running crawl: {AT_START[field]}")
+    # First what can fail.
+    check_sources(new.seeds)
     if new.overrides != old.overrides:
-        # First what can fail.
         core.frontier.policy.change(overrides=read_overrides(new.overrides))
         core.overriding.path = new.overrides
     replace_settings(core.crawler, new)

@@ -24,6 +24,7 @@ from scrapy_spider_suite.deadhosts import DeadHosts
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.events import event_of_error, event_of_result
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
@@ -93,6 +94,7 @@ class CrawlCore:
         self.cut = False  # something was cut short by the stop
         self.volatile_start = False  # start() yielded what cannot be stored
         self.wake: Callable[[], None] = _nobody  # has the scheduler look again
+        self.write: Callable[[], None] = self._flush  # makes durable what was said, if it can
         self.outside = 0  # fetches without a visit
         self.waiting_outside = 0  # those of them that wait for their host
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
@@ -116,6 +118,9 @@ class CrawlCore:
             counters=Counters.load(self.store) if resumed else None,
             unclean=self.job is not None and self.job.unclean,
         )
+        if not self.broad:
+            # Its seeds are requests of its own.
+            self.frontier.guesses.entry_of = self._seed_of_the_spider
         if self.job is not None:
             self.frontier.residents.open(now, time.time())
         self.overriding.address_of = self._address_of
@@ -126,6 +131,9 @@ class CrawlCore:
         """Where a host in memory lives; "" for others."""
         resident = self.frontier.workbench.hosts.get(host)
         return "" if resident is None else resident.connect_to
+
+    def _seed_of_the_spider(self, url: str) -> Entry:
+        return self.translator.entry(Request(url, meta={"is_start_request": True}))
 
     def holds_start(self) -> bool:
         """Whether ``start()``, which asks before it yields more, is to wait.
@@ -241,13 +249,14 @@ class CrawlCore:
                 self._refusing.clear()
             self._refusing.add(host.key)
 
-    def silent(self, host: HostState) -> None:
-        """*host* did not answer when asked for its robots.txt."""
+    def silent(self, host: HostState) -> Event:
+        """*host* did not answer when asked for its robots.txt; return how."""
         refused = host.key in self._refusing
         self._refusing.discard(host.key)
         event = Event.REFUSED if refused else Event.CONNECTION_LOST
         self.frontier.silent(host, self.now(), event)
         self._say_why(host)
+        return event
 
     def _say_why(self, host: HostState) -> None:
         """Tell whoever looks on why *host* has to wait, the first time.
@@ -292,6 +301,9 @@ class CrawlCore:
         if rest:
             self.bursts[first] = rest
         return first
+
+    def _flush(self) -> None:
+        self.frontier.flush()
 
     def close(self) -> None:
         """Write everything. Nothing more is fetched."""

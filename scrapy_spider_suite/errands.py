@@ -18,6 +18,7 @@ from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteE
 from scrapy_spider_suite.events import StoppedError, event_of_error
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
 from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, origin_of
 from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
 from scrapy_spider_suite.storage.leases import Lease
@@ -168,11 +169,11 @@ class Errands:
     ) -> None:
         core = self._core
         url, visit = leases[0].entry.url, leases[0].visit
-        known = True
+        known, silence = True, None
         try:
             rules = await (robots.fetch(origin_of(url)) if again else robots.rules_for(url))
             if visit is not None and _silent(rules):
-                core.silent(visit.host)
+                silence = core.silent(visit.host)
             elif visit is not None:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
@@ -182,7 +183,7 @@ class Errands:
         finally:
             self._fetches -= 1
             if known:
-                self._put_back(leases)
+                self._put_back(leases, silence)
             else:
                 core.ready.append(core.hand_out(leases))
             self._wake()
@@ -223,12 +224,18 @@ class Errands:
             frontier.workbench.postpone(visit.host, until, "robots.txt unavailable")
         self._put_back(leases)
 
-    def _put_back(self, leases: list[Lease]) -> None:
-        core = self._core
+    def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
+        frontier, now = self._core.frontier, self._core.now()
         for lease in leases[1:]:
             lease.visit = None
         for lease in reversed(leases):
-            core.frontier.put_back(lease, core.now())
+            if silence is not None and frontier.guesses.wrong(lease.entry, silence):
+                # Nobody answers by the scheme that was guessed: there is another.
+                lease.event = silence
+                frontier.settle(lease, now)
+                frontier.release(lease, now, heard=Event.IGNORED)
+            else:
+                frontier.put_back(lease, now)
 
 
 def _lives_at(url: str, host: str) -> bool:

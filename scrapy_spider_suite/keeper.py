@@ -56,7 +56,7 @@ class Keeper:
         self._collector = CalmCollector()
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
-        self._revising = False
+        self._revising = self._admitting = False
         core.overriding.changed = self._policy_changed
 
     def start(self) -> None:
@@ -88,6 +88,18 @@ class Keeper:
         self._end_at_caps()
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
+            if not self._admitting:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
+        core, now = self._core, self._core.now()
+        self._admitting = not self._scheduler.closing and core.frontier.residents.admit(
+            now, now + core.frontier.wall_offset
+        )
+        if self._admitting:
+            self._loop.call_later(_PORTIONS, self._admit)
+            self._scheduler.wake()
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""

@@ -29,9 +29,12 @@ from scrapy_spider_suite.errors import CodecError, SuiteError
 from scrapy_spider_suite.faults import Faults
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.intake import Seeding
 from scrapy_spider_suite.keeper import Keeper
 from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.requests import hostname
+from scrapy_spider_suite.seeds import check_sources
+from scrapy_spider_suite.settings import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.ungated import Ungated
 
@@ -86,6 +89,7 @@ class FrontierScheduler(BaseScheduler):
         """
         crawler = self.crawler
         try:
+            check_sources(suite_settings(crawler).seeds)
             self.core: CrawlCore = core_of(crawler)
         except SuiteError as error:
             if not other_crawls(crawler):
@@ -104,17 +108,21 @@ class FrontierScheduler(BaseScheduler):
         self.core.wake = self.wake
         self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
         self._keeper = Keeper(self, self.core, self._errands)
+        self.core.write = self._keeper.flush
+        self._seeding = Seeding(self.core, self.enqueue_request)
         self._ungated = Ungated(self.core) if self.gate is None else None
         self._faults = Faults(self.core, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
         self._keeper.start()
+        self._seeding.begin(self.core.settings.seeds)
         return self._duplicates.open()
 
     def close(self, reason: str) -> Any:
         """Write everything and let go. Called once nothing is in progress."""
         if self._closed:
             return None  # it was never open
-        self._closed = True
+        self._closed = self.core.stopping = True
+        self._seeding.stop()
         if self._alarm is not None:
             self._alarm.cancel()
         return deferred_from_coro(self._close(reason))
@@ -133,13 +141,13 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def starting(self) -> bool:
-        """Whether ``start()`` has more to come."""
-        return self._engine._start is not None
+        """Whether ``start()``, or a list of seeds, has more to come."""
+        return self._engine._start is not None or self._seeding.busy
 
     def has_pending_requests(self) -> bool:
         """Whether anything is pending, leased, waiting, to be looked up or taken in."""
         core = self.core
-        if core.frontier.pending or core.outside or len(self._errands):
+        if core.frontier.pending or core.outside or len(self._errands) or self._seeding.busy:
             return True
         return self._keeper.actions_wait
 

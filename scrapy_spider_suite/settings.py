@@ -87,6 +87,12 @@ class SuiteSettings:
         "Follow every link of every page in bulk, whatever the spider.",
     )
 
+    seeds: tuple[str, ...] = setting(
+        v.texts(), (), FREE,
+        "URLs, host names, files of them, and @URLs of such files, to begin with; for a spider "
+        "beside what its start() yields.",
+    )
+
     # Politeness
     host_delay: float = setting(
         v.duration(), Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,12 @@ from scrapy.utils.misc import load_object
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.job import job_begun
 from scrapy_spider_suite.refusal import refuse
-from scrapy_spider_suite.seeds import SeedReport, check_sources, read_seeds
+from scrapy_spider_suite.seeds import check_sources
 
 if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
-
-_CHUNK = 500
 
 
 class BroadSpider(Spider):
@@ -34,7 +31,8 @@ class BroadSpider(Spider):
     - `link_priority` gives a link its priority.
 
     ``allowed_domains``, DEPTH_LIMIT and URLLENGTH_LIMIT hold. Seeds are ``start_urls``, and what
-    ``-a seeds=`` names: URLs, host names, or files with one of these a line, separated by commas.
+    ``-a seeds=`` names: URLs, host names, files with one of these a line, plain or compressed, or
+    ``@`` and the URL of such a file, separated by commas. SUITE_SEEDS names more.
 
     Requests that a subclass yields itself go through Scrapy's redirect and retry middlewares;
     those that the frontier made are redirected as links and retried by the frontier.
@@ -67,11 +65,10 @@ class BroadSpider(Spider):
         """Schedule the seeds in bulk; progress is logged.
 
         Ends the process with one line if there is no scheduler of the suite to take them. Raises
-        `SettingsError` if a file of seeds cannot be read.
+        `SettingsError` if a list of seeds cannot be read: the next run tries again.
         """
         from scrapy_spider_suite.core import core_of
-        from scrapy_spider_suite.frontier.entries import Flag
-        from scrapy_spider_suite.requests import seed_entry
+        from scrapy_spider_suite.intake import Intake
         from scrapy_spider_suite.scheduler import FrontierScheduler
 
         self._check_sources()
@@ -81,22 +78,9 @@ class BroadSpider(Spider):
                 f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
             )
-        core = core_of(self.crawler)
-        report = SeedReport()
-        entries = []
-        for url in read_seeds(self._sources()):
-            entry = seed_entry(url)
-            report.count(url, entry is not None)
-            if entry is not None:
-                entry.flags = int(Flag.START)
-                entries.append(entry)
-            if len(entries) >= _CHUNK:
-                core.frontier.schedule(entries, core.now())
-                entries = []
-                # The crawl goes on while a long list is read.
-                await asyncio.sleep(0)
-        core.frontier.schedule(entries, core.now())
-        report.log(self.logger)
+        wrong = await Intake(core_of(self.crawler)).take(self._sources())
+        if wrong:
+            raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()
         for each in nothing:  # what makes this a generator, as Scrapy expects
             yield each

@@ -21,6 +21,11 @@ class Turns:
         self._clock = clock
         self._until = clock() + SLICE
 
+    @property
+    def over(self) -> bool:
+        """Whether the slice is over."""
+        return self._clock() >= self._until
+
     async def leave(self) -> None:
         """Return at once within a slice; at its end when the others are idle, or had their share.
 

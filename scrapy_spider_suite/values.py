@@ -141,6 +141,18 @@ def switch_or_folder() -> ValueType:
     return ValueType(parse, "True, False, or the path of a folder")
 
 
+def texts() -> ValueType:
+    """Return the type of a list of texts without control characters."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        items = _items(raw)
+        if not all(item.isprintable() for item in items):
+            raise ValueError(raw)
+        return items
+
+    return ValueType(parse, "a list of texts such as 'seeds.txt.gz, example.com'")
+
+
 def media_types() -> ValueType:
     """Return the type of a list of media types in lower case, with ``*`` for any part."""
 

@@ -21,14 +21,19 @@ from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.requests import seed_entry
+from scrapy_spider_suite.seedlists import READ_ERRORS, ListFile, reason
+from scrapy_spider_suite.seeds import SeedLines
+from scrapy_spider_suite.sowing import Sower, planter
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import FIRST
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
+_SOWING = 0.005
+"""Seconds for which seeds are taken before they are written."""
 _LINES = 50
 _URLS = 50
 _HOSTS = 200
@@ -40,21 +45,37 @@ Wanted = Callable[[str, UrlState], bool]
 def add(site: Site, action: Action) -> Work:
     """Make the URLs that came with *action* pending, unless they are known."""
     action.expect("first")
-    priority = FIRST if action.get("first", bool, False) else 0
-    progress = Progress(site.kv, action.id)
-    for lines in _portions(site, action, progress):
-        entries = [entry for line in lines if (entry := seed_entry(line)) is not None]
-        for entry in entries:
-            entry.priority, entry.flags = priority, int(Flag.START)
-        progress.count("urls", len(lines))
-        progress.count("new", site.frontier.schedule(entries, site.now()))
-        progress.count("no_web_addresses", len(lines) - len(entries))
-        progress.save()
+    plant = planter(site.frontier, site.now, FIRST if action.get("first", bool, False) else 0)
+    sower = Sower(site.store, plant, SeedLines("URLs"), f"add {action.id}")
+    sower.resume([0, 0])
+    try:
+        with ListFile(ActionFolder(site.folder).urls_of(action.id)) as file:
+            file.skip(sower.at)
+            for block, _ in file.blocks():
+                sower.feed(block)
+                yield from _sown(site, sower)
+    except READ_ERRORS as error:
+        raise ActionError(f"the URLs that belong to it cannot be read: {reason(error)}") from None
+    sower.end_of_text()
+    yield from _sown(site, sower)
+    sower.forget()
+    sown = sower.sown
+    said = f"{sown.seeds} URLs taken, {sown.new} of them new, {sown.bad} lines are no seeds"
+    if sown.bad:
+        said += f": {'; '.join(sown.first_bad)}"
+    bad = {"no_web_addresses": sown.bad, "first_bad": sown.first_bad}
+    return said, {"urls": sown.seeds + sown.bad, "new": sown.new, **bad}
+
+
+def _sown(site: Site, sower: Sower) -> Iterator[None]:
+    """Take what was fed to *sower*, in portions."""
+    while sower.more:
+        until = site.now() + _SOWING
+        sower.take()
+        while sower.more and site.now() < until:
+            sower.take()
+        sower.save()
         yield
-    progress.forget()
-    counts = {"urls": 0, "new": 0, "no_web_addresses": 0} | progress.counts
-    said = "{urls} URLs taken, {new} of them new, {no_web_addresses} no web addresses"
-    return said.format(**counts), counts
 
 
 def refetch(site: Site, action: Action) -> Work:

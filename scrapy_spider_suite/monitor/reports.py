@@ -19,6 +19,7 @@ Row = dict[str, Any]
 
 COLUMNS = {
     "seeds": ("seed", "state", "reason", "status", "attempts", "when", "tag"),
+    "bad-seeds": ("origin", "line", "text", "why"),
     "hosts": ("host", "done", "failed", "pending", "attempts", "given_up"),
     "statuses": ("status", "fetches", "bytes", "mean_ms"),
     "types": ("type", "fetches", "bytes", "mean_ms"),

@@ -21,6 +21,7 @@ from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostSt
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
@@ -69,6 +70,7 @@ class Frontier:
             policy, self.workbench, self.residents, self._ledger, self.reviser, self._health
         )
         self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
+        self.guesses = Guesses(store)
         self._leased = 0
         self.held = 0
         """Leases of which nothing more will come, but that something holds."""
@@ -232,6 +234,9 @@ class Frontier:
         given_up = self._health.given_up(entry.host)
         if state is State.PENDING and given_up is not None:
             state, event = State.FAILED, given_up
+        wrong = self.guesses.wrong(entry, event)
+        if wrong:
+            state = State.FAILED
         if state is not State.PENDING:
             # First what it brought: there may be so much of it that a batch is written in between.
             self.spill(lease, now)
@@ -252,6 +257,10 @@ class Frontier:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
             self._ledger.write_states(lease.states)
+            if wrong:
+                other = self.guesses.other(entry)
+                self._schedule(other, now)
+                self.guesses.hand_on(entry, other)
         self.residents.save_touched()
         if state is not State.PENDING:
             self._let_go(entry, now)

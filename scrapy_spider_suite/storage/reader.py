@@ -18,6 +18,7 @@ from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
 _BATCH = 1_000
@@ -29,6 +30,8 @@ class UrlRow:
 
     url: str
     state: UrlState
+    tag: str | None = None
+    """Of a seed, "" without one; None for what is no seed."""
 
 
 class StoreReader:
@@ -86,7 +89,8 @@ class StoreReader:
         """Every URL of *host* that the job knows, in the order of their identities."""
         for identity, data in self.store.states(host_key(host)):
             state = UrlState.from_bytes(data)
-            yield UrlRow(state.url or identity.decode("utf-8", "replace"), state)
+            tag = tag_of(self.store, host_key(host) + identity)
+            yield UrlRow(state.url or identity.decode("utf-8", "replace"), state, tag)
 
     # Checking
 

@@ -100,6 +100,7 @@ def _anew(name: str) -> Callable[[Parts], Any]:
 Probe = Callable[[Parts], Any]
 PROBES: dict[str, tuple[str, Any, Probe]] = {
     "follow": ("true", True, _anew("follow")),
+    "seeds": ("http://127.0.0.1:9/", True, lambda p: p.crawler.engine._slot.scheduler.starting),
     "host_delay": ("7s", 7.0, lambda p: p.policy.host.delay),
     "ip_delay": ("3", 3.0, lambda p: p.policy.of_address("192.0.2.1").delay),
     "host_concurrency": ("4", 4, lambda p: p.policy.of_host("a.test").concurrency),

@@ -32,7 +32,8 @@ POLICY = Policy(
 )  # fmt: skip
 TINY = (
     (fronts, "_FRONT", 2), (residents, "_CACHE", 2), (residents, "_TURN", 2),
-    (residents, "_MOVES", 3), (frontier_module, "_BACKLOG", 9), (frontier_module, "_SPILL", 2),
+    (residents, "_MOVES", 3), (residents, "_COMING", 3),
+    (frontier_module, "_BACKLOG", 9), (frontier_module, "_SPILL", 2),
 )  # fmt: skip
 EVENTS = [
     Event.SUCCESS, Event.SUCCESS, Event.CLIENT_ERROR, Event.SERVER_ERROR, Event.UNAVAILABLE,

@@ -292,7 +292,7 @@ def test_refills_stay_cheap(tmp_path: Path) -> None:
     frontier.flush()
     frontier.residents._leave(host, WALL + 10.0, 10.0)
     before = store.skipped()
-    frontier.residents._admit(20.0, WALL + 20.0)
+    frontier.residents.admit(20.0, WALL + 20.0)
     assert len(frontier.workbench.hosts["a.t"].front) == fronts._FRONT
     assert store.skipped() - before <= 40
     # What it would be without cursor and head.

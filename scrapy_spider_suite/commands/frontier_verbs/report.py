@@ -6,12 +6,15 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, count
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job import JobFile
 from scrapy_spider_suite.monitor import reports
+from scrapy_spider_suite.sowing import bad_lines
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.tallies import Tallies
@@ -36,8 +39,13 @@ def _seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
             break
 
 
+def _bad_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
+    return map(asdict, islice(bad_lines(reader.store), limit or None))
+
+
 _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
     "seeds": _seeds,
+    "bad-seeds": _bad_seeds,
     "hosts": lambda reader, limit: reports.host_rows(reader.hosts(), limit),
     "statuses": _tally("statuses", "status"),
     "types": _tally("types", "type"),
@@ -89,8 +97,8 @@ def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
 
 VERBS = (
     Verb(
-        "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains", _run,
-        _options, "NAME",
+        "report", "the job as a table: crawl, seeds, bad-seeds, hosts, statuses, types, domains",
+        _run, _options, "NAME",
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
             "crawl-summary is crawl. All are over the whole life of the job, and come from its\n"

@@ -26,7 +26,8 @@ def _rows(reader: StoreReader, host: str, state: str | None) -> Iterator[Row]:
         if state in (None, known.state.value):
             yield {
                 "state": known.state.value, "reason": known.event.value if known.event else "",
-                "status": known.status or None, "attempts": known.attempts, "url": url.url,
+                "status": known.status or None, "attempts": known.attempts,
+                "tag": url.tag or None, "url": url.url,
             }  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def _run(call: Call) -> int:
             raise JobError(f"the job has never met the host {options.host!r}")
         limit = options.limit or sys.maxsize
         rows = list(islice(_rows(reader, options.host, options.state), limit))
-    call.table(rows, ("state", "reason", "status", "attempts", "url"))
+    call.table(rows, ("state", "reason", "status", "attempts", "tag", "url"))
     return 0
 
 
