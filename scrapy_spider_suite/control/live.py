@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 
+from scrapy_spider_suite import terms
 from scrapy_spider_suite.changing import change_setting
 from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.control.operator import Operator
@@ -86,6 +87,7 @@ class LiveSite(Site):
             old, new = change_setting(self._core, name, value)
         except SettingsError as error:
             raise ActionError(str(error)) from None
+        terms.keep(self._core)
         return words(old), words(new)
 
     def pause(self, *, paused: bool) -> None:
@@ -103,6 +105,7 @@ def operator_of(
     if core.job is None:
         return None
     site = LiveSite(core, scheduler, flush)
+    terms.keep(core)
     blocks.load(site.store.kv(blocks.STORE), core.frontier.policy, site.wall())
     if who := pausing.paused_by(site.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)

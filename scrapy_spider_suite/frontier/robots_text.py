@@ -34,6 +34,7 @@ _RULE = re.compile(
     r"|crawl(?:-|\s+)delay|request(?:-|\s+)rate|visit(?:-|\s+)time)(?:\s*:|\s|$)",
     re.I,
 )
+_PERMISSION = re.compile(r"(?:dis+al+ow|diasllow|disallaw|(allow))(?:\s*:|\s|$)\s*(.*)", re.I)
 _SPACE = re.compile(r"\s")
 _CONTACT = re.compile(r"\S*(?:://|@)\S*")  # the words in a URL or an address name no robot
 _BYTES_PER_RULE = 400  # of protego's objects, measured over 150,000 real rules
@@ -100,6 +101,42 @@ def choose(lines: Iterable[str], user_agent: str) -> str | None:
             if score > best_score:
                 best, best_score = token, score
     return best
+
+
+class _Line(str):
+    """A line without comment and surrounding space, and which it was in its file."""
+
+    number = 0
+
+
+def deciding(text: str, user_agent: str, url: str) -> tuple[int, str] | None:
+    """The number and words of the line of *text* by which *url* may be fetched, or may not.
+
+    The longest rule that matches *url* and says what `Group.allowed` does; None if it is for lack
+    of one that the URL is allowed. For explaining: it costs a parser for each rule.
+    """
+    lines = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _Line(raw.partition("#")[0].strip())
+        line.number = number
+        if line:
+            lines.append(line)
+    token = choose(lines, user_agent)
+    allowed = Group(lines, token).allowed(url)
+    found: tuple[int, int, str] | None = None
+    for each in _lines_of(lines, token):
+        rule = _PERMISSION.match(each)
+        if not isinstance(each, _Line) or rule is None or bool(rule[1]) is not allowed:
+            continue
+        if _matches(each, url, allowed=allowed) and (found is None or len(rule[2]) > found[0]):
+            found = len(rule[2]), each.number, str(each)
+    return None if found is None else found[1:]
+
+
+def _matches(rule: str, url: str, *, allowed: bool) -> bool:
+    """Whether *rule*, alone, decides on *url*."""
+    before = "Disallow: /\n" if allowed else ""
+    return Group(f"User-agent: *\n{before}{rule}".splitlines(), "*").allowed(url) is allowed
 
 
 def _tokens(value: str) -> tuple[str, ...]:

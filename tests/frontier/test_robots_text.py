@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from scrapy_spider_suite.frontier.robots_text import MATCH_BUDGET, Group, choose, split
+from scrapy_spider_suite.frontier.robots_text import MATCH_BUDGET, Group, choose, deciding, split
 
 AGENT = "Mozilla/5.0 (compatible; Examplebot/1.0; +https://example.com/bot)"
 
@@ -138,3 +138,26 @@ def test_without_a_group_everything_is_allowed() -> None:
     group = Group(split("User-agent: other\nDisallow: /\nCrawl-delay: 9"), None)
     assert group.allowed("http://h.example/")
     assert group.crawl_delay is None
+
+
+@given(st.lists(LINES, max_size=12).map("\n".join), st.sampled_from(PATHS))
+def test_the_line_that_decides(text: str, path: str) -> None:
+    """It is one of the file's, and forbids or allows as the group does; else all is allowed."""
+    url = f"http://a.test{path}"
+    lines = split(text)
+    allowed = Group(lines, choose(lines, AGENT)).allowed(url)
+    found = deciding(text, AGENT, url)
+    if found is None:
+        assert allowed
+    else:
+        number, line = found
+        assert text.splitlines()[number - 1].partition("#")[0].strip() == line
+        assert (line[:5].lower() == "allow") is allowed
+
+
+def test_the_longest_line_decides() -> None:
+    """With its number in the file, comments and blank lines counted."""
+    text = "# c\nUser-agent: *\nDisallow: /a # b\n\nAllow: /a/b\nDisalow: /*.pdf$\n"
+    said = {path: deciding(text, AGENT, f"http://a.test{path}") for path in ("/a", "/a/b/c", "/x")}
+    assert said == {"/a": (3, "Disallow: /a"), "/a/b/c": (5, "Allow: /a/b"), "/x": None}
+    assert deciding(text, AGENT, "http://a.test/x.pdf") == (6, "Disalow: /*.pdf$")

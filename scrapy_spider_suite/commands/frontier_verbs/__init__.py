@@ -15,6 +15,7 @@ MODULES = {
     "status": "status",
     "hosts": "hosts",
     "why": "why",
+    "test": "trying",
     "urls": "urls",
     "set": "setting",
     "add": "add",

@@ -1,40 +1,167 @@
-"""``scrapy frontier why``: why a host waits."""
+"""``scrapy frontier why``: why a host waits, what became of a URL and what will."""
 
 from __future__ import annotations
 
 import argparse
+import time
+from datetime import UTC, datetime
+from itertools import islice
 
 from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb, host
+from scrapy_spider_suite.commands.frontier_verbs.judges import judge, terms_of_job
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, host
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
+from scrapy_spider_suite.frontier.robots import origin_of
+from scrapy_spider_suite.judging import Judge, Judgement, decisive, span
+from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
+from scrapy_spider_suite.monitor.fetchline import Fetch
+from scrapy_spider_suite.storage.reader import StoreReader, waits_for
+from scrapy_spider_suite.terms import Terms
+from scrapy_spider_suite.tracing import SINCE, Trace, came_from, last_fetch, trace
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+_DAY = 86_400.0
+_SHOWN = 3
+_SILENT = 10.0
+"""Seconds after which a crawl that says nothing has ended."""
+
+
+def _subject(text: str) -> str:
+    return text if "://" in text else host(text)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", type=host)
+    parser.add_argument("subject", metavar="HOST|URL", type=_subject)
 
 
 def _run(call: Call) -> int:
-    name: str = call.options.host
+    subject: str = call.options.subject
     with StoreReader(call.folder()) as reader:
-        record = reader.host(name)
-        if record is None:
-            raise JobError(f"the job has never met the host {name!r}")
-        row = next(host_rows(reader, [(name, record)])) | {
-            "crawl_delay": record.crawl_delay or None, "failures_in_a_row": record.failures,
-            "attempts": record.attempts, "next_urls": [],
-        }  # fmt: skip
-        for entry in reader.pending(name):
-            row["next_urls"].append(entry.url)
-            if len(row["next_urls"]) == 3:
-                break
+        row = (_of_url if "://" in subject else _of_host)(call, reader, subject)
     call.facts(row)
     return 0
 
 
+# A host
+
+
+def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
+    record = reader.host(name)
+    if record is None:
+        raise JobError(f"the job has never met the host {name!r}")
+    fetch = last_fetch(reader.folder / FETCHES, name, time.time() - _DAY)
+    address = fetch.address if fetch else ""
+    judging = judge(terms_of_job(call, reader), reader, {name: address})
+    pending = [entry.url for entry in islice(reader.pending(name), _SHOWN)]
+    urls = [*pending, f"https://{name}/", f"http://{name}/", fetch.url if fetch else ""]
+    origins = dict.fromkeys(filter(None, map(origin_of, urls)))
+    robots = [judging.robots(origin) for origin in origins]
+    return next(host_rows(reader, [(name, record)])) | {
+        "crawl_delay": record.crawl_delay or None, "failures_in_a_row": record.failures,
+        "attempts": record.attempts, "address": address,
+        "rules": [f"{key} = {value} ({rule})" for key, value, rule in judging.rules(name)],
+        "robots": [f"{each.origin}: {judging.describe(each)}" for each in robots if each],
+        "next_urls": pending,
+    }  # fmt: skip
+
+
+# A URL
+
+
+def _of_url(call: Call, reader: StoreReader, url: str) -> Row:
+    terms = terms_of_job(call, reader)
+    normal = normalize(url)
+    if normal is None:
+        [finding] = judge(terms, reader).findings(url)
+        return {"url": url, "normal_form": None, "state": "unknown", "because": finding.why}
+    known = trace(reader, url, normal)
+    fetch = _fetch_of(reader, normal, known)
+    addresses = {host_of(normal): fetch.address} if fetch else {}
+    judging = judge(terms, reader, addresses)
+    row: Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
+    if known is None:
+        row |= _of_unknown(judging, normal)
+    else:
+        row |= _of_known(reader, terms, judging, known, fetch)
+    depth = known.entry.depth if known is not None and known.entry is not None else 1
+    row["rules_now"] = [str(each) for each in judging.findings(normal, depth)]
+    return row
+
+
+def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> Fetch | None:
+    """The last fetch of a URL, by the log; only where it can be found without reading all of it."""
+    if known is None or not known.state.when:
+        return None
+    return last_fetch(reader.folder / FETCHES, url, known.state.when - SINCE)
+
+
+def _of_unknown(judging: Judge, url: str) -> Row:
+    findings = judging.findings(url)
+    decided = decisive(findings)
+    return {
+        "state": "unknown", "because": "the job has never come across it",
+        "if_it_were_found": decided.judgement.value, "decided_by": decided.rule,
+        "why": decided.why, "where": decided.where,
+    }  # fmt: skip
+
+
+def _of_known(
+    reader: StoreReader, terms: Terms, judging: Judge, known: Trace, fetch: Fetch | None
+) -> Row:
+    state, event = known.state, known.state.event
+    attempts = known.entry.attempts if known.entry is not None else state.attempts
+    when = datetime.fromtimestamp(state.when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    row: Row = {
+        "state": state.state.value, "reason": None if event is None else event.value,
+        "because": "it has not been tried yet" if event is None else OUTCOMES[event].meaning,
+        "status": state.status or None, "since": when if state.when else None,
+        "attempts": f"{attempts} of at most {terms.settings.retry_times + 1}",
+        "came_from": came_from(known, fetch),
+    }  # fmt: skip
+    if fetch is not None and fetch.address:
+        row["address"] = fetch.address
+    if state.state is State.PENDING:
+        return row | _next_try(reader, judging, known)
+    again = f"`retry --reason {event}`" if state.state is State.FAILED else "`refetch`"
+    return row | {"next_try": "never", "why_then": f"only {again} has it tried again"}
+
+
+def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
+    """When a pending URL is tried next, and why then."""
+    decided = decisive([] if known.entry is None else judging.at_its_turn(known.entry))
+    row: Row = {"ahead_of_it": known.ahead}
+    if decided.judgement is Judgement.REFUSE:
+        return row | {"next_try": "it will fail at its turn", "why_then": str(decided)}
+    record, now = reader.host(host_of(known.url)), time.time()
+    if decided.judgement is Judgement.WAIT and decided.rule != "clock":
+        return row | {"next_try": "not before that ends", "why_then": str(decided)}
+    if not _running(reader, now):
+        return row | {"next_try": "when the crawl goes on", "why_then": "no crawl is running"}
+    left = 0.0 if record is None else max(0.0, record.next_fetch - now)
+    when = f"its host's next visit is in {span(left)}" if left else "at its host's next turn"
+    return row | {"next_try": when, "why_then": "" if record is None else waits_for(record, now)}
+
+
+def _running(reader: StoreReader, now: float) -> bool:
+    """Whether a crawl has said a moment ago that it is using the job."""
+    status = reader.status() or {}
+    return not status.get("ended") and now - status.get("when", 0.0) < _SILENT
+
+
 VERBS = (
     Verb(
-        "why", "why a host waits, and what comes next", _run, _options, "HOST",
-        examples=("why example.com -j crawls/news",),
+        "why", "why a host waits, what became of a URL, and what comes next", _run, _options,
+        "HOST|URL",
+        about=(
+            "Of a URL: its normal form, state, reason, attempts, the page that it came from, its\n"
+            "next try, and what each rule says of it now, with the setting, the line of the\n"
+            "overrides or of robots.txt, or the operator behind it. A URL that the job has never\n"
+            "come across is judged as if the page of a seed led there."
+        ),
+        examples=(
+            "why example.com -j crawls/news",
+            "why https://example.com/private/page -j crawls/news",
+        ),
     ),
 )  # fmt: skip

@@ -1,0 +1,73 @@
+"""What ``why`` and ``test`` have in common: by which terms a URL is judged."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from scrapy.spiderloader import get_spider_loader
+
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.errors import JobError, SettingsError
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.subjects import Subject
+from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.judging import Judge
+from scrapy_spider_suite.overriding import policy_fields
+from scrapy_spider_suite.terms import Terms
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+
+    from scrapy_spider_suite.storage.reader import StoreReader
+
+
+def judge(
+    terms: Terms, reader: StoreReader | None, addresses: Mapping[str, str] | None = None
+) -> Judge:
+    """A judge by *terms*, with what the job of *reader* has stored, its blocks too."""
+    policy = Policy(**policy_fields(terms.settings))
+    try:
+        policy.overrides = terms.overrides()
+    except SettingsError as error:
+        print(f"scrapy frontier: {error}: judged without its rules", file=sys.stderr)
+    wall = time.time()
+    if reader is None:
+        return Judge(terms, policy, None, wall)
+    for each in blocks.stored(reader.store.kv(blocks.STORE)):
+        policy.blocks.put(Subject.parse(each.subject), each.block())
+    return Judge(terms, policy, reader.store, wall, addresses)
+
+
+def terms_of_job(call: Call, reader: StoreReader) -> Terms:
+    """The terms of the last crawl of a job; of one that kept none, what can be told without it."""
+    kept = Terms.load(reader.store.kv("terms"))
+    if kept is not None:
+        return kept
+    job = JobFile.read(reader.folder)
+    if job is None:
+        raise JobError(f"{reader.folder.parent} holds no job of scrapy-spider-suite")
+    settings = call.settings.copy()
+    terms = Terms.of(settings, None)
+    values = {name: job.settings.get(name.removeprefix("SUITE_").lower()) for name in terms.values}
+    known = {name: value for name, value in values.items() if value is not None}
+    return Terms({**terms.values, **known}, {}, job.spider)
+
+
+def terms_of_spider(call: Call, name: str | None) -> Terms:
+    """The terms of a crawl of the spider *name* (None: of none) that would begin now.
+
+    Raises `JobError` if the project has no such spider.
+    """
+    settings = call.settings.copy()
+    if name is None:
+        return Terms.of(settings, None)
+    try:
+        spider: type[Spider] = get_spider_loader(settings).load(name)
+    except KeyError as error:
+        raise JobError(f"there is no spider {name!r} here") from error
+    spider.update_settings(settings)
+    return Terms.of(settings, spider)

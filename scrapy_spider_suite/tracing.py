@@ -1,0 +1,95 @@
+"""What a job knows of one URL: its state, its place in the queue, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.monitor.fetchline import Fetch, read
+from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.records import UrlState, host_key, state_key
+from scrapy_spider_suite.storage.seeds import tag_of
+from scrapy_spider_suite.urls.normalize import host_of
+
+SINCE = 600.0
+"""Seconds before a URL's last word in which its fetch may have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A URL that the job knows. *entry* is its row and *ahead* how many others of its host come
+    before it, if it is pending; *tag* is None for what is no seed."""
+
+    url: str
+    state: UrlState
+    entry: Entry | None
+    ahead: int
+    tag: str | None
+
+
+def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
+    """What is known of *url*, whose *normal* form is given; None if it was never stored."""
+    host = host_of(normal)
+    found = _find(reader, host, url, normal)
+    if found is None:
+        return None
+    identity, state = found
+    entry, ahead = None, 0
+    if state.state is State.PENDING:
+        for ahead, each in enumerate(reader.pending(host)):  # noqa: B007
+            if each.identity == identity:
+                entry = each
+                break
+    return Trace(normal, state, entry, ahead, tag_of(reader.store, identity))
+
+
+def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:
+    """The identity under which a URL is known, and its state."""
+    keys = [state_key(host, normal)]
+    for each in {url, normal}:
+        keys.append(host_key(host) + b"\xff" + fingerprint(Request(each)))
+    for key in keys:
+        data = reader.store.state(key)
+        if data is not None:
+            return key, UrlState.from_bytes(data)
+    # Another method, or a fingerprinter of the project's own.
+    for name, data in reader.store.states(host_key(host) + b"\xff"):
+        state = UrlState.from_bytes(data)
+        if state.url in (url, normal):
+            return host_key(host) + b"\xff" + name, state
+    for entry in reader.pending(host):
+        if entry.url in (url, normal):
+            return entry.identity, UrlState(State.PENDING)
+    return None
+
+
+def last_fetch(folder: Path, target: str, since: float) -> Fetch | None:
+    """The last line of *target* in the fetch log in *folder*, of those since *since* (wall)."""
+    last = None
+    if folder.is_dir():
+        for line in FetchLogReader(folder).lines(Target.of(target), since):
+            last = line
+    try:
+        return None if last is None else read(last)
+    except ValueError:
+        return None
+
+
+def came_from(known: Trace, fetch: Fetch | None) -> str:
+    """The page that led to a URL, in words where it was none; "" if that is not known."""
+    page = known.state.via
+    if known.entry is not None:
+        page = known.entry.referrer
+        if not page and known.entry.flags & Flag.START:
+            return "start()"
+    elif fetch is not None and fetch.via:
+        page = fetch.via
+    if page or known.tag is None:
+        return page
+    return f"a seed, tag {known.tag}" if known.tag else "a seed"
