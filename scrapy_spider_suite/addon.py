@@ -90,7 +90,7 @@ class Addon:
             refuse(error)
         say(error)
         highest = SETTINGS_PRIORITIES["cmdline"] + 1
-        settings.set("SCHEDULER", RefusedCrawl, priority=highest)
+        settings.set("SCHEDULER", RefusedCrawl.because(error), priority=highest)
         settings.set(LOOP, None, priority=highest)
         if not is_reactor_installed():
             settings.set("TWISTED_REACTOR", ASYNCIO_REACTOR, priority=highest)

@@ -46,9 +46,17 @@ def refuse(reason: Exception | str) -> NoReturn:
 class RefusedCrawl(BaseScheduler):
     """The scheduler of a crawl that was refused: making one ends the process."""
 
+    reason: Exception | str = "the crawl was refused"
+
+    @classmethod
+    def because(cls, reason: Exception | str) -> type[RefusedCrawl]:
+        """Return the scheduler of a crawl that was refused for *reason*."""
+        return type(cls.__name__, (cls,), {"reason": reason})
+
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RefusedCrawl:
-        """End the process; the reason has been said already."""
+        """End the process; the reason is said again, below what Scrapy has logged since."""
+        say(cls.reason)
         raise SystemExit(int(ExitCode.REFUSED))
 
     def has_pending_requests(self) -> bool:

@@ -30,11 +30,12 @@ def test_a_log_on_the_terminal_is_enough(
     assert capsys.readouterr().err == "why\n"
 
 
-def test_a_refused_crawl_has_no_scheduler() -> None:
-    """Making it ends the process; what could be asked of one gives nothing."""
+def test_a_refused_crawl_has_no_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+    """Making it says why and ends the process; what could be asked of one gives nothing."""
     with pytest.raises(SystemExit) as caught:
-        RefusedCrawl.from_crawler(Crawler(Spider))
+        RefusedCrawl.because(SettingsError("no good")).from_crawler(Crawler(Spider))
     assert caught.value.code == 2
+    assert capsys.readouterr().err == "scrapy_spider_suite: no good\n"
     scheduler = RefusedCrawl()
     assert not scheduler.has_pending_requests()
     assert not scheduler.enqueue_request(None)  # type: ignore[arg-type]

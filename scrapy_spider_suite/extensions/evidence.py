@@ -88,7 +88,7 @@ class Evidence:
             except SettingsError as error:
                 # What is raised here may be lost in a Deferred.
                 say(error)
-                crawler.settings.set("SCHEDULER", RefusedCrawl, priority=1_000)
+                crawler.settings.set("SCHEDULER", RefusedCrawl.because(error), priority=1_000)
         return cls(crawler, log)
 
     def opened(self) -> None:
