@@ -47,6 +47,12 @@ class Command(ScrapyCommand):
 class _Formatter(ScrapyHelpFormatter):
     """Scrapy's formatter, which leaves the lines of the examples alone."""
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # What ends with a colon would be taken for a heading: "(default:" stays with its value.
+        glue = "(default:\N{NO-BREAK SPACE}"
+        lines = super()._split_lines(text.replace("(default: ", glue), width)
+        return [line.replace(glue, "(default: ") for line in lines]
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" in text:
             return text
