@@ -30,6 +30,7 @@ from scrapy.exceptions import (
     ResponseDataLossError,
 )
 from scrapy.responsetypes import responsetypes
+from scrapy.signals import spider_closed
 
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.handlers.addressing import addresses_of
@@ -85,6 +86,8 @@ class Http1Handler:
         self._crawler = crawler
         self._pool = crawler_pool(crawler)
         crawler.signals.connect(self._changed, settings_changed)
+        # Handlers are closed after the stats were dumped.
+        crawler.signals.connect(self._count, spider_closed)
         self._listeners = Listeners(crawler)
         self._timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
         self._maxsize = settings.getint("DOWNLOAD_MAXSIZE")
@@ -137,11 +140,13 @@ class Http1Handler:
             raise
         return self._response(request, connection, exchange)
 
-    async def close(self) -> None:
-        """Close the idle connections of the crawl, and what was made for proxies."""
+    def _count(self) -> None:
         if self._crawler.stats is not None:
             for name, value in dataclasses.asdict(self._pool.statistics()).items():
                 self._crawler.stats.set_value(f"suite/connections/{name}", value)
+
+    async def close(self) -> None:
+        """Close the idle connections of the crawl, and what was made for proxies."""
         self._pool.close()
         await asyncio.sleep(0)  # sockets are closed by callbacks of the loop's next round
         if self._proxied is not None:

@@ -14,6 +14,7 @@ from scrapy.exceptions import (
     DownloadFailedError,
     DownloadTimeoutError,
 )
+from scrapy.signals import spider_closed
 
 from scrapy_spider_suite.handlers import connecting
 from scrapy_spider_suite.handlers.errors import OutOfFilesError
@@ -117,6 +118,7 @@ def test_the_bound_on_idle_connections(http1: Client) -> None:
             assert server.open == 3
             await http1.fetch(server.url(host="h9.test"))
             assert server.connections == 10
+        http1.crawler.signals.send_catch_log(spider_closed)  # before the stats are dumped
         await http1.handler.close()
 
     http1.run(main())
