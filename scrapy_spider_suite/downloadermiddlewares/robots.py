@@ -310,10 +310,17 @@ class RobotsMiddleware:
             self._stats.inc_value(f"robotstxt/exception_count/{type(exc)}")
 
     def _log_failure(self, rules: RobotsRules, why: object) -> None:
-        """Say that there was no answer, aloud only if refused pages do not come back."""
+        """Say that there was no answer, aloud if refused pages may not come back.
+
+        In the spider profile a page may fail for it without a word, as an ``IgnoreRequest``: there
+        the first failure of a row is told. In the broad one a page always comes back.
+        """
         if rules.unreachable_since is None:
             return
-        loud = rules.verdict is Verdict.DISALLOW_FOR_NOW and not self._has_frontier
+        first = rules.unreachable_since == rules.checked_at
+        spider = suite_settings(self._crawler).profile == "spider"
+        told = (spider and first) or not self._has_frontier
+        loud = rules.verdict is Verdict.DISALLOW_FOR_NOW and told
         logger.log(
             logging.WARNING if loud else logging.DEBUG,
             "robots.txt of %s cannot be had (%s): %s for %d s",

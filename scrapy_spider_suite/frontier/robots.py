@@ -181,7 +181,9 @@ def _unreachable(
     """Count one more failure, and decide what holds until the next attempt."""
     failures, since, verdict, fetched_at, packed = 1, now, Verdict.DISALLOW_FOR_NOW, now, b""
     if previous is not None:
-        failures = previous.failures + 1
+        # What is tried again before the pause is over (a page's retry) is no further failure.
+        early = previous.unreachable_since is not None and now < previous.expires_at
+        failures = previous.failures + (not early)
         if previous.unreachable_since is not None:
             since = min(previous.unreachable_since, now)
         # A copy older than a whole outage is not trusted to begin one with.

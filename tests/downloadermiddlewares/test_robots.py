@@ -424,9 +424,10 @@ async def test_a_stopped_crawl_is_no_failure_of_the_host() -> None:
 async def test_the_log_is_loud_only_where_requests_do_not_come_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Alone a closed origin is a warning; the frontier keeps its pages, so it is none."""
+    """A closed origin is a warning; the broad profile keeps its pages, so there it is none."""
     frontier: dict[str, Any] = {"SCHEDULER": "scrapy_spider_suite.scheduler.FrontierScheduler"}
-    for settings, level in ((dict[str, Any](), "WARNING"), (frontier, "DEBUG")):
+    broad = frontier | {"SUITE_PROFILE": "broad"}
+    for settings, level in ((dict[str, Any](), "WARNING"), (frontier, "WARNING"), (broad, "DEBUG")):
         caplog.clear()
         with caplog.at_level("DEBUG"), pytest.raises(RobotsUnavailable):
             await Bench(Response(ROBOTS, 503), **settings).passes()

@@ -78,6 +78,16 @@ def test_it_is_asked_again_after_growing_pauses() -> None:
     assert (found.failures, found.unreachable_since) == (4, T0)
 
 
+def test_a_retry_before_the_pause_is_over_makes_it_no_longer() -> None:
+    """A server that was away for seconds is not left alone for a day."""
+    found = judge(HERE, None, now=T0)
+    for early in (1, 3, 7):
+        found = judge(HERE, None, now=T0 + early, previous=found)
+        assert (found.failures, found.expires_at) == (1, T0 + early + RETRY_AFTER[0])
+    late = judge(HERE, None, now=found.expires_at, previous=found)
+    assert (late.failures, late.expires_at) == (2, found.expires_at + RETRY_AFTER[1])
+
+
 def test_known_rules_hold_while_the_origin_is_unreachable() -> None:
     """A cached copy is used, and asked for again as often as without one."""
     later = judge(HERE, None, now=T0 + TTL, previous=rules())
