@@ -73,6 +73,8 @@ _BOTH = (
     ),
     # The cookie middleware of either profile stays in use; this one keeps its jars over a restart.
     Component("EXTENSIONS", f"{_OURS}.extensions.cookies.CookieKeeper"),
+    # After Scrapy's FeedExporter (0), which writes the items first.
+    Component("EXTENSIONS", f"{_OURS}.extensions.feeds.FeedFlush", order=1),
     Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
     Component("EXTENSIONS", f"{_OURS}.extensions.quietlog.QuietLog"),
 )

@@ -1,0 +1,74 @@
+"""What a feed was given is with the system before its page is done: a kill takes no item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inprocess import Crawled, crawl_here
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+from websites import Site, running
+
+from scrapy_spider_suite.extensions.feeds import FeedFlush
+
+
+class Counts(Spider):
+    """Yields an item for each page."""
+
+    name = "counts"
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Give one item."""
+        yield {"url": response.url}
+
+
+class Look:
+    """Reads the feed whenever an item is through, as it is found on disk after a kill."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        (self.feed,) = crawler.settings.getdict("FEEDS")
+        self.items = 0
+        self.stats = crawler.stats
+        crawler.signals.connect(self.item_scraped, signals.item_scraped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Look:
+        """Build it for *crawler*."""
+        return cls(crawler)
+
+    def item_scraped(self) -> None:
+        """Count where the feed is behind."""
+        self.items += 1
+        if Path(self.feed).read_bytes().count(b"/page") != self.items:
+            assert self.stats is not None
+            self.stats.inc_value("behind")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "json", "xml"])
+def test_each_item_is_in_the_feed_before_its_page_is_done(
+    kind: str, tmp_path: Path, run: Callable[[Any], Crawled]
+) -> None:
+    """In every format that is written as it comes."""
+    feed = tmp_path / f"items.{kind}"
+    with running(Site({f"/page{number}": "<p>" for number in range(4)})) as site:
+        Counts.start_urls = [f"{site.url}/page{number}" for number in range(4)]
+        done = run(
+            crawl_here(
+                Counts, FEEDS={str(feed): {"format": kind}}, JOBDIR=str(tmp_path / "job"),
+                EXTENSIONS={Look: 900}, SUITE_ALLOW_PRIVATE_ADDRESSES=True, DOWNLOAD_DELAY=0,
+                ROBOTSTXT_OBEY=False,
+            )
+        )  # fmt: skip
+    assert done.stat("item_scraped_count") == 4
+    assert done.stat("behind") == 0
+
+
+def test_only_where_a_job_is_resumed() -> None:
+    """Without JOBDIR a kill loses everything anyway."""
+    with pytest.raises(NotConfigured):
+        FeedFlush.from_crawler(Crawler(Spider))
