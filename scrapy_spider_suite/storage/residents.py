@@ -26,8 +26,8 @@ _TURN = 16
 """Visits after which a host makes room for hosts on disk that are due."""
 _MOVES = 2_000
 """Hosts that make room at a time."""
-_COMING = 200
-"""Hosts that come at a time: each has its rows read, some 60 us."""
+_COMING = 100
+"""Hosts that come at a time: each has its rows read, some 60 to 140 us."""
 
 
 class Residents:
