@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from frontier_command import FAST, HOST, Frontier, small_crawl
+from made_jobs import VIA, Made
 from running import running, until
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import fingerprint
 
 from scrapy_spider_suite.control.blocks import STORE, StoredBlock
-from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
-from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots import judge
 from scrapy_spider_suite.job import Job
 from scrapy_spider_suite.settings import SuiteSettings
-from scrapy_spider_suite.storage.frontier import Frontier as Behind
 from scrapy_spider_suite.storage.robots import RobotsStore
-from scrapy_spider_suite.terms import Terms
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 ROBOTS = b"""# kept short
@@ -33,61 +30,6 @@ User-agent: *
 Disallow: /private  # not for you
 Allow: /private/open
 """
-OVERRIDES = """# by hand
-blocked.test   blocked=yes reason="asked by mail"
-few.test       max_pages=1
-free.test      robots=ignore
-"""
-VIA = "http://page.test/that/led/there"
-
-
-class Made:
-    """A job whose URLs came to the ends that a test wants; nothing is fetched for it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        (path.parent / "overrides.txt").write_text(OVERRIDES)
-        self.given = {
-            "SUITE_PROFILE": "broad", "ROBOTSTXT_OBEY": True, "USER_AGENT": "bot/1.0",
-            "SUITE_OVERRIDES": str(path.parent / "overrides.txt"), "SUITE_RETRY_TIMES": 3,
-        }  # fmt: skip
-        self.job = Job(path, SuiteSettings.from_settings(Settings(self.given)), "news")
-        self.store = self.job.store
-        self.keep()
-        self.now, self.wall = 1_000.0, time.time()
-        policy = Policy(Pace(3_600.0), retry_times=3)
-        self.behind = Behind(self.store, policy, now=self.now, wall=self.wall, capacity=1_000)
-
-    def keep(self, **settings: Any) -> None:
-        """Keep the terms of a crawl in it, as one does."""
-        spider = Spider("news")
-        spider.allowed_domains = ["test", "10.1.2.3"]  # type: ignore[attr-defined]
-        terms = Terms.of(Settings({**self.given, **settings}), spider)
-        terms.save(self.store.kv("terms"))
-
-    def find(self, url: str, **fields: Any) -> None:
-        """The page *VIA* leads to *url*."""
-        host = url.split("/")[2]
-        self.behind.schedule([Entry(host, url, referrer=VIA, **fields)], self.now)
-
-    def end(self, url: str, event: Event, status: int = 0) -> None:
-        """Find *url*, and try it once, with this end."""
-        if not [row for row in self.store.rows(url.split("/")[2], b"", 9) if row.url == url]:
-            self.find(url)
-        for host in self.behind.wanting_address(self.now, 10):
-            self.behind.resolved(host, "192.0.2.1", host.key, self.now + 1e6, self.now)
-        [lease] = self.behind.acquire(self.now)
-        lease.event, lease.status = event, status
-        if lease.visit is not None:
-            lease.visit.host.start_clock(self.now)
-        self.behind.settle(lease, self.now)
-        self.behind.release(lease, self.now)
-        self.now += 1.0
-
-    def close(self) -> None:
-        """Let others read it."""
-        self.behind.close(self.now)
-        self.job.close()
 
 
 @pytest.fixture
