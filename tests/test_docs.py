@@ -256,6 +256,8 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     parsers = [parser_of(command) for command in COMMANDS.values()]
     for parser in (*parsers, *(frontier.parser_of(verb) for verb in verbs if verb)):
         known |= {flag for action in parser._actions for flag in action.option_strings}
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        known |= set(re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", script.read_text()))
     prose = _FENCE.sub("", text_of(page))
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose)) - {"--strict"} <= known
 
