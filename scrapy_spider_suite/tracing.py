@@ -24,13 +24,15 @@ SINCE = 600.0
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A URL that the job knows. *entry* is its row and *ahead* how many others of its host come
-    before it, if it is pending; *tag* is None for what is no seed."""
+    before it, if it is pending; *tag* is None for what is no seed; *of_spider*: it is a request
+    that a spider made, or may be."""
 
     url: str
     state: UrlState
     entry: Entry | None
     ahead: int
     tag: str | None
+    of_spider: bool
 
 
 def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
@@ -46,7 +48,8 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
             if each.identity == identity:
                 entry = each
                 break
-    return Trace(normal, state, entry, ahead, tag_of(reader.store, identity))
+    of_spider = identity.startswith(host_key(host) + b"\xff")
+    return Trace(normal, state, entry, ahead, tag_of(reader.store, identity), of_spider)
 
 
 def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:

@@ -22,6 +22,8 @@ from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
 _BATCH = 1_000
+_FINGERPRINT = b"\xff"
+"""Begins, after its host's key, an identity that does not say the URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,15 @@ class StoreReader:
 
     def urls(self, host: str) -> Iterator[UrlRow]:
         """Every URL of *host* that the job knows, in the order of their identities."""
-        for identity, data in self.store.states(host_key(host)):
+        prefix, queued = host_key(host), None
+        for identity, data in self.store.states(prefix):
             state = UrlState.from_bytes(data)
-            tag = tag_of(self.store, host_key(host) + identity)
-            yield UrlRow(state.url or identity.decode("utf-8", "replace"), state, tag)
+            url = state.url or identity.decode("utf-8", "replace")
+            if not state.url and identity[:1] == _FINGERPRINT:
+                if queued is None:
+                    queued = {entry.identity: entry.url for entry in self.pending(host)}
+                url = queued.get(prefix + identity, url)
+            yield UrlRow(url, state, tag_of(self.store, prefix + identity))
 
     # Checking
 

@@ -216,7 +216,7 @@ def test_what_is_not_asked_again(made: Made, why: Why) -> None:
     assert why(url + "3")["decided_by"] == "scope"
 
 
-def test_requests_of_a_spider(made: Made, why: Why) -> None:
+def test_requests_of_a_spider(made: Made, why: Why, frontier: Frontier) -> None:
     """They are known by a fingerprint: Scrapy's, or one of the project's own."""
     urls = ("http://a.test/1?b=2&a=1", "http://a.test/2", "http://a.test/3")
     names = (fingerprint(Request(urls[0])), b"own", b"other")
@@ -227,6 +227,9 @@ def test_requests_of_a_spider(made: Made, why: Why) -> None:
     asked = (urls[0], "http://a.test/1?a=1&b=2", *urls[1:])
     first, same, second, third = [why(url) for url in asked]
     assert first["state"] == same["state"] == "failed"
+    assert "RetryMiddleware" in first["attempts"]
+    known = frontier("urls", "a.test", "-j", str(made.path), "--json").rows
+    assert {row["url"]: row["state"] for row in known} == {urls[0]: "failed", urls[1]: "pending"}
     assert (second["state"], third["state"]) == ("pending", "unknown")
 
 

@@ -111,13 +111,15 @@ def _of_known(
 ) -> Row:
     state, event = known.state, known.state.event
     attempts = known.entry.attempts if known.entry is not None else state.attempts
+    tries = f"{attempts}, and Scrapy's RetryMiddleware has its own"
+    if not known.of_spider:
+        tries = f"{attempts} of at most {terms.settings.retry_times + 1}"
     when = datetime.fromtimestamp(state.when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     row: Row = {
         "state": state.state.value, "reason": None if event is None else event.value,
         "because": "it has not been tried yet" if event is None else OUTCOMES[event].meaning,
         "status": state.status or None, "since": when if state.when else None,
-        "attempts": f"{attempts} of at most {terms.settings.retry_times + 1}",
-        "came_from": came_from(known, fetch),
+        "attempts": tries, "came_from": came_from(known, fetch),
     }  # fmt: skip
     if fetch is not None and fetch.address:
         row["address"] = fetch.address
