@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ def test_status(web: FakeWebProcess, finished: Path, frontier: Frontier) -> None
     text = frontier("status", "-j", str(finished)).out
     assert f"done         {row['done']}\n" in text
     assert "  success  " in text
+    assert re.search(r"^ended +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", text, re.MULTILINE)
 
 
 def test_hosts(finished: Path, frontier: Frontier) -> None:

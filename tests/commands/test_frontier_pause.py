@@ -31,6 +31,15 @@ def test_a_job_that_lies_still(job: Path, frontier: Frontier) -> None:
     assert frontier("check", "-j", str(job)).code == 0
 
 
+def test_it_is_why_a_host_waits(job: Path, frontier: Frontier) -> None:
+    """`hosts` says so, where it would promise a visit otherwise."""
+    assert frontier("add", "http://waits.test/", "-j", str(job)).code == 0
+    assert frontier("pause", "-j", str(job), "--reason", "lunch", "--who", "ops@h").code == 0
+    rows = {row["host"]: row for row in frontier("hosts", "-j", str(job), "--json").rows}
+    assert rows["waits.test"]["next_visit"] is None
+    assert rows["waits.test"]["why"].startswith("the job is paused by ops@h: lunch; ")
+
+
 def test_a_finished_job_that_is_paused_goes_on_when_it_is_resumed(
     web: FakeWebProcess, job: Path, frontier: Frontier
 ) -> None:

@@ -54,5 +54,6 @@ def overview() -> str:
     return (
         "Verbs:\n" + "\n".join(lines) + "\n\n"
         "`scrapy frontier VERB --help` has the options of a verb, and examples.\n\n"
-        "Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job."
+        "Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,\n"
+        "3 no answer in time."
     )

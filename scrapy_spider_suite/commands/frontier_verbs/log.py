@@ -77,6 +77,8 @@ def _run(call: Call) -> int:
                 count += 1
         for path in reader.damaged:
             print(f"scrapy frontier: {path} is damaged and was read in part", file=sys.stderr)
+    if not count:
+        print("scrapy frontier: no such fetch is in the fetch log", file=sys.stderr)
     return 0 if count else 1
 
 

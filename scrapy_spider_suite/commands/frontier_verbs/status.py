@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, shown
 from scrapy_spider_suite.storage.reader import StoreReader
 
 
@@ -17,7 +17,7 @@ def _run(call: Call) -> int:
         return 0
     outcomes = row.pop("outcomes")
     for name, value in row.items():
-        print(f"{name.replace('_', ' '):<12} {value}")
+        print(f"{name.replace('_', ' '):<12} {shown(name, value)}")
     for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
         print(f"  {name.replace('_', ' '):<20} {count}")
     return 0

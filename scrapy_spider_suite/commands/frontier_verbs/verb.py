@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+_TIMES = ("begun", "ended", "started", "when")
+"""What is seconds since the epoch in JSON, and a date for people."""
+
+
+def shown(name: str, value: Any) -> str:
+    """Return the value of the field *name* as people read it; nothing is ``-``."""
+    if value is None:
+        return "-"
+    if name in _TIMES and isinstance(value, int | float):
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,7 @@ class Call:
             for row in rows:
                 print(json.dumps(row))
             return
-        table = [[str("-" if row.get(c) is None else row[c]) for c in columns] for row in rows]
+        table = [[shown(c, row.get(c)) for c in columns] for row in rows]
         widths = [max(map(len, column)) for column in zip(columns, *table, strict=True)]
         for line in ([c.replace("_", " ") for c in columns], *table):
             cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
@@ -50,8 +63,9 @@ class Call:
             print(json.dumps(row))
             return
         for key, value in row.items():
-            shown = f"\n{'':<18} ".join(map(str, value)) if isinstance(value, list) else value
-            print(f"{key.replace('_', ' '):<18} {'-' if shown in (None, '') else shown}")
+            lines = map(str, value) if isinstance(value, list) else [shown(key, value)]
+            text = f"\n{'':<18} ".join(lines) or "-"
+            print(f"{key.replace('_', ' '):<18} {text}")
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:
