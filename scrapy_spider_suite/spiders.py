@@ -78,7 +78,10 @@ class BroadSpider(Spider):
                 f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
             )
-        wrong = await Intake(core_of(self.crawler)).take(self._sources())
+        sources = self._sources()
+        if not (sources or self.crawler.settings["SUITE_SEEDS"]):
+            self.logger.warning("no seeds: give start_urls, -a seeds=URL|FILE, or SUITE_SEEDS")
+        wrong = await Intake(core_of(self.crawler)).take(sources)
         if wrong:
             raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()

@@ -163,3 +163,14 @@ def test_it_does_not_crawl_nothing_in_silence(settings: dict[str, Any], tmp_path
     assert done.log.count("CRITICAL") == 1
     assert "add scrapy_spider_suite.Addon to ADDONS" in done.log
     assert "Traceback" not in done.log
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_it_says_that_it_has_no_seeds(
+    *, told: bool, site: Site, run: Callable[[Any], Crawled], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A crawl that ends at once says why; SUITE_SEEDS are seeds, too."""
+    more = {} if told else {"SUITE_SEEDS": f"{site.url}/"}
+    done = run(crawl_here(BroadSpider, arguments={"name": "bare"}, **more, **AT_ONCE))
+    assert done.reason == "finished"
+    assert ("no seeds: give start_urls" in caplog.text) == told
