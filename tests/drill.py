@@ -144,7 +144,8 @@ class Drill:
         """All of it: some minutes at full size."""
         with self.web:
             self._set_delay(self.plan.quick)
-            with self._crawl(self.job, self.plan.size.host_delay) as crawl:
+            # However slow the commands are, it is there to answer them.
+            with self._crawl(self.job, self.plan.size.host_delay, idle="wait") as crawl:
                 self._block()
                 self._refetch()
                 self._drop()
@@ -163,12 +164,14 @@ class Drill:
     # The crawls
 
     @contextmanager
-    def _crawl(self, job: Path, delay: float) -> Iterator[subprocess.Popen[bytes]]:
+    def _crawl(
+        self, job: Path, delay: float, idle: str = "finish"
+    ) -> Iterator[subprocess.Popen[bytes]]:
         ready, folder = self.web.ready, job.parent
         settings = self.plan.size.settings(
             ready, JOBDIR=str(job), SUITE_HOST_DELAY=delay, SUITE_OVERRIDES=str(self.overrides),
             SUITE_ROBOTS_TTL=self.plan.robots_ttl, FILES_STORE=str(self.folder / "images"),
-            FILES_URLS_FIELD="image_urls", TEST_STALLS=str(folder / "stalls"),
+            FILES_URLS_FIELD="image_urls", SUITE_IDLE=idle, TEST_STALLS=str(folder / "stalls"),
             ITEM_PIPELINES={"scrapy.pipelines.files.FilesPipeline": 1},
             EXTENSIONS={"watching.Stalls": 1},
         )  # fmt: skip
