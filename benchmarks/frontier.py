@@ -27,7 +27,7 @@ from random import Random
 
 import scrapy  # noqa: F401  (a crawl has it in memory as well)
 
-from scrapy_spider_suite.core import _HOST_BYTES
+from scrapy_spider_suite.crawl.core import _HOST_BYTES
 from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy

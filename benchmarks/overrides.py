@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 
-from scrapy_spider_suite.collecting import CalmCollector
+from scrapy_spider_suite.crawl.collecting import CalmCollector
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy

@@ -29,7 +29,7 @@ from typing import Any
 from backports import zstd
 from scrapy.http import Response
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -90,7 +90,7 @@ class Sown(BroadSpider):
 
     def say(self, **more: object) -> None:
         """Print a line of JSON."""
-        from scrapy_spider_suite.core import core_of
+        from scrapy_spider_suite.crawl.core import core_of
 
         counters = core_of(self.crawler).frontier.counters
         late = sorted(late for late, _ in self.stalls)

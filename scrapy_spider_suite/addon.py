@@ -17,8 +17,8 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_instal
 
 from scrapy_spider_suite import profiles
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.refusal import RefusedCrawl, refuse, say
-from scrapy_spider_suite.settings import SuiteSettings, suite_enabled
+from scrapy_spider_suite.refusal import RefusedCrawl, refuse
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -88,7 +88,6 @@ class Addon:
         no_reactor = not settings.getbool("TWISTED_REACTOR_ENABLED", True)
         if other_reactor or no_reactor or not self.crawler.crawling:
             refuse(error)
-        say(error)
         highest = SETTINGS_PRIORITIES["cmdline"] + 1
         settings.set("SCHEDULER", RefusedCrawl.because(error), priority=highest)
         settings.set(LOOP, None, priority=highest)

@@ -23,17 +23,17 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import inlineCallbacks
 
-from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.errbacks import note_errback
+from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
+from scrapy_spider_suite.crawl.requests import OUR_SLOT, hostname, own_slot, pacing_key
+from scrapy_spider_suite.crawl.wire import Wire
+from scrapy_spider_suite.crawl.witness import witnessed
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
-from scrapy_spider_suite.errbacks import note_errback
 from scrapy_spider_suite.errors import ResolveError
-from scrapy_spider_suite.events import StoppedError, event_of_error
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
-from scrapy_spider_suite.requests import OUR_SLOT, hostname, own_slot, pacing_key
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.wire import Wire
-from scrapy_spider_suite.witness import witnessed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

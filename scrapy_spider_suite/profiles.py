@@ -15,7 +15,7 @@ from scrapy.utils.python import global_object_name
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-    from scrapy_spider_suite.declarations import Profile
+    from scrapy_spider_suite.settings.declarations import Profile
 
 _OURS = "scrapy_spider_suite"
 _MIDDLEWARE = "scrapy.downloadermiddlewares"

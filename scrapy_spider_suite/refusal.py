@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from scrapy.core.scheduler import BaseScheduler
 
-from scrapy_spider_suite.guards.exitcodes import ExitCode, code_of_error
+from scrapy_spider_suite.guards.exitcodes import code_of_error
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -55,9 +55,8 @@ class RefusedCrawl(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RefusedCrawl:
-        """End the process; the reason is said again, below what Scrapy has logged since."""
-        say(cls.reason)
-        raise SystemExit(int(ExitCode.REFUSED))
+        """Say why and end the process, below all that Scrapy logs at a start."""
+        refuse(cls.reason)
 
     def has_pending_requests(self) -> bool:
         """Return False: there is no crawl."""

@@ -20,23 +20,23 @@ from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.core import CrawlCore, core_of, other_crawls
+from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
+from scrapy_spider_suite.crawl.duplicates import Duplicates
+from scrapy_spider_suite.crawl.errands import Errands
+from scrapy_spider_suite.crawl.errbacks import in_errback
+from scrapy_spider_suite.crawl.faults import Faults
+from scrapy_spider_suite.crawl.keeper import Keeper
+from scrapy_spider_suite.crawl.requests import hostname
+from scrapy_spider_suite.crawl.ungated import Ungated
 from scrapy_spider_suite.downloader import PoliteDownloader
-from scrapy_spider_suite.duplicates import Duplicates
-from scrapy_spider_suite.errands import Errands
-from scrapy_spider_suite.errbacks import in_errback
 from scrapy_spider_suite.errors import CodecError, SuiteError
-from scrapy_spider_suite.faults import Faults
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.intake import Seeding
-from scrapy_spider_suite.keeper import Keeper
 from scrapy_spider_suite.refusal import refuse, say
-from scrapy_spider_suite.requests import hostname
-from scrapy_spider_suite.seeds import check_sources
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.seeds.intake import Seeding
+from scrapy_spider_suite.seeds.lines import check_sources
+from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.ungated import Ungated
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -10,9 +10,9 @@ from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job import job_begun
+from scrapy_spider_suite.job.directory import job_begun
 from scrapy_spider_suite.refusal import refuse
-from scrapy_spider_suite.seeds import check_sources
+from scrapy_spider_suite.seeds.lines import check_sources
 
 if TYPE_CHECKING:
     from typing import Self
@@ -67,9 +67,9 @@ class BroadSpider(Spider):
         Ends the process with one line if there is no scheduler of the suite to take them. Raises
         `SettingsError` if a list of seeds cannot be read: the next run tries again.
         """
-        from scrapy_spider_suite.core import core_of
-        from scrapy_spider_suite.intake import Intake
+        from scrapy_spider_suite.crawl.core import core_of
         from scrapy_spider_suite.scheduler import FrontierScheduler
+        from scrapy_spider_suite.seeds.intake import Intake
 
         self._check_sources()
         # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.

@@ -22,7 +22,7 @@ from crawls import start
 from frontier_command import COMMAND
 from polite import Size, pages_of
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 from scrapy_spider_suite.testing.addresses import address_text

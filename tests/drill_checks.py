@@ -11,7 +11,7 @@ from typing import Any
 from drill import COMPLAINS, LEAVES, Drill, Said
 from polite import TOLERANCE, elsewhere, pages_of
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, gaps
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from crawls import start, web_settings
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebProcess
 
 

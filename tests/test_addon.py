@@ -111,7 +111,9 @@ def test_bad_project_settings_stop_the_process_at_once(
 
 def test_a_bad_spider_setting_refuses_the_crawl() -> None:
     """Whatever scheduler the spider asked for: the crawl ends when it makes it."""
-    assert updated({"SUITE_BURST": 0, "SCHEDULER": "a.Own"})["SCHEDULER"] is RefusedCrawl
+    scheduler = updated({"SUITE_BURST": 0, "SCHEDULER": "a.Own"})["SCHEDULER"]
+    assert issubclass(scheduler, RefusedCrawl)
+    assert "SUITE_BURST = 0" in str(scheduler.reason)
 
 
 def test_without_a_crawl_a_bad_setting_ends_the_process() -> None:

@@ -20,10 +20,10 @@ from scrapy.settings import Settings
 
 import scrapy_spider_suite
 from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs
-from scrapy_spider_suite.declarations import full_name
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
-from scrapy_spider_suite.settings import DECLARATIONS
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 

@@ -17,7 +17,7 @@ from scrapy.settings import Settings, default_settings
 from scrapy.utils.misc import walk_modules_iter
 
 from scrapy_spider_suite import profiles
-from scrapy_spider_suite.declarations import Profile
+from scrapy_spider_suite.settings.declarations import Profile
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "scrapy-features.md"

@@ -24,7 +24,6 @@ RANKS = {
     "dns": SERVICE,
     "guards": SERVICE,
     "monitor": SERVICE,
-    "values": SERVICE,
     "profiles": TOP,
     "addon": TOP,
 }

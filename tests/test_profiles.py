@@ -9,7 +9,7 @@ from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.settings import SETTINGS_PRIORITIES, Settings, default_settings
 
 from scrapy_spider_suite import profiles
-from scrapy_spider_suite.declarations import Profile
+from scrapy_spider_suite.settings.declarations import Profile
 
 THEIR_ROBOTS = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
 OUR_ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"

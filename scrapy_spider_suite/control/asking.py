@@ -18,7 +18,7 @@ from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import JobError, SuiteError
-from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.job.directory import JobFile
 
 _POLL = 0.05
 _TRY = 0.5

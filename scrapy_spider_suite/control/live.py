@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 
-from scrapy_spider_suite import terms
-from scrapy_spider_suite.changing import change_setting
 from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
-from scrapy_spider_suite.declarations import words
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import ActionError, SettingsError
+from scrapy_spider_suite.explaining import terms
+from scrapy_spider_suite.settings.changing import change_setting
+from scrapy_spider_suite.settings.declarations import words
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy_spider_suite.core import CrawlCore
+    from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)

@@ -20,14 +20,14 @@ from scrapy_spider_suite.control.operator import Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
-from scrapy_spider_suite.requests import seed_entry
-from scrapy_spider_suite.seedlists import READ_ERRORS, ListFile, reason
-from scrapy_spider_suite.seeds import SeedLines
-from scrapy_spider_suite.sowing import Sower, planter
+from scrapy_spider_suite.seeds.lines import SeedLines
+from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, reason
+from scrapy_spider_suite.seeds.sowing import Sower, planter
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import FIRST
 from scrapy_spider_suite.urls.normalize import host_of, normalize

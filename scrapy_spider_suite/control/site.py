@@ -12,7 +12,7 @@ from typing import IO
 
 from scrapy_spider_suite.errors import ActionError, JobDamagedError, JobError, JobFormatError
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.storage.counters import Counters

@@ -1,7 +1,7 @@
 """``snapshot``: a copy of the store, made beside the crawl, for whoever asked to take away.
 
 The tables are linked into the action folder in a thread of their own. The rest of the job
-directory is copied by whoever asked (`scrapy_spider_suite.snapshots`).
+directory is copied by whoever asked (`scrapy_spider_suite.job.snapshots`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Names to addresses: an asynchronous resolver, its cache, and which addresses may be connected to.
 
-Knows nothing of Scrapy; :mod:`scrapy_spider_suite.resolving` gives each crawler its resolver.
+Knows nothing of Scrapy; :mod:`scrapy_spider_suite.crawl.resolving` gives each crawler its resolver.
 
 * :mod:`.addresses`: pure. What kind of address is this, may this crawl use it, how is it paced?
 * :mod:`.cache`: pure. A bounded map whose values expire; the clock is an argument.

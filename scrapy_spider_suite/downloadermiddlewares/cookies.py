@@ -24,7 +24,7 @@ from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.urls.domains import is_public_suffix, registered_domain

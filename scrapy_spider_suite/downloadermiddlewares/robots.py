@@ -24,9 +24,10 @@ from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
+from scrapy_spider_suite.crawl.events import StoppedError
+from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
 from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.events import StoppedError
 from scrapy_spider_suite.exceptions import (
     HostBarred,
     RedirectRefused,
@@ -42,8 +43,7 @@ from scrapy_spider_suite.frontier.robots import (
     max_age,
     origin_of,
 )
-from scrapy_spider_suite.overriding import Overriding, overriding_of
-from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.robots import RobotsStore
 
@@ -150,7 +150,7 @@ class RobotsMiddleware:
     @cached_property
     def store(self) -> RobotsStore:
         """What is known; opened at the first question, since the job opens after middlewares."""
-        from scrapy_spider_suite.job import job_kv
+        from scrapy_spider_suite.job.directory import job_kv
 
         kv = job_kv(self._crawler, "robots")
         size = suite_settings(self._crawler).robots_cache_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.overriding import Overriding, overriding_of
+from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.extensions.ticking import Ticker
-from scrapy_spider_suite.project import uses_job
+from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.values import ValueCodec
 
@@ -212,6 +212,6 @@ class _HostJars:
 
 def _job_kv(crawler: Crawler) -> KV | None:
     # The job is opened by the scheduler, where a job that cannot be used is refused in one line.
-    from scrapy_spider_suite.job import job_kv
+    from scrapy_spider_suite.job.directory import job_kv
 
     return job_kv(crawler, "cookies")

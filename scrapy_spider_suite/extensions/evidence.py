@@ -18,23 +18,23 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.events import event_of_error
+from scrapy_spider_suite.crawl.requests import VIA
+from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.events import event_of_error
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import Fetch, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.project import is_crawl, uses_job
-from scrapy_spider_suite.refusal import RefusedCrawl, say
-from scrapy_spider_suite.requests import VIA
-from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.refusal import RefusedCrawl
+from scrapy_spider_suite.settings.project import is_crawl, uses_job
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.tallies import OTHER, Tallies
-from scrapy_spider_suite.witness import Fetched, call_witness
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -87,7 +87,6 @@ class Evidence:
                 log = FetchLog(folder, settings.fetch_log_size)
             except SettingsError as error:
                 # What is raised here may be lost in a Deferred.
-                say(error)
                 crawler.settings.set("SCHEDULER", RefusedCrawl.because(error), priority=1_000)
         return cls(crawler, log)
 

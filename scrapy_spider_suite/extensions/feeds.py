@@ -17,7 +17,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 
-from scrapy_spider_suite.project import uses_job
+from scrapy_spider_suite.settings.project import uses_job
 
 if TYPE_CHECKING:
     from typing import Self

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_spider_suite.core import core_of
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -20,8 +20,8 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.extensions.ticking import Ticker
-from scrapy_spider_suite.project import uses_job
-from scrapy_spider_suite.settings import SuiteSettings, suite_settings
+from scrapy_spider_suite.settings.project import uses_job
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
@@ -165,6 +165,6 @@ class SpiderState:
 
 def _job_kv(crawler: Crawler) -> KV | None:
     # The job is opened by the scheduler, where a job that cannot be used is refused in one line.
-    from scrapy_spider_suite.job import job_kv
+    from scrapy_spider_suite.job.directory import job_kv
 
     return job_kv(crawler, "spiderstate")

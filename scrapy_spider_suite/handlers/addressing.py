@@ -30,7 +30,7 @@ async def addresses_of(crawler: Crawler, request: Request, origin: Origin) -> Se
     booked: str | None = request.meta.get("suite_address")
     if booked:
         return (booked,)
-    from scrapy_spider_suite.resolving import suite_resolver
+    from scrapy_spider_suite.crawl.resolving import suite_resolver
 
     host = f"[{origin.host}]" if ":" in origin.host else origin.host.rstrip(".")
     try:

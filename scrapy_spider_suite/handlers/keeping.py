@@ -36,7 +36,7 @@ def crawler_pool(crawler: Crawler) -> Pool:
 
 def idle_limit(crawler: Crawler, files: int) -> int:
     """Return how many idle connections a crawl may keep in a process of so many *files*."""
-    from scrapy_spider_suite.settings import suite_settings
+    from scrapy_spider_suite.settings.suite import suite_settings
 
     return suite_settings(crawler).idle_connections or max(1, files // 4)
 

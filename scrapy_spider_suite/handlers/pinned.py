@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from twisted.internet.interfaces import IStreamClientEndpoint
 
-    from scrapy_spider_suite.settings import SuiteSettings
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 

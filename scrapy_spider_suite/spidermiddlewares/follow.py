@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 
-from scrapy_spider_suite.core import core_of
-from scrapy_spider_suite.following import Follower
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.following import Follower
+from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.core import STARTING, CrawlCore, core_of
-from scrapy_spider_suite.events import is_disk_full
-from scrapy_spider_suite.requests import disown
-from scrapy_spider_suite.turns import Turns
+from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.events import is_disk_full
+from scrapy_spider_suite.crawl.requests import disown
+from scrapy_spider_suite.crawl.turns import Turns
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -20,7 +20,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands.frontier import parser_of
 from scrapy_spider_suite.commands.frontier_verbs import MODULES, find
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.records import UrlState, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebProcess
@@ -255,7 +255,7 @@ def test_it_is_light() -> None:
     """Scrapy loads all commands at each start; ours must not load the store for that."""
     code = (
         "import sys, scrapy_spider_suite.commands.frontier\n"
-        "print([m for m in ('rocksdict', 'scrapy_spider_suite.job') if m in sys.modules])"
+        "print([m for m in ('rocksdict', 'scrapy_spider_suite.job.directory') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

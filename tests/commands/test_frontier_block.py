@@ -14,7 +14,7 @@ from running import running, until
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 

@@ -16,7 +16,7 @@ from running import running, until
 
 from scrapy_spider_suite.control.actions import MAX_BYTES, Action
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
-from scrapy_spider_suite.job import FOLDER, JobFile
+from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 URLS = 40_000

@@ -12,7 +12,7 @@ from running import running, until
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

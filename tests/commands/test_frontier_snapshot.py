@@ -16,11 +16,11 @@ from mounts import make_read_only, tmpfs
 from running import running, until
 from watching import GAP, TICK
 
-from scrapy_spider_suite import snapshots
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job import FOLDER, JobFile
+from scrapy_spider_suite.job import snapshots
+from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

@@ -20,8 +20,8 @@ from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots import judge
-from scrapy_spider_suite.job import Job
-from scrapy_spider_suite.settings import SuiteSettings
+from scrapy_spider_suite.job.directory import Job
+from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

@@ -13,9 +13,7 @@ import pytest
 from inprocess import crawl_here
 from scrapy.crawler import Crawler
 
-from scrapy_spider_suite.changing import AT_START, change_setting
-from scrapy_spider_suite.core import CrawlCore, core_of
-from scrapy_spider_suite.declarations import Kind, full_name
+from scrapy_spider_suite.crawl.core import CrawlCore, core_of
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import SettingsError
@@ -24,7 +22,9 @@ from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.handlers.keeping import crawler_pool
-from scrapy_spider_suite.settings import DECLARATIONS, suite_settings
+from scrapy_spider_suite.settings.changing import AT_START, change_setting
+from scrapy_spider_suite.settings.declarations import Kind, full_name
+from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

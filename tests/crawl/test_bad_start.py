@@ -15,11 +15,11 @@ import pytest
 from mounts import make_read_only, tmpfs
 from projects import Project
 
-from scrapy_spider_suite.declarations import full_name
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.guards.exitcodes import ExitCode
-from scrapy_spider_suite.job import FOLDER
-from scrapy_spider_suite.settings import DECLARATIONS, SuiteSettings
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

@@ -14,7 +14,7 @@ from scrapy.http import Response
 from websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader

@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Answer, Site, Visit, links, running
 
-from scrapy_spider_suite.errands import Errands
+from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.storage.reader import StoreReader
 

@@ -16,7 +16,7 @@ import pytest
 from crawls import Crawl, start, web_settings
 from mounts import tmpfs
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

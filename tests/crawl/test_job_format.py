@@ -21,7 +21,7 @@ from projects import Project
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.job import FOLDER, JobFile
+from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -118,7 +118,7 @@ def _killed(job: Path, place: str) -> None:
     """Upgrade *job* in a process that is killed as soon as it comes to *place*."""
     script = (
         "import os, signal, sys, unittest.mock; from pathlib import Path\n"
-        "from scrapy_spider_suite.upgrading import upgrade\n"
+        "from scrapy_spider_suite.job.upgrading import upgrade\n"
         "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "unittest.mock.patch(sys.argv[1], kill).start()\n"
         "upgrade(Path(sys.argv[2]))\n"

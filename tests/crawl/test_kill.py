@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from crawls import crawl, web_settings
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.arrivals import Arrival, gaps

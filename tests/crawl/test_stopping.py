@@ -15,7 +15,7 @@ import pytest
 from crawls import Crawl, crawl, start
 from polite import Size, pages_of
 
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebProcess
 

@@ -19,7 +19,7 @@ from projects import Project, environment
 from running import until
 
 from scrapy_spider_suite.guards.exitcodes import ExitCode
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

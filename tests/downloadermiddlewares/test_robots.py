@@ -382,7 +382,7 @@ async def test_50_megabytes_count_as_their_beginning() -> None:
 async def test_verdicts_outlive_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a job directory nothing is fetched again on resume, failures are not forgotten."""
     kv = MemoryKV()
-    monkeypatch.setattr("scrapy_spider_suite.job.job_kv", lambda crawler, name: kv)
+    monkeypatch.setattr("scrapy_spider_suite.job.directory.job_kv", lambda crawler, name: kv)
     down = "https://down.example/robots.txt"
     first = Bench({ROBOTS: ok(), down: Response(down, 503)})
     assert await first.passes()

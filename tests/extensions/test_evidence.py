@@ -23,19 +23,19 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.changing import change_setting
-from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.witness import Fetched
 from scrapy_spider_suite.extensions.evidence import Evidence
-from scrapy_spider_suite.job import FOLDER
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader
+from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.tallies import Tallies
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.witness import Fetched
 
 HERE = {
     "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "ROBOTSTXT_OBEY": True,

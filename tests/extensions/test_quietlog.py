@@ -17,7 +17,7 @@ from websites import Answer, Site, running
 
 from scrapy_spider_suite.extensions.quietlog import QuietLog, kind_of, shorten
 from scrapy_spider_suite.monitor.folding import FIRST
-from scrapy_spider_suite.settings import suite_settings
+from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
 COUNT = 40

@@ -13,7 +13,7 @@ from scrapy.http import Response
 from visitors import Visitor, walker
 from websites import Site, links
 
-from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.sinks import hold
 
 

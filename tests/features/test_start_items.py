@@ -14,7 +14,7 @@ from scrapy import Spider, signals
 from scrapy.exceptions import DropItem
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.core import core_of
+from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.spidermiddlewares.lineage import STARTED, LineageMiddleware
 
 

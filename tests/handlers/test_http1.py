@@ -19,7 +19,7 @@ from scrapy.exceptions import (
     UnsupportedURLSchemeError,
 )
 
-from scrapy_spider_suite import resolving
+from scrapy_spider_suite.crawl import resolving
 from scrapy_spider_suite.dns import Resolution
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError
 from scrapy_spider_suite.handlers.errors import (

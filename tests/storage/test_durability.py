@@ -21,8 +21,8 @@ _SCRIPT = f"""
 import os, sys
 from pathlib import Path
 from scrapy.settings import Settings
-from scrapy_spider_suite.job import Job
-from scrapy_spider_suite.settings import SuiteSettings
+from scrapy_spider_suite.job.directory import Job
+from scrapy_spider_suite.settings.suite import SuiteSettings
 settings = SuiteSettings.from_settings(Settings({{"SUITE_SYNC": sys.argv[2]}}))
 job = Job(Path(sys.argv[1]), settings, "x")
 os.write(2, b"begin")

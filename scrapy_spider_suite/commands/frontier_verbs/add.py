@@ -6,7 +6,7 @@ import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
-from scrapy_spider_suite.seeds import lines_of
+from scrapy_spider_suite.seeds.lines import lines_of
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,11 @@ import argparse
 import math
 import time
 
-from scrapy_spider_suite import values
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.frontier.subjects import Subject
+from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.storage.reader import StoreReader
 
 _SUBJECT = "HOST|.domain|CIDR|URL"

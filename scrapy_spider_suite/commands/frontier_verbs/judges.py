@@ -11,13 +11,13 @@ from scrapy.spiderloader import get_spider_loader
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call
 from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.crawl.overriding import policy_fields
 from scrapy_spider_suite.errors import JobError, SettingsError
+from scrapy_spider_suite.explaining.judging import Judge
+from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.subjects import Subject
-from scrapy_spider_suite.job import JobFile
-from scrapy_spider_suite.judging import Judge
-from scrapy_spider_suite.overriding import policy_fields
-from scrapy_spider_suite.terms import Terms
+from scrapy_spider_suite.job.directory import JobFile
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import FIELDS
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target, fetches
-from scrapy_spider_suite.values import duration
+from scrapy_spider_suite.settings.values import duration
 
 
 def moment(text: str) -> float:

@@ -10,7 +10,7 @@ from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.control.renewing import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.seeds import read_seeds
+from scrapy_spider_suite.seeds.lines import read_seeds
 
 _PATTERN = "FILE|PATTERN"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, count
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job import JobFile
+from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor import reports
-from scrapy_spider_suite.sowing import bad_lines
+from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.tallies import Tallies

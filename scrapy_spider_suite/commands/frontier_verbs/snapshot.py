@@ -12,8 +12,8 @@ from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.control.asking import ask, whoami
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job import FOLDER
-from scrapy_spider_suite.snapshots import check_target, take
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.job.snapshots import check_target, take
 from scrapy_spider_suite.storage.reader import StoreReader
 
 

@@ -13,10 +13,10 @@ from scrapy_spider_suite.commands.frontier_verbs.judges import (
     terms_of_spider,
 )
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb
-from scrapy_spider_suite.judging import Judge, decisive
-from scrapy_spider_suite.seeds import BadLine, SeedLines, lines_of
+from scrapy_spider_suite.explaining.judging import Judge, decisive
+from scrapy_spider_suite.explaining.tracing import trace
+from scrapy_spider_suite.seeds.lines import BadLine, SeedLines, lines_of
 from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.tracing import trace
 
 
 def _depth(text: str) -> int:

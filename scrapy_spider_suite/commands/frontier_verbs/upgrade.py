@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.job.upgrading import upgrade
 from scrapy_spider_suite.storage.records import FORMAT
-from scrapy_spider_suite.upgrading import upgrade
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

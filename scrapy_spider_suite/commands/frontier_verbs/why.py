@@ -11,14 +11,14 @@ from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
 from scrapy_spider_suite.commands.frontier_verbs.judges import judge, terms_of_job
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, host
 from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, span
+from scrapy_spider_suite.explaining.terms import Terms
+from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
 from scrapy_spider_suite.frontier.robots import origin_of
-from scrapy_spider_suite.judging import Judge, Judgement, decisive, span
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.terms import Terms
-from scrapy_spider_suite.tracing import SINCE, Trace, came_from, last_fetch, trace
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 _DAY = 86_400.0

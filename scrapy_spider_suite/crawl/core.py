@@ -1,0 +1,350 @@
+"""What the scheduler and the gate of one crawl share: the frontier, its clock, and who is out.
+
+Either of them works without the other; whoever comes first makes the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from scrapy import Request, signals
+from scrapy.http import Response
+
+from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.crawl.caps import Caps
+from scrapy_spider_suite.crawl.deadhosts import DeadHosts
+from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
+from scrapy_spider_suite.crawl.overriding import overriding_of
+from scrapy_spider_suite.crawl.requests import Translator
+from scrapy_spider_suite.crawl.resolving import suite_resolver
+from scrapy_spider_suite.crawl.trust import TrustedHosts
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
+from scrapy_spider_suite.frontier.politeness import parse_retry_after
+from scrapy_spider_suite.frontier.workbench import HostState
+from scrapy_spider_suite.job.directory import Job, close_job, job_of
+from scrapy_spider_suite.job.temporary import TemporaryFolder
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_HOST_BYTES = 6144
+"""Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
+_BARRED = 60.0
+"""Seconds for which a host waits of which only some requests are barred."""
+_NOTED_MAX = 1_000
+
+STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
+"""Whether what runs is the spider's ``start()``: its downloads are the operator's own."""
+
+_cores: WeakKeyDictionary[Crawler, CrawlCore] = WeakKeyDictionary()
+
+
+def core_of(crawler: Crawler) -> CrawlCore:
+    """The core of *crawler*, made when first asked for. Raises the `SuiteError`s."""
+    core = _cores.get(crawler)
+    if core is None:
+        core = _cores[crawler] = CrawlCore(crawler)
+    return core
+
+
+def other_crawls(crawler: Crawler) -> bool:
+    """Whether this process has crawls beside that of *crawler*."""
+    return any(each is not crawler for each in _cores)
+
+
+class CrawlCore:
+    """The frontier of one crawl, and the leases that are out.
+
+    *leases* maps the requests that are under way to their leases, *parents* the requests that a
+    page brought to the lease of that page.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.settings: SuiteSettings = suite_settings(crawler)
+        self.broad = self.settings.profile == "broad"
+        self.resolver = suite_resolver(crawler)
+        self.overriding = overriding_of(crawler)
+        self.leases: dict[Request, Lease] = {}
+        self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
+        self.dead_hosts = DeadHosts(self)
+        self.caps = Caps(self)
+        self.bursts: dict[Lease, list[Lease]] = {}
+        self.ready: list[Lease] = []
+        self.stopping = False
+        self.cut = False  # something was cut short by the stop
+        self.volatile_start = False  # start() yielded what cannot be stored
+        self.wake: Callable[[], None] = _nobody  # has the scheduler look again
+        self.write: Callable[[], None] = self._flush  # makes durable what was said, if it can
+        self.outside = 0  # fetches without a visit
+        self.waiting_outside = 0  # those of them that wait for their host
+        self._refusing: set[str] = set()  # hosts that refused a connection without a visit
+        self._told: set[str] = set()  # hosts whose waiting was explained
+        self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
+        self.start_waits = False  # start() asked for more room, and was told to wait
+        self.at_end: Callable[[str], None] = _nobody_asks
+        self._folder: TemporaryFolder | None = None
+        self.job: Job | None = job_of(crawler)
+        self.store = self._store()
+        self.translator = Translator(crawler, self._codec(), broad=self.broad)
+        self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
+        resumed = self.job is not None and self.job.resumed
+        now = self.now()
+        self.frontier = Frontier(
+            self.store,
+            self.overriding.policy,
+            now=now,
+            wall=time.time(),
+            capacity=self.capacity,
+            counters=Counters.load(self.store) if resumed else None,
+            unclean=self.job is not None and self.job.unclean,
+        )
+        if not self.broad:
+            # Its seeds are requests of its own.
+            self.frontier.guesses.entry_of = self._seed_of_the_spider
+        if self.job is not None:
+            self.frontier.residents.open(now, time.time())
+        self.overriding.address_of = self._address_of
+        # Connected after the extensions, so called after them; the scheduler is closed before.
+        crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
+
+    def _address_of(self, host: str) -> str:
+        """Where a host in memory lives; "" for others."""
+        resident = self.frontier.workbench.hosts.get(host)
+        return "" if resident is None else resident.connect_to
+
+    def _seed_of_the_spider(self, url: str) -> Entry:
+        return self.translator.entry(Request(url, meta={"is_start_request": True}))
+
+    def holds_start(self) -> bool:
+        """Whether ``start()``, which asks before it yields more, is to wait.
+
+        Scrapy's scheduler is empty whenever its engine has room; this one may hold requests that
+        wait for their hosts, of which a ``start()`` without end would heap up ever more.
+        """
+        if self.reader is None or asyncio.current_task() is not self.reader:
+            return False  # the engine asks, not start()
+        self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
+        return self.start_waits
+
+    @property
+    def capacity(self) -> int:
+        """How many hosts may be in memory."""
+        return max(1_000, self.settings.workbench_memory // _HOST_BYTES)
+
+    def renew_codec(self) -> None:
+        """Let requests hold what ``SUITE_STORABLE`` says now."""
+        self.translator = Translator(self.crawler, self._codec(), broad=self.broad)
+
+    @staticmethod
+    def now() -> float:
+        """The clock of the crawl: monotonic seconds."""
+        return time.monotonic()
+
+    def _store(self) -> Store:
+        if self.job is not None:
+            return self.job.store
+        if not self.broad:
+            return MemoryStore()
+        # Memory stays bounded without a job directory, too: the disk holds what waits.
+        self._folder = TemporaryFolder()
+        return RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
+
+    def _codec(self) -> RequestCodec | None:
+        spider = self.crawler.spider
+        if not self.store.durable or spider is None:
+            return None
+        return RequestCodec.from_spider(spider, self.settings.storable)
+
+    # A request comes back from the downloader
+
+    def fetched(
+        self, lease: Lease, result: Request | Response | None, error: BaseException | None
+    ) -> None:
+        """The downloader is done with the request of *lease*: its host is free again."""
+        now = self.now()
+        self.caps.settle(lease)
+        if error is not None:
+            lease.event = event_of_error(error)
+            if isinstance(error, UnwantedMediaType):
+                lease.status = error.response.status
+            if isinstance(error, RobotsUnavailable) and lease.visit is not None:
+                self._no_robots(lease, lease.visit.host, error.retry_at)
+            elif isinstance(error, HostBarred) and lease.visit is not None:
+                self._barred(lease.visit.host, error)
+        elif result is not None:
+            lease.event = event_of_result(result)
+            if isinstance(result, Response):
+                lease.status = result.status
+            else:
+                self.parents[result] = lease
+        if self.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
+            lease.event = Event.INTERRUPTED
+        self.release(lease, now)
+
+    def hopeless(self, host: HostState) -> bool:
+        """Whether *host* has failed as often as a project's own RetryMiddleware would allow.
+
+        The spider profile only, where the frontier gives no host up: its requests have errbacks.
+        """
+        return not self.broad and host.record.failures > self.settings.project.retry_times
+
+    def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
+        if self.hopeless(host):
+            lease.event = Event.HOST_DEAD
+        else:
+            until = retry_at - self.frontier.wall_offset
+            self.frontier.workbench.postpone(host, until, "robots.txt unavailable")
+
+    def _barred(self, host: HostState, error: HostBarred) -> None:
+        """Keep a host waiting of which a request was refused: its turn must not come at once."""
+        now, offset = self.now(), self.frontier.wall_offset
+        if not self.frontier.reviser.barred(host, now, now + offset):
+            # The rule is for another host that shares its slot, or for some of its URLs.
+            until = min(error.until - offset, now + _BARRED)
+            self.frontier.workbench.postpone(host, until, str(error))
+
+    def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
+        """The host of *lease* has answered, or failed to: *event* is what that says of it.
+
+        What a middleware makes of it (a retry, a redirect) changes nothing for the host.
+        """
+        lease.heard = event
+        lease.retry_after = None if response is None else _retry_after(response)
+
+    def heard_outside(self, host: HostState, response: Response) -> None:
+        """*host* has answered a request without a visit: it may ask for a pause.
+
+        The pause does not grow: an item waits for its images, and its crawl for the item.
+        """
+        if OUTCOMES[event_of_result(response)].health is Health.OVERLOADED:
+            wait, why = _retry_after(response), "Retry-After"
+            if wait is None:
+                wait, why = self.settings.backoff_base, f"status {response.status}"
+            self.frontier.workbench.postpone(host, self.now() + wait, why)
+
+    def failed_outside(self, host: HostState, error: Exception) -> None:
+        """A request to *host* without a visit has failed: `silent` may want to know how."""
+        if event_of_error(error) is Event.REFUSED:
+            if len(self._refusing) >= _NOTED_MAX:
+                self._refusing.clear()
+            self._refusing.add(host.key)
+
+    def silent(self, host: HostState) -> Event:
+        """*host* did not answer when asked for its robots.txt; return how."""
+        refused = host.key in self._refusing
+        self._refusing.discard(host.key)
+        event = Event.REFUSED if refused else Event.CONNECTION_LOST
+        self.frontier.silent(host, self.now(), event)
+        self._say_why(host)
+        return event
+
+    def _say_why(self, host: HostState) -> None:
+        """Tell whoever looks on why *host* has to wait, the first time.
+
+        The spider profile only: of the hosts of a broad crawl always some must wait.
+        """
+        wait = host.next_fetch - self.now()
+        if self.broad or not host.why or wait <= host.gap() or host.key in self._told:
+            return
+        if len(self._told) < _NOTED_MAX:
+            self._told.add(host.key)
+            logger.info(
+                "%s has to wait %.3g s: %s (if it has to wait again, that is not logged)",
+                host.key, wait, host.why,
+            )  # fmt: skip
+
+    def release(self, lease: Lease, now: float) -> None:
+        """The visit of *lease* is over, unless its burst has more."""
+        heard = lease.heard or Event.IGNORED
+        rest = self.bursts.pop(lease, None)
+        if rest and OUTCOMES[heard].health in (Health.WELL, Health.NONE):
+            follower, *others = rest
+            if others:
+                self.bursts[follower] = others
+            self.ready.append(follower)
+            lease.visit = None
+            return
+        for other in rest or ():
+            other.visit = None
+            self.frontier.put_back(other, now)
+        visit = lease.visit
+        if visit is not None and not visit.wired:
+            self.frontier.workbench.refund(visit)
+        self.frontier.release(lease, now, lease.retry_after, heard)
+        if visit is not None:
+            self.dead_hosts.heard(visit.host, heard)
+            self._say_why(visit.host)
+
+    def hand_out(self, leases: list[Lease]) -> Lease:
+        """Begin a visit: its first lease now, the others one after the other."""
+        first, *rest = leases
+        if rest:
+            self.bursts[first] = rest
+        return first
+
+    def _flush(self) -> None:
+        self.frontier.flush()
+
+    def close(self) -> None:
+        """Write everything. Nothing more is fetched."""
+        try:
+            self.frontier.close(self.now())
+        except StoreWriteError as error:
+            logger.error("%s: what is not written yet is fetched again by the next run", error)
+
+    @property
+    def temporary(self) -> Path | None:
+        """The folder that is used without a job directory; None where none is needed."""
+        return None if self._folder is None else self._folder.path
+
+    def _let_go(self, reason: str = "") -> None:
+        """Give the job directory back: the extensions have written to it for the last time."""
+        if _cores.pop(self.crawler, None) is None:
+            return
+        self.trusted.stop()
+        self.at_end(reason)
+        self.overriding.stop()
+        with suppress(StoreWriteError):  # that has been said
+            self.frontier.flush()
+        with suppress(StoreWriteError):
+            if self.job is not None:
+                close_job(self.crawler)
+            else:
+                self.store.close()
+        if self._folder is not None:
+            self._folder.remove()
+
+
+def _nobody() -> None:
+    """There is no scheduler of the suite to wake."""
+
+
+def _nobody_asks(reason: str) -> None:
+    """There is no scheduler of the suite, and so nobody who watches over the crawl."""
+
+
+def _retry_after(response: Response) -> float | None:
+    if response.status not in (429, 503):
+        return None
+    value = response.headers.get("Retry-After")
+    return None if value is None else parse_retry_after(value.decode("latin-1"), time.time())

@@ -1,0 +1,248 @@
+"""What has to be known before a host can be visited: its address, and its robots.txt.
+
+Errands run beside the crawl and hold no download place while they wait (T2, U12, K15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import CannotResolveHostError
+
+from scrapy_spider_suite.contact import Introduction
+from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
+from scrapy_spider_suite.dns.addresses import pacing_key as address_key
+from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteError
+from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, origin_of
+from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.urls.normalize import host_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+
+logger = logging.getLogger(__name__)
+
+_LOOKUPS = 500
+"""Names that are looked up at the same time."""
+_WAITING = 2_000
+"""Robots.txt whose fetches may be under way, those included that wait for their hosts."""
+
+
+class Errands:
+    """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
+
+    def __init__(
+        self, core: CrawlCore, robots: RobotsMiddleware | None, limit: int, wake: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._robots = robots
+        self._limit = limit
+        self._wake = wake
+        self._lookups = 0
+        self._fetches = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        user_agent = core.crawler.settings["USER_AGENT"]
+        self._introduction = Introduction(user_agent) if core.broad else None
+        if robots is not None:
+            robots.listener = self._heard_robots
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def _run(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(errand)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Drop the errands that are under way; what they were for stays pending."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Return when no errand is under way any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Names
+
+    def resolve(self) -> bool:
+        """Give hosts that have work their addresses; True if any is ready at once."""
+        core = self._core
+        ready = False
+        now = core.now()
+        room = _LOOKUPS - self._lookups
+        for host in core.frontier.wanting_address(now, room):
+            entry = host.front[0][1]
+            if entry.flags & Flag.PROXIED or not _lives_at(entry.url, host.key):
+                core.frontier.resolved(host, "", "", FOREVER, now)
+                ready = True
+            elif (known := core.resolver.peek(host.key)) is not None:
+                self._place(host, known.addresses, known.expires_in)
+                ready = True
+            else:
+                self._lookups += 1
+                self._run(self._look_up(host))
+        return ready
+
+    async def _look_up(self, host: HostState) -> None:
+        core = self._core
+        try:
+            found = await core.resolver.resolve(host.key)
+        except (ResolveError, PrivateAddressError) as error:
+            if self._still_there(host):
+                self._refused(host, error)
+        else:
+            if self._still_there(host):
+                self._place(host, found.addresses, found.expires_in)
+        finally:
+            self._lookups -= 1
+            self._wake()
+
+    def _still_there(self, host: HostState) -> bool:
+        return self._core.frontier.workbench.hosts.get(host.key) is host
+
+    def _place(self, host: HostState, addresses: tuple[str, ...], expires_in: float) -> None:
+        core = self._core
+        # After failures, another of its addresses may answer.
+        address = addresses[host.record.failures % len(addresses)]
+        if self._introduction is not None:
+            self._introduction.goes_to(address)
+        now = core.now()
+        core.frontier.resolved(
+            host, address, address_key(address, core.settings.ipv6_prefix), now + expires_in, now
+        )
+
+    def _refused(self, host: HostState, error: Exception) -> None:
+        core, now = self._core, self._core.now()
+        core.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
+        if any(entry.flags & Flag.USER for _, entry in host.front):
+            # A spider's own requests fail where it expects them to: in the downloader.
+            core.frontier.resolved(host, "", "", now + 60.0, now)
+            return
+        logger.debug("%s: %s", host.key, error)
+        core.frontier.unresolved(host, event_of_error(error), now)
+
+    # Robots
+
+    def robots_first(self, leases: list[Lease]) -> bool:
+        """Whether robots.txt has to be dealt with before *leases*; if so, they are taken over."""
+        robots = self._robots
+        entry = leases[0].entry
+        if robots is None or entry.flags & Flag.NO_ROBOTS or not entry.url.startswith("http"):
+            return False
+        if not robots.obeys(entry.url):
+            return False
+        rules = robots.peek(entry.url)
+        visit = leases[0].visit
+        if rules is not None and _silent(rules) and visit and self._core.hopeless(visit.host):
+            return False  # its requests fail where their spider expects them to
+        if rules is None or _silent(rules):
+            # A host that does not answer is asked again by its back-off, and given up in the end.
+            self._fetches += 1
+            self._run(self._fetch_robots(robots, leases, again=rules is not None))
+            return True
+        if rules.verdict is not Verdict.DISALLOW_FOR_NOW:
+            return False
+        self._wait_for_robots(leases, rules)
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether as many robots.txt are being fetched as there may be requests.
+
+        One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
+        """
+        on_the_wire = self._fetches - self._core.waiting_outside
+        return on_the_wire >= self._limit or self._fetches >= _WAITING
+
+    async def _fetch_robots(
+        self, robots: RobotsMiddleware, leases: list[Lease], *, again: bool
+    ) -> None:
+        core = self._core
+        url, visit = leases[0].entry.url, leases[0].visit
+        known, silence = True, None
+        try:
+            rules = await (robots.fetch(origin_of(url)) if again else robots.rules_for(url))
+            if visit is not None and _silent(rules):
+                silence = core.silent(visit.host)
+            elif visit is not None:
+                self._keep_to(visit.host, url)
+        except (SuiteError, CannotResolveHostError):
+            known = False  # its pages fail of the same, where whoever wants them expects it
+        except (RobotsUnavailable, HostBarred, StoppedError) as error:
+            logger.debug("%s: %s", url, error)
+        finally:
+            self._fetches -= 1
+            if known:
+                self._put_back(leases, silence)
+            else:
+                core.ready.append(core.hand_out(leases))
+            self._wake()
+
+    def _heard_robots(self, rules: RobotsRules) -> None:
+        """A robots.txt was fetched, maybe for an image or a component: its host goes by it."""
+        if not _silent(rules):
+            frontier, now = self._core.frontier, self._core.now()
+            key = host_of(rules.origin)
+            host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
+            self._keep_to(host, rules.origin)
+
+    def _keep_to(self, host: HostState, url: str) -> None:
+        """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""
+        frontier = self._core.frontier
+        crawl_delay = self._crawl_delay(url)
+        frontier.set_crawl_delay(host, crawl_delay)
+        # With the verdict in one batch: after a kill robots.txt is known, and not read again.
+        frontier.residents.touch(host.key)
+        frontier.residents.save_touched()
+        if crawl_delay > host.delay:
+            frontier.workbench.postpone(host, self._core.now() + crawl_delay, "Crawl-delay")
+
+    def _crawl_delay(self, url: str) -> float:
+        """What the host of *url* asks for: the longest, where http and https do not agree."""
+        robots, name = self._robots, host_of(url)
+        if robots is None:
+            return 0.0
+        origins = (url, f"http://{name}/", f"https://{name}/")
+        return max(robots.crawl_delay(origin) or 0.0 for origin in origins)
+
+    def _wait_for_robots(self, leases: list[Lease], rules: RobotsRules) -> None:
+        """Nothing is allowed for now: the host waits until its robots.txt is asked for again."""
+        frontier = self._core.frontier
+        visit = leases[0].visit
+        if visit is not None:
+            until = rules.expires_at - frontier.wall_offset
+            frontier.workbench.postpone(visit.host, until, "robots.txt unavailable")
+        self._put_back(leases)
+
+    def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
+        frontier, now = self._core.frontier, self._core.now()
+        for lease in leases[1:]:
+            lease.visit = None
+        for lease in reversed(leases):
+            if silence is not None and frontier.guesses.wrong(lease.entry, silence):
+                # Nobody answers by the scheme that was guessed: there is another.
+                lease.event = silence
+                frontier.settle(lease, now)
+                frontier.release(lease, now, heard=Event.IGNORED)
+            else:
+                frontier.put_back(lease, now)
+
+
+def _lives_at(url: str, host: str) -> bool:
+    """Whether *url* is on the web, and *host* its host (not a slot that a spider named)."""
+    return url.startswith(("http://", "https://")) and host_of(url) == host
+
+
+def _silent(rules: RobotsRules) -> bool:
+    """Whether nothing answered at all when robots.txt was asked for."""
+    return rules.verdict is Verdict.DISALLOW_FOR_NOW and rules.status is None

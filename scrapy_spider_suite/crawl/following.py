@@ -1,0 +1,119 @@
+"""From a page's bytes to links in the frontier, without a ``Request`` per link (K15)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from scrapy.http import HtmlResponse, Response
+
+from scrapy_spider_suite.crawl.core import CrawlCore
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.urls.extract import PageLinks, extract
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.scope import Scope
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+
+Choose = Callable[[Response, list[str]], Iterable[str]]
+Rank = Callable[[Response, str], int]
+
+_PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
+
+
+class Follower:
+    """Extracts, scopes and hands over the links of pages, for one crawl.
+
+    *choose* narrows the links of a page, *rank* gives each a priority; None, for either, is the
+    fast way: every link in scope, with priority 0.
+
+    Stats: ``suite/links/found``, ``suite/links/followed`` (before deduplication),
+    ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``.
+    """
+
+    def __init__(
+        self, core: CrawlCore, spider: Spider, choose: Choose | None, rank: Rank | None
+    ) -> None:
+        project = core.settings.project
+        self._core = core
+        self._stats = core.crawler.stats
+        self._choose = choose
+        self._rank = rank
+        self._longest = project.urllength_limit or 1 << 20
+        self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        self._scope = Scope(
+            getattr(spider, "allowed_domains", None) or None,
+            project.depth_limit,
+            project.urllength_limit,
+        )
+
+    def follow(self, response: Response) -> None:
+        """Hand the links of *response* to the frontier, as part of its page's commit."""
+        request = response.request
+        lease = None if request is None else self._core.leases.get(request)
+        if lease is None or not isinstance(response, HtmlResponse):
+            return
+        if not 200 <= response.status < 300:
+            return
+        page = self.links_of(response)
+        links = page.links
+        if page.nofollow:
+            self._stats.inc_value("suite/links/nofollow_pages")
+            links = []
+        if page.canonical is not None and page.canonical != response.url:
+            links = [page.canonical, *links]
+        depth = lease.entry.depth + 1
+        # Over-long links are out already: most crawls have nothing left to decide link by link.
+        if not self._scope.everywhere(depth):
+            links = [url for url in links if self._in_scope(url, depth)]
+        kept = links
+        if self._choose is not None:
+            kept = list(self._choose(response, kept))
+        self._stats.inc_value("suite/links/found", len(page.links))
+        self._stats.inc_value("suite/links/followed", len(kept))
+        self._hand_over(lease, response, kept)
+
+    def links_of(self, response: Response) -> PageLinks:
+        """The links of *response*, whatever their scope."""
+        headers = response.headers
+        return extract(
+            response.body,
+            url=response.url,
+            content_type=headers.get("Content-Type"),
+            x_robots_tag=[tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
+            robot=self._robot,
+            max_url_length=self._longest,
+        )
+
+    def _in_scope(self, url: str, depth: int) -> bool:
+        reason = self._scope.refuses(url, host_of(url), depth)
+        if reason is None:
+            return True
+        self._stats.inc_value(f"suite/links/refused/{reason.value}")
+        return False
+
+    def _hand_over(self, lease: Lease, response: Response, links: list[str]) -> None:
+        if self._rank is None:
+            lease.links.extend(links)
+            return
+        for url in links:
+            host = host_of(url)
+            lease.children.append(
+                Entry(
+                    host, url, state_key(host, url), priority=self._rank(response, url),
+                    depth=lease.entry.depth + 1, referrer=lease.entry.url,
+                )
+            )  # fmt: skip
+
+
+def product_of(user_agent: str) -> str:
+    """The product token of *user_agent* (RFC 9309 §2.2.1), by which pages address a robot.
+
+    Of ``Mozilla/5.0 (compatible; mybot/1.0)`` that is ``mybot``; "" where it names no robot.
+    """
+    found = _PRODUCT.search(user_agent)
+    return found[1] if found else ""

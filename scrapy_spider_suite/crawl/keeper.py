@@ -1,0 +1,255 @@
+"""The keeper of a running crawl: once a second it looks after everything that has no event.
+
+It ticks the frontier, writes, notices that the engine is stopping and that only waiting is left,
+looks at the disks, and says how it goes: in gauges, and to whoever watches over the crawl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from scrapy_spider_suite.control.live import operator_of
+from scrapy_spider_suite.crawl.caps import REASONS
+from scrapy_spider_suite.crawl.collecting import CalmCollector
+from scrapy_spider_suite.crawl.diskguard import DiskGuard
+from scrapy_spider_suite.crawl.supervision import Supervision
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.settings.declarations import full_name
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.errands import Errands
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 0.25
+"""Seconds between two looks at whether the crawl is being stopped."""
+_LOOKS = 4
+"""Looks to a pulse."""
+_HELD_FOR = 5.0
+"""Seconds after which the requests that an unfinished page brought are stored without it."""
+_NEVER = 1e11
+"""A wait (seconds) that ends only with the rule that is its reason."""
+_PORTIONS = 0.05
+"""Seconds between two portions of an action, or of what a change of the policy means."""
+
+
+class Keeper:
+    """One per crawl; see the module."""
+
+    def __init__(self, scheduler: FrontierScheduler, core: CrawlCore, errands: Errands) -> None:
+        self._scheduler = scheduler
+        self._core = core
+        self._errands = errands
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = core.now()
+        self._stop_seen: float | None = None
+        self._looks = 0
+        self._disk = DiskGuard(core, scheduler)
+        self._supervision = Supervision(core, scheduler)
+        self._ended = False
+        self._collector = CalmCollector()
+        self._operator = operator_of(core, scheduler, self.flush)
+        self._operating = False
+        self._revising = self._admitting = False
+        core.overriding.changed = self._policy_changed
+
+    def start(self) -> None:
+        """Begin to pulse."""
+        if self._core.broad:
+            self._collector.start()
+        self._supervision.start()
+        self._timer = self._loop.call_later(_LOOK, self._look)
+
+    def stop(self) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ended = True
+        self._collector.stop()
+        self._publish()
+        self._supervision.stop()
+
+    def _look(self) -> None:
+        """See whether the engine is stopping, of which there is no signal; else pulse in time."""
+        self._looks += 1
+        self._timer = self._loop.call_later(_LOOK, self._look)
+        self._supervision.beat()
+        if not self._operating:
+            self._operate()
+        self._core.overriding.look()
+        if not self._revising:
+            self._revise()
+        self._end_at_caps()
+        if self._scheduler.closing or not self._looks % _LOOKS:
+            self._pulse()
+            if not self._admitting:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
+        core, now = self._core, self._core.now()
+        self._admitting = not self._scheduler.closing and core.frontier.residents.admit(
+            now, now + core.frontier.wall_offset
+        )
+        if self._admitting:
+            self._loop.call_later(_PORTIONS, self._admit)
+            self._scheduler.wake()
+
+    def _revise(self) -> None:
+        """Take in what has changed in the policy, a portion of the hosts at a time."""
+        reviser, now = self._core.frontier.reviser, self._core.now()
+        self._revising = reviser.busy and not self._scheduler.closing
+        if self._revising:
+            reviser.go_on(now, now + self._core.frontier.wall_offset)
+            self._loop.call_later(_PORTIONS, self._revise)
+            self._scheduler.wake()
+
+    def _policy_changed(self) -> None:
+        """What waits at the gate looks again at once."""
+        if self._scheduler.gate is not None:
+            self._scheduler.gate.wake()
+        self._scheduler.wake()
+
+    def _operate(self) -> None:
+        """Carry out what was asked of the job; portion by portion where that takes longer."""
+        self._operating = False
+        if self._operator is None or self._scheduler.closing:
+            return
+        self._operator.look()
+        if self._operator.busy:
+            self._operating = True
+            self._loop.call_later(_PORTIONS, self._operate)
+
+    def _pulse(self) -> None:
+        core, now = self._core, self._core.now()
+        core.frontier.wall_offset = time.time() - now
+        core.frontier.counters.seconds += now - self._last
+        self._last = now
+        if self._scheduler.closing:
+            self._watch_the_stop(now)
+        else:
+            self._spill_held(now)
+        self._disk.pulse(now)
+        if not self._disk.stuck:
+            self._write(core.frontier.tick, now)
+        self._errands.resolve()
+        self._publish()
+        self._end_if_only_waiting()
+        self._scheduler.wake()
+
+    @property
+    def actions_wait(self) -> bool:
+        """Whether anything was asked of the job that has not been carried out yet."""
+        return self._operator is not None and self._operator.waits
+
+    # Writing
+
+    def flush(self) -> None:
+        """Make everything durable, or hold the crawl still until that works."""
+        if not self._disk.stuck:
+            self._write(lambda now: self._core.frontier.flush(), self._core.now())
+
+    def _write(self, write: Any, now: float) -> None:
+        try:
+            write(now)
+        except StoreWriteError as error:
+            self.hold_still(str(error))
+
+    def hold_still(self, why: str) -> None:
+        """Pause the crawl, since nothing can be written; try again every few seconds."""
+        self._disk.hold(why)
+
+    # Stopping
+
+    def _watch_the_stop(self, now: float) -> None:
+        """Free what waits for the wire at once, and cut transfers short in time."""
+        core = self._core
+        gate = self._scheduler.gate
+        if self._stop_seen is None:
+            self._stop_seen = now
+            core.stopping = True
+            if core.waiting_outside:
+                core.cut = True
+            self._errands.cancel()
+            self._put_back_what_was_not_begun()
+        if gate is None:
+            return
+        gate.wake()
+        if now - self._stop_seen > core.settings.stop_timeout * 0.75:
+            core.cut = True
+            gate.cut_short()
+
+    def _put_back_what_was_not_begun(self) -> None:
+        core = self._core
+        for lease in (*core.ready, *(x for rest in core.bursts.values() for x in rest)):
+            lease.visit = None
+            core.frontier.put_back(lease, core.now())
+        core.ready.clear()
+        core.bursts.clear()
+
+    # House-keeping
+
+    def _spill_held(self, now: float) -> None:
+        core = self._core
+        for lease in list(core.leases.values()):
+            if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
+                core.frontier.spill(lease, now)
+
+    def _end_if_only_waiting(self) -> None:
+        core = self._core
+        limit = core.settings.max_wait
+        if not limit or self._scheduler.closing or core.settings.idle == "wait":
+            return
+        if (self._scheduler.starting and not core.start_waits) or self._scheduler.paused:
+            return
+        statistics = core.frontier.statistics()
+        busy = statistics.leased or core.outside or len(self._errands)
+        if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
+            return
+        wait = core.frontier.next_visit_in(core.now())
+        if wait is not None and wait > limit:
+            logger.info(
+                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "
+                "URLs are left; the job can be resumed", limit,
+                f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
+                statistics.pending,
+            )  # fmt: skip
+            self._scheduler.stop("waiting")
+
+    def _end_at_caps(self) -> None:
+        core = self._core
+        reason = None if self._scheduler.closing else core.caps.reached()
+        if reason is not None:
+            logger.info(
+                "the job has reached %s (%s): %d URLs are left; with a higher cap it can be "
+                "resumed", full_name(reason), REASONS[reason], core.frontier.pending,
+            )  # fmt: skip
+            self._scheduler.stop(reason)
+
+    def _publish(self) -> None:
+        """Set the gauges, and once a second say how it goes."""
+        core = self._core
+        statistics = core.frontier.statistics()
+        counters = core.frontier.counters
+        stats = core.crawler.stats
+        for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
+            stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
+        for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
+            stats.set_value(f"suite/job/{name}", getattr(counters, name))
+        for event, count in counters.events.items():
+            stats.set_value(f"suite/outcome/{event.value}", count)
+        stats.max_value("suite/frontier/hosts_max", statistics.hosts)
+        if self._looks % _LOOKS and not self._ended:
+            return
+        self._supervision.pulse(core.now(), {
+            "when": time.time(), "closing": self._scheduler.closing,
+            "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
+            "seconds": round(counters.seconds, 1),
+            **{name: getattr(statistics, name) for name in statistics.__slots__},
+        })  # fmt: skip

@@ -1,0 +1,205 @@
+"""Whoever watches over a crawl is told how it goes, and how it ended.
+
+By the exit code of ``scrapy crawl``, by ``status.json`` in the job, by systemd's notifications;
+and a crawl that stands still is ended, so that somebody can start it again. A script that runs a
+crawl among other things keeps its exit code and its life, unless it sets SUITE_STALL_TIMEOUT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from scrapy.commands import ScrapyCommand
+
+from scrapy_spider_suite.crawl.diskguard import temporary_folder
+from scrapy_spider_suite.guards.checks import Crawl, findings
+from scrapy_spider_suite.guards.exitcodes import STALLED, ExitCode, code_of_reason
+from scrapy_spider_suite.guards.notify import Notifier
+from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
+from scrapy_spider_suite.guards.status import StatusFile, read_status
+from scrapy_spider_suite.handlers.files import raise_file_limit
+from scrapy_spider_suite.handlers.keeping import idle_limit
+from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+_TELLING = 10.0
+"""Seconds that the end of a stalled crawl may take to be told: the log may be what stalls."""
+STACKS = "stacks.txt"
+
+_codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionary()
+
+
+class Supervision:
+    """One per crawl; see the module."""
+
+    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
+        self._core = core
+        self._scheduler = scheduler
+        self._command = running_command() if is_crawl(core.crawler) else None
+        asked = core.crawler.settings["SUITE_STALL_TIMEOUT"] is not None
+        # A script is ended only if it was asked for.
+        self._unasked = None if asked or self._command else core.settings.stall_timeout
+        environment = os.environ if self._command is not None else {}
+        self._notifier = Notifier.from_environment(environment)
+        self._status = None if core.job is None else StatusFile(
+            core.job.folder, process=os.getpid(), started=time.time(), ended=None,
+            finish_reason=None, exit_code=None,
+        )  # fmt: skip
+        self._stillness = Stillness()
+        self._watchdog = Watchdog(self._limit, self._loop_stands_still)
+        self._stopping = False
+        core.at_end = self._ended
+
+    def start(self) -> None:
+        """The crawl begins."""
+        for line in findings(crawl_of(self._core)):
+            logger.warning("Check of %s", line)
+        # Until it has ended otherwise: two signals in a hurry leave no time to say so.
+        self._leave(ExitCode.INTERRUPTED)
+        self._watchdog.beat()
+        self._notifier.send(READY=1, STATUS="the crawl begins")
+
+    def beat(self) -> None:
+        """The loop turns."""
+        self._watchdog.beat()
+
+    def pulse(self, now: float, facts: dict[str, Any]) -> None:
+        """A second has gone by; *facts* are what there is to say."""
+        pauses = self._scheduler.pauses
+        self._say(pauses=pauses, **facts)
+        line = "{done:,} pages done, {failed:,} URLs failed, {pending:,} to go".format_map(facts)
+        if pauses:
+            line += f"; paused: {', '.join(pauses)}"
+        self._notifier.send(STATUS=line)
+        if self._notifier.watchdog:
+            self._notifier.send(WATCHDOG=1)
+        if facts["closing"] and not self._stopping:
+            self._stopping = True
+            self._notifier.send(STOPPING=1)
+        self._look_at_fetching(now)
+
+    def stop(self) -> None:
+        """Nothing more is fetched; what is left to do may take its time."""
+        self._watchdog.stop()
+
+    def _ended(self, reason: str) -> None:
+        """The crawl has ended, and the job is still ours."""
+        code = code_of_reason(reason)
+        self._leave(code)
+        self._say(ended=time.time(), finish_reason=reason, exit_code=int(code))
+        self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
+        self._notifier.close()
+
+    def _say(self, **facts: Any) -> None:
+        if self._status is not None:
+            self._status.update(**facts)
+
+    def _leave(self, code: ExitCode) -> None:
+        """Let the command end with *code*, or a higher one of another crawl of its own."""
+        if self._command is None:
+            return
+        codes = _codes.setdefault(self._command, {})
+        codes[id(self)] = code if self._core.settings.exit_codes else ExitCode.FINISHED
+        self._command.exitcode = int(max(codes.values()))
+
+    # Standing still
+
+    def _limit(self) -> float:
+        limit = self._core.settings.stall_timeout
+        return 0.0 if limit == self._unasked else limit
+
+    def _look_at_fetching(self, now: float) -> None:
+        """See whether no fetch began or ended for a long time, while hosts are ready."""
+        core, limit = self._core, self._limit()
+        counters = core.frontier.counters
+        under_way = frozenset(map(id, self._scheduler.under_way))
+        state = (counters.done, counters.failed, counters.retried, under_way)
+        looks = self._stillness.look(state, excused=not limit)
+        closing = self._scheduler.closing
+        held = self._scheduler.paused or core.caps.pause(now) > 0
+        if looks and not closing and (held or not core.frontier.ready_hosts(now)):
+            self._stillness = Stillness()
+            return
+        # A download may take its time, and another if it is tried again at once.
+        if looks < max(limit, 2 * core.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")):
+            return
+        self._stillness = Stillness()
+        if closing:
+            self._end_process(f"the crawl has not come to its end for {looks} s")
+        logger.critical(
+            "nothing was fetched for %d s although hosts are ready (SUITE_STALL_TIMEOUT): the "
+            "crawl is stopped\n%s\n%s", looks, stacks(), tasks(asyncio.get_running_loop()),
+        )  # fmt: skip
+        self._scheduler.stop(STALLED)
+
+    def _loop_stands_still(self) -> None:
+        """Called by the watchdog's thread, or as a signal."""
+        self._end_process(f"the event loop has stood still for {self._limit():g} s")
+
+    def _end_process(self, why: str) -> None:
+        """Say what everything is doing, and be gone.
+
+        Another thread says it: the log's lock, or the log itself, may be what all wait for.
+        """
+        teller = threading.Thread(target=self._tell, args=(why, stacks()), daemon=True)
+        teller.start()
+        teller.join(_TELLING)
+        os._exit(ExitCode.STALLED)
+
+    def _tell(self, why: str, report: str) -> None:
+        core = self._core
+        if core.job is not None:
+            (core.job.folder / STACKS).write_text(f"{why}\n\n{report}")
+        self._say(ended=time.time(), finish_reason=STALLED, exit_code=int(ExitCode.STALLED))
+        self._notifier.send(STATUS="the crawl stood still")
+        logger.critical(
+            "%s (SUITE_STALL_TIMEOUT): the process ends with exit code %d\n%s",
+            why, ExitCode.STALLED, report,
+        )  # fmt: skip
+
+
+def running_command() -> ScrapyCommand | None:
+    """The Scrapy command that this is called by; None in a script.
+
+    It holds the exit code of its process, and Scrapy hands it to nobody.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "run":
+            this = frame.f_locals.get("self")
+            if isinstance(this, ScrapyCommand):
+                return this
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def crawl_of(core: CrawlCore) -> Crawl:
+    """What the checks at the start have to know of a crawl."""
+    settings = core.settings
+    files = raise_file_limit()
+    on_disk = isinstance(core.store, RocksStore)
+    status = {} if core.job is None else read_status(core.job.folder) or {}
+    when = status.get("when")
+    return Crawl(
+        concurrency=settings.project.concurrent_requests,
+        idle=idle_limit(core.crawler, files),
+        files=files,
+        memory=2 * settings.workbench_memory if on_disk else 0,
+        job=None if core.job is None else core.job.path,
+        temporary=temporary_folder() if on_disk and core.job is None else None,
+        last_write=when if isinstance(when, int | float) else None,
+        now=time.time(),
+    )

@@ -1,0 +1,264 @@
+"""What would become of a URL if it were found now: every question on its way, and who decides.
+
+The same rules as in a crawl (scope, budgets, blocks, robots.txt, clocks) are asked one after the
+other, with what a job has stored; nothing is fetched, and no name is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.control.pausing import paused_by
+from scrapy_spider_suite.dns.addresses import AddressPolicy, literal_address
+from scrapy_spider_suite.explaining.terms import Terms
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
+from scrapy_spider_suite.frontier.policy import Bar, Policy
+from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, origin_of
+from scrapy_spider_suite.frontier.robots_text import deciding
+from scrapy_spider_suite.storage.clocks import NEVER
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.domains import row_of
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.robots import RobotsStore
+from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
+from scrapy_spider_suite.urls.scope import Reason, Scope
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.rocks import RocksStore
+
+_UNUSABLE = {
+    Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
+    Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
+}
+_REASONS = {
+    Reason.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
+    Reason.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
+}
+
+
+class Judgement(StrEnum):
+    """What a rule says of a URL."""
+
+    FETCH = "fetch"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one *rule* says: *why* in words, and *where* that is laid down."""
+
+    rule: str
+    judgement: Judgement
+    why: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.why}{f' [{self.where}]' if self.where else ''}"
+
+
+def decisive(findings: list[Finding]) -> Finding:
+    """The finding that settles it: the first that refuses, else the first that has it wait."""
+    for judgement in (Judgement.REFUSE, Judgement.WAIT):
+        for finding in findings:
+            if finding.judgement is judgement:
+                return finding
+    return Finding("nothing", Judgement.FETCH, "nothing stands in the way")
+
+
+class Judge:
+    """Asks the rules of one job (or of a crawl to be, without *store*), at *wall* time.
+
+    *addresses* says of hosts where they live, as far as that is known.
+    """
+
+    def __init__(
+        self, terms: Terms, policy: Policy, store: RocksStore | None, wall: float,
+        addresses: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        settings = terms.settings
+        self._terms = terms
+        self._policy = policy
+        self._store = store
+        self._wall = wall
+        self._known = addresses or {}
+        self._scope = Scope(
+            terms.domains, settings.project.depth_limit, settings.project.urllength_limit
+        )
+        self._addresses = AddressPolicy(settings.allow_private_addresses)
+        if store is not None:
+            self._robots = RobotsStore(store.kv("robots"))
+            for name, _ in store.kv("trusted").items():
+                self._addresses.trust(name.decode())
+
+    def findings(self, url: str, depth: int = 1) -> list[Finding]:
+        """What each rule has to say of *url*, found *depth* links from a seed (0: a seed itself).
+        """
+        normal = parse(url, None)
+        if isinstance(normal, Unusable):
+            return [Finding("normal form", Judgement.REFUSE, _UNUSABLE[normal], "urls/normalize")]
+        host = host_of(normal)
+        record = HostRecord() if self._store is None else self._store.record(host) or HostRecord()
+        return [
+            *self._of_scope(normal, host, depth), *self._of_budgets(host, record),
+            *self._of_job(), *self._of_address(host), *self._of_bars(normal, host),
+            *self._of_robots(normal, host), *self._of_clock(host, record),
+        ]  # fmt: skip
+
+    # Rules
+
+    def at_its_turn(self, entry: Entry) -> list[Finding]:
+        """What will be asked of *entry*, which is pending: it is in scope, whatever that is now."""
+        excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
+        if entry.flags & Flag.PROXIED:
+            excused.add("address")
+        return [each for each in self.findings(entry.url, 0) if each.rule not in excused]
+
+    def _of_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
+        # It is asked when a link is found: whoever names a seed means it.
+        reason = self._scope.refuses(url, host, depth) if depth else None
+        if reason is None:
+            return
+        if reason is Reason.OFF_SITE:
+            why, where = f"{host} is not among the allowed domains", (
+                f"allowed_domains of {self._terms.spider}"
+            )
+        else:
+            name, why = _REASONS[reason]
+            where = self._terms.where(name)
+        yield Finding("scope", Judgement.REFUSE, why, where)
+
+    def _of_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
+        terms, policy = self._terms, self._policy
+        if record.dead and record.dead != Event.BUDGET.value:
+            why = f"the host was given up: {OUTCOMES[Event(record.dead)].meaning}"
+            where = terms.where("SUITE_DEAD_HOST_FAILURES")
+            yield Finding("given up", Judgement.REFUSE, why, where)
+        budget = policy.max_pages(host, self._address(host))
+        if budget and record.done >= budget:
+            rules = [rule for name, _, rule in self.rules(host) if name == "max_pages"]
+            where = str(rules[0]) if rules else terms.where("SUITE_HOST_MAX_PAGES")
+            why = f"{record.done} pages of {host} are done, of at most {budget}"
+            yield Finding("budget", Judgement.REFUSE, why, where)
+        yield from self._of_domain(host, record)
+
+    def _of_domain(self, host: str, record: HostRecord) -> Iterator[Finding]:
+        policy, store = self._policy, self._store
+        if store is None:
+            return
+        name, domain = row_of(store, host)
+        if policy.domain_max_pages and domain.pages >= policy.domain_max_pages:
+            why = f"{domain.pages} pages of {name} are done"
+            where = self._terms.where("SUITE_DOMAIN_MAX_PAGES")
+            yield Finding("budget", Judgement.REFUSE, why, where)
+        known = record.counted or not policy.domain_max_hosts
+        if not known and domain.hosts >= policy.domain_max_hosts:
+            why = f"{name} has {domain.hosts} other hosts"
+            where = self._terms.where("SUITE_DOMAIN_MAX_HOSTS")
+            yield Finding("budget", Judgement.REFUSE, why, where)
+
+    def _of_job(self) -> Iterator[Finding]:
+        done = 0 if self._store is None else Counters.load(self._store).done
+        if 0 < self._policy.job_max_pages <= done:
+            where = self._terms.where("SUITE_MAX_PAGES")
+            yield Finding("budget", Judgement.WAIT, f"the job has {done} pages", where)
+
+    def _of_address(self, host: str) -> Iterator[Finding]:
+        address = self._address(host)
+        why = self._addresses.refuses(address, host) if address else None
+        if why is not None:
+            where = self._terms.where("SUITE_ALLOW_PRIVATE_ADDRESSES")
+            yield Finding("address", Judgement.REFUSE, why, where)
+
+    def _of_bars(self, url: str, host: str) -> Iterator[Finding]:
+        policy, wall = self._policy, self._wall
+        for bar in (
+            policy.bar(host, self._address(host), wall), policy.bar_of_url(url, host, wall),
+        ):  # fmt: skip
+            if bar is not None:
+                yield Finding("blocked", Judgement.WAIT, self._until(bar), str(bar.rule))
+
+    def _until(self, bar: Bar) -> str:
+        left = bar.until - self._wall
+        until = f", for {span(left)} more" if left < NEVER - self._wall else ""
+        return f"{bar.why}{until}{': ' if bar.reason else ''}{bar.reason}"
+
+    def _of_robots(self, url: str, host: str) -> Iterator[Finding]:
+        rule = self._policy.obeys_robots(host, self._address(host))
+        if not (self._obeys_robots if rule is None else rule):
+            where = self._terms.where("ROBOTSTXT_OBEY")
+            if rule is not None:
+                where = next(str(r) for n, _, r in self.rules(host) if n == "robots")
+            yield Finding("robots", Judgement.FETCH, "robots.txt is not obeyed", where)
+            return
+        rules = self.robots(origin_of(url))
+        if rules is None:
+            yield Finding("robots", Judgement.FETCH, "robots.txt is not known: it is read first")
+            return
+        agent = self._agent(host)
+        where = f"robots.txt of {rules.origin}, {self._age(rules)}"
+        if rules.allowed(url, agent):
+            yield Finding("robots", Judgement.FETCH, f"allowed to {agent!r}", where)
+        elif rules.verdict is Verdict.DISALLOW_FOR_NOW:
+            why = "robots.txt cannot be had, so nothing is allowed for now"
+            yield Finding("robots", Judgement.WAIT, why, where)
+        else:
+            text = rules.body.decode("utf-8-sig", "ignore")
+            line = deciding(text, agent, url)
+            said = "" if line is None else f" by line {line[0]}: {line[1]}"
+            yield Finding("robots", Judgement.REFUSE, f"forbidden to {agent!r}{said}", where)
+
+    def _of_clock(self, host: str, record: HostRecord) -> Iterator[Finding]:
+        who = "" if self._store is None else paused_by(self._store.kv("control"))
+        if who:
+            yield Finding("paused", Judgement.WAIT, "the crawl is paused", who)
+        left = record.next_fetch - self._wall
+        if left > 0 and record.next_fetch < NEVER and not record.dead:
+            why = f"{record.why or 'its delay'}, the next visit is in {span(left)}"
+            where = "" if record.why else self._terms.where("SUITE_HOST_DELAY")
+            yield Finding("clock", Judgement.WAIT, why, where)
+
+    # What they go by
+
+    def rules(self, host: str) -> list[tuple[str, object, object]]:
+        """Every override and block for *host*: what it sets, to what, and who said so."""
+        return [*self._policy.explain(host, self._address(host))]
+
+    def robots(self, origin: str) -> RobotsRules | None:
+        """What is known of the robots.txt of *origin*, however old."""
+        return None if self._store is None else self._robots.last(origin)
+
+    def _age(self, rules: RobotsRules) -> str:
+        status = "no answer" if rules.status is None else f"status {rules.status}"
+        left = rules.expires_at - self._wall
+        again = f"asked again in {span(left)}" if left > 0 else "to be asked again"
+        return f"{status}, read {span(self._wall - rules.fetched_at)} ago, {again}"
+
+    def describe(self, rules: RobotsRules) -> str:
+        """*rules* in a line."""
+        return f"{rules.verdict.name.lower().replace('_', ' ')}: {self._age(rules)}"
+
+    @property
+    def _obeys_robots(self) -> bool:
+        return bool(self._terms.values.get("ROBOTSTXT_OBEY"))
+
+    def _agent(self, host: str) -> str:
+        values = self._terms.values
+        project = values.get("ROBOTSTXT_USER_AGENT") or values.get("USER_AGENT") or "*"
+        return self._policy.user_agent(host, self._address(host)) or str(project)
+
+    def _address(self, host: str) -> str:
+        """Where *host* lives, "" if that is not known."""
+        return literal_address(host) or self._known.get(host, "")
+
+
+def span(seconds: float) -> str:
+    """*seconds* in the unit in which a person would say it."""
+    for unit, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

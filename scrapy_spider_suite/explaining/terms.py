@@ -1,0 +1,109 @@
+"""Under which terms a job is crawled: what a URL's fate depends on, apart from the URL.
+
+A crawl keeps them in its job, so that whoever asks why need have neither its project nor the
+arguments that it was started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack  # type: ignore[import-untyped]
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
+from scrapy.utils.python import global_object_name
+
+from scrapy_spider_suite.crawl.overriding import read_overrides
+from scrapy_spider_suite.settings.declarations import full_name, plain, words
+from scrapy_spider_suite.settings.suite import SuiteSettings
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.frontier.overrides import Overrides
+    from scrapy_spider_suite.storage.kv import KV
+
+_SCRAPY = (
+    "DEPTH_LIMIT", "DOWNLOAD_DELAY", "ROBOTSTXT_OBEY", "ROBOTSTXT_USER_AGENT", "URLLENGTH_LIMIT",
+    "USER_AGENT",
+)  # fmt: skip
+_SUITE = (
+    "profile", "host_delay", "ip_delay", "host_concurrency", "ip_concurrency", "burst",
+    "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "host_max_pages",
+    "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
+)  # fmt: skip
+_KEY = b"terms"
+_GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Settings by their names, as plain *values*, who gave each, and what the spider adds."""
+
+    values: Mapping[str, Any]
+    givers: Mapping[str, str]
+    spider: str = ""
+    domains: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, settings: BaseSettings, spider: Spider | type[Spider] | None,
+        suite: SuiteSettings | None = None,
+    ) -> Terms:  # fmt: skip
+        """Those of a crawl with *settings*; of the suite's own, *suite* says how they are now.
+
+        Raises `SettingsError`.
+        """
+        suite = suite or SuiteSettings.from_settings(settings, spider)
+        values = {name: plain(settings[name]) for name in _SCRAPY}
+        values |= {full_name(name): plain(getattr(suite, name)) for name in _SUITE}
+        givers = {name: _GIVERS.get(settings.getpriority(name) or 0, "") for name in values}
+        cls_of = spider if isinstance(spider, type) else type(spider)
+        name = "" if spider is None else global_object_name(cls_of)
+        domains = tuple(map(str, getattr(spider, "allowed_domains", None) or ()))
+        return cls(values, givers, name, domains)
+
+    @classmethod
+    def load(cls, kv: KV) -> Terms | None:
+        """Those that the last crawl of a job kept in *kv*, None if none did."""
+        row = kv.get(_KEY)
+        if row is None:
+            return None
+        values, givers, spider, domains = msgpack.unpackb(row)
+        return cls(values, givers, spider, tuple(domains))
+
+    def save(self, kv: KV) -> None:
+        """Keep them in *kv*."""
+        kv.put(_KEY, msgpack.packb([self.values, self.givers, self.spider, self.domains]))
+
+    @cached_property
+    def settings(self) -> SuiteSettings:
+        """The settings, those of the suite complete; the overrides have to be read apart."""
+        values = {name: value for name, value in self.values.items() if name != "SUITE_OVERRIDES"}
+        return SuiteSettings.from_settings(Settings(values))
+
+    def overrides(self) -> Overrides:
+        """The rules in SUITE_OVERRIDES. Raises `SettingsError`."""
+        path = self.values.get("SUITE_OVERRIDES")
+        return read_overrides(None if path is None else Path(path))
+
+    def where(self, name: str) -> str:
+        """The setting *name*, its value and who gave it."""
+        giver = self.givers.get(name) or "default"
+        return f"{name} = {words(self.values.get(name))} ({giver})"
+
+
+def keep(core: CrawlCore) -> None:
+    """Keep the terms of a crawl in its job, with the next batch."""
+    crawler = core.crawler
+    began = Terms.of(crawler.settings, crawler.spider)
+    terms = Terms.of(crawler.settings, crawler.spider, core.settings)
+    changed = {name for name, value in terms.values.items() if value != began.values[name]}
+    givers = {**terms.givers, **dict.fromkeys(changed, "scrapy frontier set")}
+    replace(terms, givers=givers).save(core.store.kv("terms"))
+
+

@@ -1,0 +1,1 @@
+"""The job directory: who may use it, copies of it, jobs of older formats."""

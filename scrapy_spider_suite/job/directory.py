@@ -1,0 +1,228 @@
+"""The job directory: who may use it, what is in it, and whether it may go on.
+
+``JOBDIR/suite/`` holds ``lock`` (the process that uses it), ``job.json`` (data format, id, the
+settings it was begun with) and ``store/`` (RocksDB). Everything in it is relative: a job
+directory can be moved.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from scrapy_spider_suite.errors import (
+    JobDamagedError,
+    JobError,
+    JobFormatError,
+    JobInUseError,
+    JobSettingsError,
+)
+from scrapy_spider_suite.settings.declarations import Kind
+from scrapy_spider_suite.settings.project import uses_job
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.whole import write_whole
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.storage.kv import KV
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "suite"
+_CLEAN = b"clean"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """What ``job.json`` says."""
+
+    format: int
+    id: str
+    spider: str
+    created: float
+    settings: dict[str, Any]
+    origin: str = ""
+    """The id of the job of which this is a copy."""
+
+    @classmethod
+    def read(cls, folder: Path) -> JobFile | None:
+        """Read ``job.json`` of *folder*, None if there is no job. Raises `JobError`s."""
+        path = folder / "job.json"
+        try:
+            data = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise JobDamagedError(f"{path} cannot be read ({error}){_WAY_OUT}") from error
+        if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+            raise JobDamagedError(f"{path} is no job description{_WAY_OUT}")
+        if data["format"] > FORMAT:
+            raise JobFormatError(
+                f"{folder.parent} has data format {data['format']}, written by a newer release; "
+                f"this one reads up to {FORMAT}: upgrade scrapy-spider-suite, or use another JOBDIR"
+            )
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise JobDamagedError(f"{path} is no job description{_WAY_OUT}") from error
+
+    def write(self, folder: Path) -> None:
+        """Write ``job.json``, whole or not at all."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        write_whole(folder / "job.json", json.dumps(fields, indent=1) + "\n")
+
+
+_WAY_OUT = "; look at it with `scrapy frontier check`, or begin anew with another JOBDIR"
+
+
+class Job:
+    """A job directory in use by this process. Raises the `JobError`s on opening."""
+
+    def __init__(self, path: Path, settings: SuiteSettings, spider: str) -> None:
+        self.path = path
+        self.folder = path / FOLDER
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise JobError(f"JOBDIR = {str(path)!r} cannot be used: {error.strerror}") from error
+        try:
+            self.file, old = self._resume_or_begin(settings, spider)
+            self._refuse_damage(begun=old is not None)
+            self.store = RocksStore(
+                self.folder / "store",
+                memory=max(16 << 20, settings.workbench_memory),
+                power_safe=settings.sync == "power",
+            )
+            self.resumed = self.store.meta.get(b"id") is not None
+            if self.resumed and old is None:
+                raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
+        except BaseException:
+            self._lock.close()
+            raise
+        inventory.forget(self.folder / "store")
+        if old is not None and old.format < FORMAT:
+            logger.warning(
+                "%s had data format %d and has %d now: older releases open it no more",
+                path, old.format, FORMAT,
+            )  # fmt: skip
+        # Only now: whoever was killed before left nothing that looks like a job.
+        self.file.write(self.folder)
+        self.unclean = self.resumed and self.store.meta.get(_CLEAN) is None
+        self.store.meta.put(b"id", self.file.id.encode())
+        self.store.meta.delete(_CLEAN)
+        self.store.flush()
+
+    def _take_lock(self) -> IO[str]:
+        lock = (self.folder / "lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            lock.close()
+            raise JobInUseError(
+                f"JOBDIR = {str(self.path)!r} is in use by {holder}: wait for it to end, or use "
+                "another JOBDIR"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}")
+        lock.flush()
+        return lock
+
+    def _resume_or_begin(
+        self, settings: SuiteSettings, spider: str
+    ) -> tuple[JobFile, JobFile | None]:
+        """The description of the job from now on, and the one that was there."""
+        stored = settings.as_stored()
+        old = JobFile.read(self.folder)
+        if old is None:
+            return JobFile(FORMAT, uuid.uuid4().hex, spider, time.time(), stored), None
+        if old.spider != spider:
+            raise JobSettingsError(
+                f"JOBDIR = {str(self.path)!r} belongs to spider {old.spider!r}, not {spider!r}: "
+                "give every spider a directory of its own"
+            )
+        _compare(old, settings)
+        return JobFile(FORMAT, old.id, spider, old.created, stored, old.origin), old
+
+    def _refuse_damage(self, *, begun: bool) -> None:
+        """Look at the files while nothing has been opened: the database mends by forgetting."""
+        store = self.folder / "store"
+        if not begun and inventory.holds_data(store):
+            raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
+        if begun and (damage := inventory.damage(store)):
+            raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
+
+    def close(self) -> None:
+        """Mark the end as clean and let go of the directory."""
+        try:
+            self.store.meta.put(_CLEAN, b"1")
+            self.store.close()
+            inventory.take(self.folder / "store")
+        finally:
+            self._lock.close()
+
+
+def _compare(old: JobFile, settings: SuiteSettings) -> None:
+    """Log what changed since the last run; refuse what must not change."""
+    changes = settings.diff(old.settings)
+    fixed = [change for change in changes if change.kind is Kind.FIXED]
+    if fixed:
+        listed = ", ".join(f"{c.name} was {c.old!r} and is {c.new!r}" for c in fixed)
+        raise JobSettingsError(
+            f"a job cannot change this once it has begun: {listed}; set it back, or use another "
+            "JOBDIR",
+            [change.name for change in fixed],
+        )
+    for change in changes:
+        logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
+
+
+_jobs: WeakKeyDictionary[Crawler, Job] = WeakKeyDictionary()
+
+
+def job_of(crawler: Crawler) -> Job | None:
+    """The job of *crawler*, opened when first asked for; None without JOBDIR.
+
+    Commands that only look at a page (shell, fetch, view, parse, check) have none either.
+    Raises the `JobError`s.
+    """
+    if crawler in _jobs:
+        return _jobs[crawler]
+    if not uses_job(crawler):
+        return None
+    settings = suite_settings(crawler)
+    job = Job(Path(str(settings.project.jobdir)), settings, crawler.spidercls.name)
+    _jobs[crawler] = job
+    return job
+
+
+def job_begun(crawler: Crawler) -> bool:
+    """Whether *crawler* is to resume a job, which need not be open yet."""
+    return uses_job(crawler) and (Path(crawler.settings["JOBDIR"]) / FOLDER / "job.json").exists()
+
+
+def close_job(crawler: Crawler) -> None:
+    """Let go of the job of *crawler*, if it has one."""
+    job = _jobs.pop(crawler, None)
+    if job is not None:
+        job.close()
+
+
+def job_kv(crawler: Crawler, name: str) -> KV | None:
+    """A persistent mapping for the component *name*; None without a job."""
+    job = job_of(crawler)
+    return None if job is None else job.store.kv(name)

@@ -1,0 +1,50 @@
+"""Jobs of older data formats.
+
+A crawl upgrades its job as it starts, and this does it beforehand. The number in ``job.json`` is
+raised first: from then on no older release, which would take the new rows for damage, opens the
+job. What is done to the store after that can be done again: whoever opens it next, after a kill,
+does what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from scrapy_spider_suite.control.site import lying_still, taken
+from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError
+from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.records import FORMAT
+
+CHANGES: Mapping[int, str] = {
+    2: (
+        "reasons of pending URLs, pages that failed URLs came from, blocks, tags of seeds, "
+        "tallies, and hosts and pages by registered domain, which are counted once"
+    ),
+}
+"""What came with each data format."""
+
+
+def upgrade(folder: Path, *, dry_run: bool = False) -> tuple[int, list[str]]:
+    """Give the job of the ``suite`` folder *folder* the present data format.
+
+    Returns the format that it had, and what it lacked. Raises `JobError`s.
+    """
+    with (folder / "lock").open("a+") as lock:
+        if not taken(lock):
+            raise JobInUseError(f"{folder.parent} is in use: its crawl has upgraded it")
+        job = JobFile.read(folder)
+        if job is None:
+            raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+        changes = [CHANGES[number] for number in range(job.format + 1, FORMAT + 1)]
+        if dry_run or not changes:
+            return job.format, changes
+        if damage := inventory.damage(folder / "store"):
+            raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
+        replace(job, format=FORMAT).write(folder)
+    with lying_still(folder) as site:
+        if site is not None:  # else a crawl has just been started, which does the rest
+            site.commit()
+    return job.format, changes

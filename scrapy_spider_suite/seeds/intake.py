@@ -1,0 +1,274 @@
+"""Seeds by the million, taken in while the crawl goes on: SUITE_SEEDS, and those of a BroadSpider.
+
+Lists are read and decompressed in a thread. What they hold becomes pending in slices of 10 ms
+with a write each, between which everything else has its turn; what waits then lies on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+
+from scrapy_spider_suite.crawl.inthread import in_thread
+from scrapy_spider_suite.crawl.turns import Turns
+from scrapy_spider_suite.errors import SettingsError, StoreWriteError
+from scrapy_spider_suite.seeds.lines import Kind, Seed, SeedLines, Source
+from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, reason
+from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter
+from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.storage import seeds as rows
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+logger = logging.getLogger(__name__)
+
+_TELL = 10.0
+"""Seconds between two lines that say how far a list was read."""
+_DISK = 0.25
+"""Seconds between two looks at whether the disk has room again."""
+_IN_MEMORY = 10_000
+"""Pending requests beyond which a crawl without a store takes no more seeds."""
+_GIVEN = "the arguments"
+
+
+class Intake:
+    """Takes seeds into one crawl. *plant* makes them pending (None: as links without a page).
+
+    Stats: ``suite/seeds/lines``, ``suite/seeds/taken``, ``suite/seeds/new``, ``suite/seeds/bad``,
+    ``suite/seeds/unreadable`` (lists).
+    """
+
+    def __init__(self, core: CrawlCore, plant: Plant | None = None) -> None:
+        self._core = core
+        self._plant = plant or planter(core.frontier, core.now)
+        self._turns = Turns()
+        self._folder: TemporaryDirectory[str] | None = None
+        self._counted = (0, 0, 0, 0)
+        self._tell_at = 0.0
+        self._before = (0.0, 0)
+
+    async def take(self, texts: Iterable[str]) -> list[str]:
+        """Take what *texts* name (see `Source.of`); return what is wrong with the lists of them.
+
+        Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
+        """
+        sources = [Source.of(text) for text in texts]
+        wrong = []
+        given = [source for source in sources if source.kind is Kind.SEED]
+        if given:
+            await self._take_given(given)
+        for source in sources:
+            if source.kind is not Kind.SEED and not self._core.stopping:
+                try:
+                    await self._take_list(source)
+                except READ_ERRORS as error:
+                    wrong.append(f"seeds: {source.name} cannot be read: {reason(error)}")
+                    self._core.crawler.stats.inc_value("suite/seeds/unreadable")
+        return wrong
+
+    async def _take_given(self, sources: Sequence[Source]) -> None:
+        lines = (f"{s.name} #tag={s.tag}" if s.tag else s.name for s in sources)
+        sower = self._sower(_GIVEN, "")
+        self._begin(sower)
+        sower.feed("\n".join(lines).encode())
+        sower.end_of_text()
+        await self._work(sower, None)
+        sower.forget()
+        if not self._core.stopping:
+            self._say_end(sower)
+
+    async def _take_list(self, source: Source) -> None:
+        sower = self._sower(source.name, source.tag)
+        if source.kind is Kind.REMOTE:
+            # Kept until it was read to its end; not downloaded again after that.
+            path, of = self._place(source.name), [0, 0]
+        else:
+            path = Path(source.name)
+            status = path.stat()
+            of = [status.st_size, status.st_mtime_ns]
+        resumed = sower.resume(of)
+        if sower.ended:
+            logger.info("%s: read to its end by an earlier run", source.name)
+            return
+        if source.kind is Kind.REMOTE and not path.exists():
+            await self._fetch(source.name, path)
+        if resumed:
+            logger.info("%s: goes on after %s lines", source.name, f"{sower.sown.lines:,}")
+        self._begin(sower)
+        async with aclosing(in_thread(lambda: _read(path, sower.at))) as blocks:
+            async for block, share in blocks:
+                sower.feed(block)
+                await self._work(sower, share)
+                if self._core.stopping:
+                    return
+        sower.end_of_text()
+        await self._work(sower, 1.0)
+        if self._core.stopping:
+            return
+        sower.ended = True
+        sower.save()
+        await self._write()
+        if source.kind is Kind.REMOTE:
+            path.unlink(missing_ok=True)
+        self._say_end(sower)
+
+    def _sower(self, name: str, tag: str) -> Sower:
+        return Sower(self._core.store, self._plant, SeedLines(name, tag), name)
+
+    def _place(self, url: str) -> Path:
+        """Where the list at *url* is put; next to the store, wherever that is."""
+        core = self._core
+        folder = core.temporary if core.job is None else core.job.folder
+        if folder is None:
+            self._folder = self._folder or TemporaryDirectory()
+            folder = Path(self._folder.name)
+        return folder / f"seeds-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+
+    async def _fetch(self, url: str, path: Path) -> None:
+        agent = str(self._core.crawler.settings["USER_AGENT"])
+
+        def fetch() -> Iterator[None]:
+            download(url, path, agent)
+            yield None
+
+        logger.info("%s: being downloaded", url)
+        async with aclosing(in_thread(fetch)) as done:
+            async for _ in done:
+                logger.info("%s: %s bytes", url, f"{path.stat().st_size:,}")
+
+    # Slices
+
+    async def _work(self, sower: Sower, share: float | None) -> None:
+        """Take all that was fed to *sower*, in slices."""
+        core, turns = self._core, self._turns
+        while sower.more and not core.stopping:
+            sower.take()
+            if turns.over or not sower.more:
+                sower.save()
+                await self._write()
+                await turns.leave()
+                self._tell(sower, share)
+                while not core.store.durable and core.frontier.pending > _IN_MEMORY:
+                    await asyncio.sleep(_DISK)
+
+    async def _write(self) -> None:
+        """Have it written; wait while that cannot be done."""
+        core = self._core
+        core.write()
+        core.wake()
+        while core.store.dirty and not core.stopping:
+            await asyncio.sleep(_DISK)
+
+    # What is said of it
+
+    def _begin(self, sower: Sower) -> None:
+        now, sown = time.monotonic(), sower.sown
+        self._counted = (sown.lines, sown.seeds, sown.new, sown.bad)
+        self._before = (now, sown.lines)
+        self._tell_at = now + _TELL
+
+    def _count(self, sower: Sower) -> None:
+        sown, stats = sower.sown, self._core.crawler.stats
+        counts = (sown.lines, sown.seeds, sown.new, sown.bad)
+        for name, count, before in zip(
+            ("lines", "taken", "new", "bad"), counts, self._counted, strict=True
+        ):
+            stats.inc_value(f"suite/seeds/{name}", count - before)
+        self._counted = counts
+
+    def _tell(self, sower: Sower, share: float | None) -> None:
+        now = time.monotonic()
+        if now < self._tell_at:
+            return
+        self._count(sower)
+        sown, (then, lines) = sower.sown, self._before
+        rate = (sown.lines - lines) / (now - then)
+        of_file = "" if share is None else f", {share:.1%} of the file"
+        # Whole, so that the quiet log does not take one for a repetition of the last one.
+        logger.info(
+            f"{sower.name}: {sown.seeds:,} seeds of {sown.lines:,} lines, {rate:,.0f}/s{of_file}"
+        )
+        self._before, self._tell_at = (now, sown.lines), now + _TELL
+
+    def _say_end(self, sower: Sower) -> None:
+        self._count(sower)
+        sown = sower.sown
+        logger.info("%s: %s seeds, %s of them new", sower.name, f"{sown.seeds:,}", f"{sown.new:,}")
+        if sown.bad:
+            logger.warning(
+                "%s: %s lines are no seeds and were left out, the first: %s; all of them: "
+                "scrapy frontier report bad-seeds",
+                sower.name, f"{sown.bad:,}", "; ".join(sown.first_bad),
+            )  # fmt: skip
+
+
+class Seeding:
+    """SUITE_SEEDS of one crawl: *enqueue* is the scheduler's way in, for a spider's own requests.
+
+    In the spider profile a seed is a request like one of ``start()``.
+    """
+
+    def __init__(self, core: CrawlCore, enqueue: Callable[[Request], bool]) -> None:
+        self._core = core
+        self._enqueue = enqueue
+        self._task: asyncio.Task[None] | None = None
+        self._todo: list[str] = []
+        core.crawler.signals.connect(self._changed, settings_changed)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are seeds to come."""
+        return self._task is not None and not self._task.done()
+
+    def begin(self, texts: Iterable[str]) -> None:
+        """Take what *texts* name after what is being taken."""
+        self._todo.extend(texts)
+        if self._todo and not self.busy:
+            self._task = asyncio.ensure_future(self._run())
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self.begin(text for text in new.seeds if text not in old.seeds)
+
+    def stop(self) -> None:
+        """Take no more; what was taken is in the job, with how far it went."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        core = self._core
+        intake = Intake(core, None if core.broad else self._plant)
+        while self._todo and not core.stopping:
+            try:
+                wrong = await intake.take([self._todo.pop(0)])
+            except (SettingsError, StoreWriteError) as error:
+                wrong = [str(error)]
+            for each in wrong:
+                logger.error("%s; the crawl goes on without the rest of it", each)
+        core.wake()
+
+    def _plant(self, seeds: Sequence[Seed]) -> int:
+        core, new = self._core, 0
+        for seed in seeds:
+            request = Request(seed.url, meta={"is_start_request": True})
+            new += self._enqueue(request)
+            if seed.tag or seed.guessed:
+                identity = core.translator.identity(request)
+                rows.mark(core.store, identity, seed.url, seed.tag, guessed=seed.guessed)
+        return new
+
+
+def _read(path: Path, begin: int) -> Iterator[tuple[bytes, float | None]]:
+    with ListFile(path) as file:
+        file.skip(begin)
+        yield from file.blocks()

@@ -1,0 +1,1 @@
+"""The settings of the suite: declared, read, checked, changed."""

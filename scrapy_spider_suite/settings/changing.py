@@ -1,0 +1,74 @@
+"""Settings that change while a crawl runs: every one that a job does not fix.
+
+Most are read anew each time they are needed. The others are given to the parts that keep them:
+those that the core owns here, those of middlewares, extensions and handlers by the signal
+`settings_changed`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
+from scrapy_spider_suite.crawl.resolving import reconfigure
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.seeds.lines import check_sources
+from scrapy_spider_suite.settings.declarations import Kind
+from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings, replace_settings
+from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+
+AT_START = {
+    "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
+}
+"""Settings that no job fixes, but that hold from the start of a crawl on; and why."""
+
+_PLACE = frozenset({"ipv6_prefix", "ip_family", "allow_private_addresses", "dns_servers"})
+"""Those by which a host may live elsewhere."""
+_NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _PLACE
+"""Those that the resolver goes by."""
+
+
+def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
+    """Give the setting *name* (``SUITE_…``) the value *raw*; return the old and the new one.
+
+    Raises `SettingsError` if that cannot be, and changes nothing then.
+    """
+    old = core.settings
+    new, field = old.changed(name, raw)
+    kind = DECLARATIONS[field].kind
+    if kind is Kind.FIXED:
+        raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
+    if field in AT_START:
+        raise SettingsError(f"{name} cannot be changed in a running crawl: {AT_START[field]}")
+    # First what can fail.
+    check_sources(new.seeds)
+    if new.overrides != old.overrides:
+        core.frontier.policy.change(overrides=read_overrides(new.overrides))
+        core.overriding.path = new.overrides
+    replace_settings(core.crawler, new)
+    core.settings = new
+    _tell_core(core, old, new)
+    core.crawler.signals.send_catch_log(
+        settings_changed, old=old, new=new, spider=core.crawler.spider
+    )
+    core.wake()
+    return getattr(old, field), getattr(new, field)
+
+
+def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:
+    core.frontier.policy.change(**policy_fields(new))
+    changed = {name for name in DECLARATIONS if getattr(old, name) != getattr(new, name)}
+    if changed & _NAMES:
+        reconfigure(core.resolver, new)
+    if changed & _PLACE:
+        core.frontier.residents.look_up_again(core.now())
+    core.frontier.residents.resize(core.capacity)
+    if isinstance(core.store, RocksStore):
+        core.store.resize(new.workbench_memory)
+        core.store.sync(power_safe=new.sync == "power")
+    if "storable" in changed:
+        core.renew_codec()

@@ -1,0 +1,143 @@
+"""What a declaration of a setting consists of, and the rows that are made from it.
+
+Kept apart from :mod:`scrapy_spider_suite.settings.suite`, so that that file is nothing but the
+settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from scrapy_spider_suite.errors import SettingsError
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.settings.project import ProjectSettings
+    from scrapy_spider_suite.settings.values import ValueType
+
+PREFIX = "SUITE_"
+Profile = Literal["spider", "broad"]
+KEY = "setting"  # where a dataclass field's metadata holds its Setting
+
+
+class Kind(Enum):
+    """What a resumed job does with a setting that has another value than before."""
+
+    FREE = "free"  # taken as it is
+    FROM_NOW_ON = "from now on"  # holds for what is fetched or found from then on
+    FIXED = "fixed"  # refused: what is on disk was written under the old value
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A default that follows from other settings.
+
+    Attributes:
+        words: where it comes from, for the documentation.
+        rule: gives it, from Scrapy's settings and from the suite's settings that were set.
+    """
+
+    words: str
+    rule: Callable[[ProjectSettings, Mapping[str, Any]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of one setting; *spider* and *broad* are its defaults in those profiles."""
+
+    type: ValueType
+    spider: object
+    broad: object
+    kind: Kind
+    meaning: str
+
+    def default(self, profile: Profile) -> object:
+        """Return the default in *profile*: a value, or a :class:`Derived`."""
+        return self.broad if profile == "broad" else self.spider
+
+
+class Change(NamedTuple):
+    """One setting that has another value than when the job was begun."""
+
+    name: str
+    old: object
+    new: object
+    kind: Kind
+
+
+class Row(NamedTuple):
+    """One setting for a table; every column is text, *spider* and *broad* are the defaults."""
+
+    name: str
+    value: str
+    unit: str
+    kind: str
+    allowed: str
+    spider: str
+    broad: str
+    meaning: str
+
+
+_SAME: Any = object()
+
+
+def setting(
+    type_: ValueType, default: object, kind: Kind, meaning: str, *, broad: object = _SAME
+) -> Any:
+    """Declare a dataclass field as a setting; *default* holds in both profiles without *broad*."""
+    wide = default if broad is _SAME else broad
+    return field(metadata={KEY: Setting(type_, default, wide, kind, meaning)})
+
+
+def full_name(name: str) -> str:
+    """Return the setting's name as a user writes it: ``SUITE_HOST_DELAY`` for ``host_delay``."""
+    return PREFIX + name.upper()
+
+
+def read_given(declarations: Mapping[str, Setting], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse every ``SUITE_`` entry of *raw* that is not None; keys come out as in *declarations*.
+
+    Raises:
+        SettingsError: a value is not allowed, or a name is unknown.
+    """
+    known = {full_name(name): name for name in declarations}
+    given: dict[str, Any] = {}
+    for key in raw:
+        if not str(key).startswith(PREFIX):
+            continue
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+            raise SettingsError(f"{key} is not a setting of the suite; did you mean {near}?")
+        if raw[key] is not None:
+            given[known[key]] = _parse(key, declarations[known[key]].type, raw[key])
+    return given
+
+
+def _parse(key: str, type_: ValueType, raw: object) -> object:
+    try:
+        return type_.parse(raw)
+    except (ValueError, OverflowError):
+        raise SettingsError.of(key, raw, type_.allowed) from None
+
+
+def plain(value: object) -> object:
+    """Return *value* as it survives msgpack or JSON: paths as text, tuples as lists."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def words(value: object) -> str:
+    """Return *value* for a person to read, as it would be written into a settings file."""
+    if isinstance(value, Derived):
+        return value.words
+    if isinstance(value, float):
+        return f"{value:g}" if value < 1e6 else f"{value:.0f}"
+    if isinstance(value, str):
+        return repr(value)
+    return str(plain(value))

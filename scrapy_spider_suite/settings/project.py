@@ -1,0 +1,151 @@
+"""What the suite takes from Scrapy's own settings: the project's wishes, read once and typed.
+
+They are inputs and stay as they are; where one is folded into a setting of the suite, that
+setting's default says so. Whether a crawl may use the job directory is decided here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scrapy.settings import SETTINGS_PRIORITIES
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings import values as v
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+_COUNT = v.integer(0)
+_SECONDS = v.duration()
+# Scrapy's deprecated spider attributes and the settings they stand for.
+_ATTRIBUTES = {
+    "DOWNLOAD_DELAY": "download_delay",
+    "CONCURRENT_REQUESTS_PER_DOMAIN": "max_concurrent_requests",
+    "USER_AGENT": "user_agent",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectSettings:
+    """Scrapy's settings that the suite's core needs, named as Scrapy names them.
+
+    Durations are seconds, sizes bytes; 0 means no limit where Scrapy says so.
+
+    Attributes:
+        concurrency_was_set: the project or the spider chose CONCURRENT_REQUESTS_PER_DOMAIN.
+        download_slots: slot name to its ``delay`` and ``concurrency``, where they are given.
+        retry_times: how often RetryMiddleware tries again, 0 if it is off.
+        robotstxt_user_agent: None stands for the request's own User-Agent.
+        jobdir: the job directory, None without one.
+    """
+
+    autothrottle_enabled: bool
+    autothrottle_start_delay: float
+    concurrency_was_set: bool
+    concurrent_requests: int
+    concurrent_requests_per_domain: int
+    concurrent_requests_per_ip: int
+    depth_limit: int
+    download_delay: float
+    download_maxsize: int
+    download_slots: Mapping[str, Mapping[str, Any]]
+    jobdir: str | None
+    retry_times: int
+    robotstxt_user_agent: str | None
+    urllength_limit: int
+    user_agent: str
+
+    @classmethod
+    def from_settings(
+        cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None
+    ) -> ProjectSettings:
+        """Read them, for a crawl of *spidercls*, a spider class or spider.
+
+        Raises:
+            SettingsError: a value is none that Scrapy could use either; in one line.
+        """
+
+        def read(name: str, type_: v.ValueType) -> Any:
+            return _read(settings, spidercls, name, type_)
+
+        per_domain = "CONCURRENT_REQUESTS_PER_DOMAIN"
+        return cls(
+            autothrottle_enabled=read("AUTOTHROTTLE_ENABLED", v.boolean()),
+            autothrottle_start_delay=read("AUTOTHROTTLE_START_DELAY", _SECONDS),
+            concurrency_was_set=_was_set(settings, spidercls, per_domain),
+            concurrent_requests=read("CONCURRENT_REQUESTS", v.integer(1)),
+            concurrent_requests_per_domain=read(per_domain, v.integer(1)),
+            concurrent_requests_per_ip=read("CONCURRENT_REQUESTS_PER_IP", _COUNT) or 0,
+            depth_limit=read("DEPTH_LIMIT", _COUNT),
+            download_delay=read("DOWNLOAD_DELAY", _SECONDS),
+            download_maxsize=read("DOWNLOAD_MAXSIZE", _COUNT),
+            download_slots=_slots(settings),
+            jobdir=settings["JOBDIR"] or None,
+            retry_times=read("RETRY_TIMES", _COUNT) if read("RETRY_ENABLED", v.boolean()) else 0,
+            robotstxt_user_agent=settings["ROBOTSTXT_USER_AGENT"] or None,
+            urllength_limit=read("URLLENGTH_LIMIT", _COUNT),
+            user_agent=str(_raw(settings, spidercls, "USER_AGENT") or ""),
+        )
+
+
+def is_crawl(crawler: Crawler) -> bool:
+    """Return whether *crawler* crawls, and does not only look at a page.
+
+    ``scrapy shell`` builds an engine without ever crawling; ``fetch``, ``view``, ``parse``,
+    ``check`` and ``bench`` replace the spider's ``start()`` by one of their own. Both are facts
+    about the crawler, so they hold however the command was called.
+    """
+    start = getattr(crawler.spidercls, "start", None)
+    by_command = str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
+    return crawler.crawling and not by_command
+
+
+def uses_job(crawler: Crawler) -> bool:
+    """Return whether *crawler* may open the job directory and take its lock: only a crawl may."""
+    return bool(crawler.settings["JOBDIR"]) and is_crawl(crawler)
+
+
+def _raw(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> Any:
+    """Return the value of *name*; the spider's deprecated attribute wins over a lower setting."""
+    attribute = getattr(spidercls, _ATTRIBUTES.get(name, ""), None)
+    if attribute is None or (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["spider"]:
+        return settings[name]
+    return attribute
+
+
+def _was_set(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> bool:
+    if getattr(spidercls, _ATTRIBUTES[name], None) is not None:
+        return True
+    return (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
+
+
+def _slots(settings: BaseSettings) -> dict[str, dict[str, Any]]:
+    """Read DOWNLOAD_SLOTS: of each slot, the delay and the concurrency where they are given."""
+    kinds = {"delay": _SECONDS, "concurrency": v.integer(1)}
+    given = settings.getdict("DOWNLOAD_SLOTS")
+    try:
+        return {
+            str(name): {key: kinds[key].parse(slot[key]) for key in kinds if key in slot}
+            for name, slot in given.items()
+        }
+    except (ValueError, TypeError):
+        allowed = "slots by name, such as {'example.org': {'delay': 2, 'concurrency': 1}}"
+        raise SettingsError.of("DOWNLOAD_SLOTS", given, allowed) from None
+
+
+def _read(
+    settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str, type_: v.ValueType
+) -> Any:
+    raw = _raw(settings, spidercls, name)
+    if raw is None:
+        return None
+    try:
+        # Scrapy turns '1', 1.0 and True into numbers by int() and float(); so does the text form.
+        return type_.parse(int(raw) if isinstance(raw, bool) else raw)
+    except (ValueError, TypeError):
+        raise SettingsError.of(name, raw, type_.allowed) from None

@@ -1,0 +1,61 @@
+"""Links of a page: whom its robots directives address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scrapy import Spider
+from scrapy.http import HtmlResponse
+from scrapy.utils.test import get_crawler
+
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.following import Follower, product_of
+
+
+@pytest.fixture
+def follower() -> Iterator[Follower]:
+    """That of a crawl as mybot."""
+    agent = "Mozilla/5.0 (compatible; mybot/1.0; +https://example.org/bot)"
+    crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "USER_AGENT": agent})
+    core = core_of(crawler)
+    yield Follower(core, Spider("name"), None, None)
+    core._let_go()
+
+
+@pytest.mark.parametrize(
+    ("agent", "product"),
+    [
+        ("mybot/1.0 (+https://example.org/bot)", "mybot"),
+        ("My-Bot_2 me@example.org", "My-Bot_2"),
+        ("Mozilla/5.0 (compatible; mybot/1.0; +https://example.org)", "mybot"),
+        ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36", ""),
+        ("", ""),
+        ("(nobody)", ""),
+    ],
+)
+def test_the_product_token_of_a_user_agent(agent: str, product: str) -> None:
+    """The name by which robots.txt and pages address a robot."""
+    assert product_of(agent) == product
+
+
+@pytest.mark.parametrize(
+    ("meta", "header", "nofollow"),
+    [
+        ("robots", "", True),
+        ("MyBot", "", True),
+        ("otherbot", "", False),
+        ("", "mybot: nofollow", True),
+        ("", "otherbot: nofollow", False),
+    ],
+)
+def test_pages_may_address_us_by_name(
+    follower: Follower, meta: str, header: str, nofollow: bool
+) -> None:
+    """All robots, or this one; what is said to others is not heard."""
+    body = f'<meta name="{meta}" content="nofollow"><a href="/x">x</a>'
+    headers = {"X-Robots-Tag": header} if header else {}
+    response = HtmlResponse("http://a.test/", body=body.encode(), headers=headers)
+    page = follower.links_of(response)
+    assert page.nofollow is nofollow
+    assert page.links == ["http://a.test/x"]

@@ -1,0 +1,45 @@
+"""Work in slices: nobody is starved, and nothing is lost where nobody wants a turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+from scrapy_spider_suite.crawl.turns import SLICE, Turns
+
+
+async def _turns_of_a_neighbour(worked: float, takes: float) -> tuple[int, float]:
+    """After *worked* seconds in a slice: turns of a neighbour that *takes* so long for each."""
+    now, count, over = 0.0, 0, False
+
+    async def neighbour() -> None:
+        nonlocal now, count
+        while not over:
+            count += 1
+            now += takes
+            await asyncio.sleep(0)
+
+    turns = Turns(lambda: now)
+    other = asyncio.ensure_future(neighbour())
+    now += worked
+    await turns.leave()
+    seen, over = (count, now - worked), True
+    await other
+    return seen
+
+
+def test_within_a_slice_the_work_goes_on() -> None:
+    """Nobody else has a turn yet."""
+    assert asyncio.run(_turns_of_a_neighbour(SLICE * 0.9, takes=0.001)) == (0, 0.0)
+
+
+def test_a_busy_neighbour_has_several_slices() -> None:
+    """As long as it has something to do, but not for ever."""
+    turns, seconds = asyncio.run(_turns_of_a_neighbour(SLICE, takes=0.004))
+    assert turns > 1
+    assert 2 * SLICE < seconds < 5 * SLICE
+
+
+def test_an_idle_neighbour_costs_one_turn() -> None:
+    """Reading stays fast when nothing else is to do."""
+    turns, _ = asyncio.run(_turns_of_a_neighbour(SLICE, takes=0.00001))
+    assert turns == 1
