@@ -131,7 +131,7 @@ def switch_or_folder() -> ValueType:
     def parse(raw: object) -> bool | Path:
         if (truth := _TRUTH.get(str(raw).lower())) is not None:
             return truth
-        if not isinstance(raw, str | os.PathLike) or raw == "":
+        if not isinstance(raw, str | os.PathLike) or raw == "" or "\0" in str(raw):
             raise ValueError(raw)
         path = Path(raw)
         if path.exists() and not path.is_dir():

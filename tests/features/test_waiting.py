@@ -139,14 +139,14 @@ def test_an_item_count_ends_a_run_and_the_next_goes_on(
     site: Site, crawl: Crawling, tmp_path: Path
 ) -> None:
     """CLOSESPIDER_ITEMCOUNT with a job directory: between the two runs, each page once."""
-    site.pages["/"] = links(*(f"/{n}" for n in range(12)))
-    site.pages |= {f"/{n}": links() for n in range(12)}
+    site.pages["/"] = links(*(f"/{n}" for n in range(60)))
+    site.pages |= {f"/{n}": links() for n in range(60)}
     job: dict[str, Any] = {"JOBDIR": str(tmp_path / "job"), "CONCURRENT_REQUESTS": 2}
     first = crawl(walker(site), CLOSESPIDER_ITEMCOUNT=5, **job)
     assert first.reason == "closespider_itemcount"
-    assert len(first.items) < 13
+    assert len(first.items) < 61
     second = crawl(walker(site), **job)
     assert second.reason == "finished"
     items = Counter(item["url"] for item in first.items + second.items)
     assert set(items.values()) == {1}
-    assert len(items) == 13
+    assert len(items) == 61
