@@ -87,8 +87,10 @@ class Site(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, pages: Mapping[str, Page] | None = None, host: str = "127.0.0.1") -> None:
-        super().__init__((host, 0), _Handler)
+    def __init__(
+        self, pages: Mapping[str, Page] | None = None, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        super().__init__((host, port), _Handler)
         self.pages: dict[str, Page] = dict(pages or {})
         self.visits: list[Visit] = []
         self.stopped = threading.Event()

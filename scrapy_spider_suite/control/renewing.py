@@ -39,6 +39,12 @@ _URLS = 50
 _HOSTS = 200
 _NOT_A_URL = 0xFF  # begins the identity of a spider's own request
 
+SPIDERS_OWN = (
+    "of a spider's own request no callback is kept: `add` has its URL fetched for parse(), "
+    "a crawl with a new JOBDIR begins anew"
+)
+"""What to do about a request that cannot be made again."""
+
 Wanted = Callable[[str, UrlState], bool]
 
 
@@ -224,4 +230,5 @@ def _renewed(progress: Progress, what: str) -> tuple[str, dict[str, int]]:
     others = "; ".join(
         f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if name != "urls"
     )
-    return f"{counts['urls']} URLs {what}{f' ({others})' if others else ''}", counts
+    said = f"{counts['urls']} URLs {what}{f' ({others})' if others else ''}"
+    return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts

@@ -10,9 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from scrapy_spider_suite.errors import ActionError, JobDamagedError, JobError, JobFormatError
+from scrapy_spider_suite.errors import (
+    ActionError,
+    JobDamagedError,
+    JobError,
+    JobFormatError,
+    SettingsError,
+)
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.settings.suite import find_setting
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.storage.counters import Counters
@@ -84,6 +91,10 @@ class Site:
 
     def set(self, name: str, value: str) -> tuple[str, str]:
         """Give a setting another value; return the old and the new one. Raises `ActionError`."""
+        try:
+            find_setting(name)
+        except SettingsError as error:
+            raise ActionError(str(error)) from None
         raise ActionError(
             f"no crawl is running: {name} holds for a running crawl only; change it where the "
             "crawl is started from"

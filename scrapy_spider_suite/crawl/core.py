@@ -201,16 +201,10 @@ class CrawlCore:
             lease.event = Event.INTERRUPTED
         self.release(lease, now)
 
-    def hopeless(self, host: HostState) -> bool:
-        """Whether *host* has failed as often as a project's own RetryMiddleware would allow.
-
-        The spider profile only, where the frontier gives no host up: its requests have errbacks.
-        """
-        return not self.broad and host.record.failures > self.settings.project.retry_times
-
     def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
-        if self.hopeless(host):
+        if self.dead_hosts.hopeless(host):
             lease.event = Event.HOST_DEAD
+            self.dead_hosts.warn(host, "gives no robots.txt")
         else:
             until = retry_at - self.frontier.wall_offset
             self.frontier.workbench.postpone(host, until, "robots.txt unavailable")

@@ -9,6 +9,7 @@ what waits, and what comes meanwhile, fails at the gate. Then one request is tri
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.exceptions import HostUnreachable
@@ -35,17 +36,42 @@ class DeadHosts:
         self._until: dict[str, float] = {}  # when each is tried again, on the crawl's clock
         self._answered: set[str] = set()
         self._doomed: set[Lease] = set()
+        self._told: set[str] = set()  # hosts of which was said that their requests fail
+        self._began = time.time()
+
+    def hopeless(self, host: HostState) -> bool:
+        """Whether *host* has failed as often as a project's own RetryMiddleware would allow.
+
+        The spider profile only, where the frontier gives no host up: its requests have errbacks.
+        """
+        core = self._core
+        return not core.broad and host.record.failures > core.settings.project.retry_times
+
+    def without_robots(self, host: HostState, asked: float) -> bool:
+        """Whether the requests of *host*, whose robots.txt was not answered at *asked*, may fail.
+
+        What an earlier run found may be over: robots.txt is asked for once more then. *asked* is
+        in seconds since the epoch.
+        """
+        return asked >= self._began and self.hopeless(host)
+
+    def warn(self, host: HostState, what: str) -> None:
+        """Say that requests of *host* fail without being sent, for *what* it does; once each."""
+        if host.key in self._told:
+            return
+        if len(self._told) >= _MOST:
+            self._told.clear()
+        self._told.add(host.key)
+        logger.warning(
+            "%s %s (%d failures in a row): what waits for it fails unsent, as host_dead",
+            host.key, what, host.record.failures,
+        )  # fmt: skip
 
     def heard(self, host: HostState, event: Event) -> None:
         """A visit to *host* has ended with *event*, and its back-off has been decided on."""
         health = OUTCOMES[event].health
         if health is Health.UNREACHABLE and (host.key in self._until or self._never_answers(host)):
-            if host.key not in self._until:
-                logger.info(
-                    "%s has never answered (%d attempts, the last: %s): what waits for it fails, "
-                    "but for one request after each back-off", host.key, host.record.failures,
-                    event.value,
-                )  # fmt: skip
+            self.warn(host, f"has never answered, last {event.value}")
             if len(self._until) >= _MOST:
                 self._until.clear()
             self._until[host.key] = host.next_fetch
@@ -56,8 +82,8 @@ class DeadHosts:
             self._answered.add(host.key)
 
     def _never_answers(self, host: HostState) -> bool:
-        core, record = self._core, host.record
-        enough = record.failures >= _LEAST and core.hopeless(host)
+        record = host.record
+        enough = record.failures >= _LEAST and self.hopeless(host)
         # An earlier run may know: what was answered was an attempt that did not fail (that of now
         # is not counted yet).
         return enough and host.key not in self._answered and record.attempts < record.failures

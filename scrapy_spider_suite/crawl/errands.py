@@ -143,7 +143,8 @@ class Errands:
             return False
         rules = robots.peek(entry.url)
         visit = leases[0].visit
-        if rules is not None and _silent(rules) and visit and self._core.hopeless(visit.host):
+        dead = self._core.dead_hosts
+        if visit and rules and _silent(rules) and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
         if rules is None or _silent(rules):
             # A host that does not answer is asked again by its back-off, and given up in the end.

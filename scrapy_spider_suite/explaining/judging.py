@@ -136,7 +136,8 @@ class Judge:
         terms, policy = self._terms, self._policy
         if record.dead and record.dead != Event.BUDGET.value:
             why = f"the host was given up: {OUTCOMES[Event(record.dead)].meaning}"
-            where = terms.where("SUITE_DEAD_HOST_FAILURES")
+            counted = record.dead == Event.HOST_DEAD.value
+            where = terms.where("SUITE_DEAD_HOST_FAILURES") if counted else ""
             yield Finding("given up", Judgement.REFUSE, why, where)
         budget = policy.max_pages(host, self._address(host))
         if budget and record.done >= budget:

@@ -334,10 +334,7 @@ class SuiteSettings:
 
         The text ``default`` gives it the default of the profile. Raises `SettingsError`.
         """
-        if name not in map(full_name, DECLARATIONS):
-            read_given(DECLARATIONS, {name: None})  # knows which it could have been
-            raise SettingsError(f"{name} is no setting of the suite")
-        field = next(each for each in DECLARATIONS if full_name(each) == name)
+        field = find_setting(name)
         value: Any = DECLARATIONS[field].default(self.profile)
         if raw != "default":
             value = read_given(DECLARATIONS, {name: raw})[field]
@@ -401,6 +398,15 @@ def suite_settings(crawler: Crawler) -> SuiteSettings:
             return read
         _cache[crawler] = read
     return _cache[crawler]
+
+
+def find_setting(name: str) -> str:
+    """The field of `SuiteSettings` that ``SUITE_…`` *name* sets. Raises `SettingsError`."""
+    field = next((each for each in DECLARATIONS if full_name(each) == name), None)
+    if field is None:
+        read_given(DECLARATIONS, {name: None})  # knows which it could have been
+        raise SettingsError(f"{name} is no setting of the suite")
+    return field
 
 
 def replace_settings(crawler: Crawler, settings: SuiteSettings) -> None:

@@ -22,6 +22,10 @@ def test_without_a_crawl(job: Path, frontier: Frontier) -> None:
     assert said.out.startswith("no crawl is running: SUITE_HOST_DELAY holds for a running crawl")
     [row] = AuditLog(job / FOLDER).rows()
     assert (row["verb"], row["ok"]) == ("set", False)
+    said = frontier("set", "SUITE_HOST_DELLAY", "3", "-j", str(job))
+    assert said.code == 1
+    assert "did you mean SUITE_HOST_DELAY?" in said.out
+    assert "no crawl is running" not in said.out
 
 
 @pytest.mark.slow

@@ -228,6 +228,15 @@ def test_requests_of_a_spider(made: Made, why: Why, frontier: Frontier) -> None:
     first, same, second, third = [why(url) for url in asked]
     assert first["state"] == same["state"] == "failed"
     assert "RetryMiddleware" in first["attempts"]
+    assert "`add`" in first["why_then"]
+    [dry] = frontier("drop", "a.test", "--dry-run", "-j", str(made.path), "--json").rows
+    assert set(dry["first"]) == set(urls[:2])
+    [dry] = frontier("drop", urls[1], "--dry-run", "-j", str(made.path), "--json").rows
+    assert dry["first"] == [urls[1]]
+    for verb in (("retry", "--reason", "robots"), ("refetch", "a.test")):
+        answer = frontier(*verb, "-j", str(made.path)).out
+        assert answer.startswith("0 URLs")
+        assert "`add` has its URL fetched" in answer
     known = frontier("urls", "a.test", "-j", str(made.path), "--json").rows
     assert {row["url"]: row["state"] for row in known} == {urls[0]: "failed", urls[1]: "pending"}
     assert (second["state"], third["state"]) == ("pending", "unknown")
@@ -250,6 +259,16 @@ def test_a_host_that_was_given_up(made: Made, why: Why) -> None:
     row = why("http://gone.test/other")
     assert (row["if_it_were_found"], row["decided_by"]) == ("refuse", "given up")
     assert row["where"] == "SUITE_DEAD_HOST_FAILURES = 10 (default)"
+
+
+def test_what_failed_unsent_in_the_spider_profile(made: Made, why: Why) -> None:
+    """There RETRY_TIMES counts; SUITE_DEAD_HOST_FAILURES does nothing."""
+    made.keep(SUITE_PROFILE="spider")
+    made.end("http://gone.test/", Event.HOST_DEAD)
+    made.close()
+    row = why("http://gone.test/")
+    assert "RETRY_TIMES" in row["because"]
+    assert "SUITE_DEAD_HOST_FAILURES" not in str(row)
 
 
 # Jobs of real crawls

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from frontier_command import parsed
 from inprocess import Crawling
 from scrapy import Request
 from scrapy.http import Response
 from visitors import Visitor, closed_port, visitor
-from websites import Answer, Site, links
+from websites import Answer, Site, links, running
 
 QUICK: dict[str, Any] = {"SUITE_BACKOFF_BASE": 0.05, "SUITE_MAX_WAIT": 60, "SUITE_BACKOFF_MAX": 600}
 
@@ -33,6 +34,31 @@ def test_every_request_of_a_dead_host_gets_its_errback(
     assert kinds.count("HostUnreachable") > 20
     assert done.stat("suite/outcome/host_dead") == kinds.count("HostUnreachable")
     assert done.stat("suite/frontier/pending") == done.stat("suite/frontier/leased") == 0
+
+
+def test_a_host_that_an_earlier_run_found_dead(
+    site: Site, crawl: Crawling, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its robots.txt is asked for again; what fails is told once, and may be added once more."""
+    port = closed_port()
+    base = f"http://127.0.0.1:{port}"
+    terms = {
+        "ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path / "job"), "RETRY_TIMES": 1, "within": 15,
+    } | QUICK  # fmt: skip
+    away = crawl(visitor(site, *(f"{base}/{n}" for n in range(4))), **terms)
+    assert away.stat("suite/outcome/host_dead") == len(away.spider.failed) == 4
+    said = [each.getMessage() for each in caplog.records if "as host_dead" in each.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("127.0.0.1 gives no robots.txt")
+    caplog.clear()
+    command, options, left = parsed(("add", f"{base}/new", f"{base}/0", "-j", terms["JOBDIR"]), {})
+    command.run(left, options)
+    with running(Site({"/new": links(), "/0": links()}, port=port)) as back:
+        here = crawl(type("Parsing", (Visitor,), {"parse": Visitor.keep}), **terms)
+        assert {visit.path for visit in back.visits} == {"/robots.txt", "/new", "/0"}
+    assert {response.url for response in here.spider.came} == {f"{base}/new", f"{base}/0"}
+    assert here.stat("suite/outcome/success") == 2
+    assert "as host_dead" not in caplog.text
 
 
 def test_a_dead_host_is_tried_again(site: Site, crawl: Crawling) -> None:

@@ -10,11 +10,12 @@ from itertools import islice
 from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
 from scrapy_spider_suite.commands.frontier_verbs.judges import judge, terms_of_job
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, host
+from scrapy_spider_suite.control.renewing import SPIDERS_OWN
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, span
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch
@@ -117,7 +118,7 @@ def _of_known(
     when = datetime.fromtimestamp(state.when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     row: Row = {
         "state": state.state.value, "reason": None if event is None else event.value,
-        "because": "it has not been tried yet" if event is None else OUTCOMES[event].meaning,
+        "because": _because(terms, event),
         "status": state.status or None, "since": when if state.when else None,
         "attempts": tries, "came_from": came_from(known, fetch),
     }  # fmt: skip
@@ -125,8 +126,23 @@ def _of_known(
         row["address"] = fetch.address
     if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
-    again = f"`retry --reason {event}`" if state.state is State.FAILED else "`refetch`"
-    return row | {"next_try": "never", "why_then": f"only {again} has it tried again"}
+    again = f"only `retry --reason {event}` has it tried again"
+    if known.of_spider:
+        again = SPIDERS_OWN
+    elif state.state is not State.FAILED:
+        again = "only `refetch` has it tried again"
+    return row | {"next_try": "never", "why_then": again}
+
+
+def _because(terms: Terms, event: Event | None) -> str:
+    if event is None:
+        return "it has not been tried yet"
+    if event is Event.HOST_DEAD and terms.settings.profile == "spider":
+        return (
+            "it was not sent: its host, or the host's robots.txt, had failed more often in a row "
+            "than RETRY_TIMES allows"
+        )
+    return OUTCOMES[event].meaning
 
 
 def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
