@@ -48,6 +48,7 @@ class Errands:
         self._wake = wake
         self._lookups = 0
         self._fetches = 0
+        self._asking: set[str] = set()  # origins whose robots.txt somebody is waiting for
         self._tasks: set[asyncio.Task[None]] = set()
         user_agent = core.crawler.settings["USER_AGENT"]
         self._introduction = Introduction(user_agent) if core.broad else None
@@ -170,11 +171,14 @@ class Errands:
     ) -> None:
         core = self._core
         url, visit = leases[0].entry.url, leases[0].visit
-        known, silence = True, None
+        known, silence, origin = True, None, origin_of(url)
+        first = origin not in self._asking
+        self._asking.add(origin)
         try:
-            rules = await (robots.fetch(origin_of(url)) if again else robots.rules_for(url))
+            rules = await (robots.fetch(origin) if again else robots.rules_for(url))
             if visit is not None and _silent(rules):
-                silence = core.silent(visit.host)
+                # They share one fetch, which is one failure, however many wait for it.
+                silence = core.silent(visit.host) if first else Event.CONNECTION_LOST
             elif visit is not None:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
@@ -183,6 +187,8 @@ class Errands:
             logger.debug("%s: %s", url, error)
         finally:
             self._fetches -= 1
+            if first:
+                self._asking.discard(origin)
             if known:
                 self._put_back(leases, silence)
             else:

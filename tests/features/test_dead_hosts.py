@@ -47,6 +47,7 @@ def test_a_host_that_an_earlier_run_found_dead(
     } | QUICK  # fmt: skip
     away = crawl(visitor(site, *(f"{base}/{n}" for n in range(4))), **terms)
     assert away.stat("suite/outcome/host_dead") == len(away.spider.failed) == 4
+    assert away.stat("robotstxt/request_count") == 2  # one failure each, whoever waits for it
     said = [each.getMessage() for each in caplog.records if "as host_dead" in each.getMessage()]
     assert len(said) == 1
     assert said[0].startswith("127.0.0.1 gives no robots.txt")
