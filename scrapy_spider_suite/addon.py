@@ -58,7 +58,9 @@ class Addon:
             _require_reactor(settings)
         except SettingsError as error:
             refuse(error)
-        if settings[LOOP] is None and not is_reactor_installed() and find_spec("uvloop"):
+        if settings[LOOP] is not None or is_reactor_installed() or _is_for_a_shell(settings):
+            return
+        if find_spec("uvloop"):
             settings.set(LOOP, PREFERRED_LOOP, priority="addon")
 
     def update_settings(self, settings: BaseSettings) -> None:
@@ -131,3 +133,11 @@ def _keep_the_loop(settings: BaseSettings) -> None:
             LOOP,
             asked,
         )
+
+
+def _is_for_a_shell(settings: BaseSettings) -> bool:
+    """Whether ``scrapy shell`` asks: it alone brings a dupefilter of its own.
+
+    It leaves its loop running in a thread when Python ends, which a loop in C may not survive.
+    """
+    return settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]

@@ -73,6 +73,7 @@ def test_these_commands_leave_the_job_directory_alone(
     url = (project / "page.html").as_uri()
     done = scrapy(project, *[url if argument == "URL" else argument for argument in arguments])
     assert done.returncode == 0, done.stderr
+    assert "Disabled" not in done.stderr
     assert shown in done.stdout + done.stderr
     assert not (project / "job").exists()
 
@@ -83,3 +84,10 @@ def test_a_crawl_takes_the_job_directory(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "{'title': 'Page of the test'}" in done.stderr
     assert (project / "crawled").is_dir()
+
+
+def test_a_shell_has_a_loop_that_survives_its_end(project: Path) -> None:
+    """It runs in a thread that is not stopped before Python ends; a crawl has the faster one."""
+    url = (project / "page.html").as_uri()
+    assert "PreferredLoop" not in scrapy(project, "shell", url, "-c", "1").stderr
+    assert "PreferredLoop" in scrapy(project, "fetch", url).stderr

@@ -79,7 +79,7 @@ class Evidence:
         Raises `NotConfigured` where nothing is crawled, as in ``scrapy shell``.
         """
         if not is_crawl(crawler):
-            raise NotConfigured("there is no crawl")
+            raise NotConfigured  # without a word: Scrapy would make it a warning
         settings = suite_settings(crawler)
         folder, log = settings.fetch_log, None
         if isinstance(folder, Path):
