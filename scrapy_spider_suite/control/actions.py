@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from scrapy_spider_suite.errors import ActionError
 
@@ -15,6 +15,8 @@ T = TypeVar("T")
 MAX_BYTES = 64 << 10
 """Longest action or answer; whatever is longer (URLs) comes in a file beside it."""
 _MAX_DEPTH = 16
+LATEST = 253_402_300_799.0
+"""The last time (seconds since the epoch) that can be shown as a date: the end of 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Action:
         if unknown:
             raise ActionError(f"an action has no field {min(unknown)!r}")
         when = fields.get("when")
-        if not isinstance(when, int | float) or isinstance(when, bool) or not math.isfinite(when):
+        if not is_time(when):
             raise ActionError("the action's 'when' is no time")
         arguments = fields.get("arguments")
         if not isinstance(arguments, dict):
@@ -60,7 +62,7 @@ class Action:
         Raises `ActionError`.
         """
         value = self.arguments.get(name, default)
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) < 1 << 63:
             value = float(value)
         finite = not isinstance(value, float) or math.isfinite(value)
         if type(value) is not kind or not finite:
@@ -98,6 +100,11 @@ class Answer:
         if not isinstance(ok, bool) or not isinstance(facts, dict):
             raise ActionError("this is no answer")
         return cls(_text(fields, "id"), ok, _text(fields, "said"), facts)
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    """Whether *value* is a time in seconds since the epoch, of a year that has four digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LATEST
 
 
 def _written(fields: dict[str, Any], what: str) -> bytes:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgpack  # type: ignore[import-untyped]
 
+from scrapy_spider_suite.control.actions import is_time
+from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.storage.kv import KV
+
+logger = logging.getLogger(__name__)
 
 STORE = "blocks"
 """The `KV` that blocks lie in."""
@@ -33,8 +39,21 @@ class StoredBlock:
         stamp = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.when))
         return Block(Rule(self.subject, f"block by {self.who} on {stamp}"), self.reason, self.until)
 
+    def check(self) -> None:
+        """Raise `ActionError` if no block can be made of it."""
+        texts = (self.subject, self.who, self.reason)
+        if not all(isinstance(text, str) for text in texts):
+            raise ActionError("a block's subject, its reason and whose it is are texts")
+        if not is_time(self.when) or not (self.until == math.inf or is_time(self.until)):
+            raise ActionError("a block begins and ends at a time before the year 10000")
+        try:
+            Subject.parse(self.subject)
+        except ValueError as error:
+            raise ActionError(str(error)) from None
+
     def put(self, kv: KV) -> None:
-        """Keep it."""
+        """Keep it. Raises `ActionError`: it is no good, and nothing is changed."""
+        self.check()
         until = None if math.isinf(self.until) else self.until
         kv.put(
             self.subject.encode(), msgpack.packb([self.who, self.when, self.reason, until])
@@ -42,10 +61,23 @@ class StoredBlock:
 
 
 def stored(kv: KV) -> Iterator[StoredBlock]:
-    """Every block that is kept."""
+    """Every block that is kept; a row that is no good holds up no other one."""
     for key, data in kv.items():
-        who, when, reason, until = msgpack.unpackb(data)
-        yield StoredBlock(key.decode(), who, when, reason, math.inf if until is None else until)
+        try:
+            who, when, reason, until = msgpack.unpackb(data)
+            until = math.inf if until is None else until
+            block = StoredBlock(key.decode(), who, when, reason, until)
+            block.check()
+        except (ActionError, ValueError, TypeError, msgpack.UnpackException) as error:
+            _complain(key, str(error))
+        else:
+            yield block
+
+
+@lru_cache(maxsize=1000)
+def _complain(key: bytes, why: str) -> None:
+    """Once for each of them."""
+    logger.error("the block of %r is not in force, since it cannot be read: %s", key[:80], why)
 
 
 def policy_of(kv: KV, wall: float) -> Policy:

@@ -46,6 +46,7 @@ class Operator:
         self._unsaid: list[tuple[Action | str, Answer]] = []
         self._swept = 0.0
         self._complained = False
+        self._faulty = False
 
     @property
     def busy(self) -> bool:
@@ -59,11 +60,21 @@ class Operator:
 
     def look(self, seconds: float = PORTION) -> None:
         """Carry out what is new, and for about so many *seconds* what takes longer."""
-        self._site.look()
+        self._look_at_the_site()
         try:
             self._look(self._site.wall(), seconds)
         except OSError as error:  # a folder that is no folder, or not ours
             self._complain(error)
+
+    def _look_at_the_site(self) -> None:
+        try:
+            self._site.look()
+        except Exception:  # a fault there must not keep the crawl from its work
+            if not self._faulty:
+                logger.exception("blocks that are over cannot be taken out now")
+            self._faulty = True
+        else:
+            self._faulty = False
 
     def _look(self, wall: float, seconds: float) -> None:
         for id in self._folder.waiting():

@@ -246,3 +246,20 @@ def test_a_folder_that_is_none_stops_nothing(
     id = left(yard, "shout", text="e")
     operator.look()
     assert answer(yard, id).said == "E"
+
+
+def test_a_fault_of_the_site_stops_nothing(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and actions are carried out all the same."""
+
+    def fail() -> None:
+        raise OverflowError("no such time")
+
+    monkeypatch.setattr(yard, "look", fail)
+    operator = Operator(yard, JOB, VERBS)
+    id = left(yard, "shout", text="f")
+    for _ in range(3):
+        operator.look()
+    assert answer(yard, id).said == "F"
+    assert len([r for r in caplog.records if "cannot be taken out" in r.message]) == 1
