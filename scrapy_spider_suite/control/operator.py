@@ -55,8 +55,12 @@ class Operator:
 
     @property
     def waits(self) -> bool:
-        """Whether anything is left to be carried out."""
-        return self.busy or any(id not in self._taken for id in self._folder.waiting())
+        """Whether anything is left to be carried out; what cannot be read keeps no crawl open."""
+        try:
+            return self.busy or any(id not in self._taken for id in self._folder.waiting())
+        except OSError as error:
+            self._complain(error)
+            return False
 
     def look(self, seconds: float = PORTION) -> None:
         """Carry out what is new, and for about so many *seconds* what takes longer."""

@@ -263,3 +263,14 @@ def test_a_fault_of_the_site_stops_nothing(
         operator.look()
     assert answer(yard, id).said == "F"
     assert len([r for r in caplog.records if "cannot be taken out" in r.message]) == 1
+
+
+def test_a_folder_that_is_none_has_nothing_waiting(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a crawl would never end; it is said once."""
+    operator = Operator(yard, JOB, VERBS)
+    ActionFolder(yard.folder).path.write_text("in the way")
+    assert not operator.waits
+    assert not operator.waits
+    assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 1
