@@ -67,12 +67,17 @@ class Source(NamedTuple):
             return cls(Kind.SEED, name, line.tag)
         if _is_file(name):
             return cls(Kind.FILE, name, line.tag)
-        if "/" in name or name.endswith(_SUFFIXES):
+        if "/" in name or is_called_as_a_file(name):
             raise SettingsError(f"seeds: {name!r} is no URL, and there is no such file")
         return cls(Kind.SEED, name, line.tag)
 
 
 _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
+
+
+def is_called_as_a_file(name: str) -> bool:
+    """Whether *name*, which could be a host's, is rather that of a list: it ends as such do."""
+    return name.endswith(_SUFFIXES)
 
 
 def _is_file(name: str) -> bool:

@@ -105,6 +105,13 @@ def test_refetch_a_pattern_and_a_file(job: Path, frontier: Frontier, tmp_path: P
     assert sound(frontier, job)
 
 
+def test_refetch_a_file_that_is_not_there(job: Path, frontier: Frontier) -> None:
+    """A mistyped name is no host of which nothing is known."""
+    said = frontier("refetch", "no-such-list.txt", "-j", str(job))
+    assert said.code == 2
+    assert "no such file" in said.out
+
+
 def test_refetch_a_domain(job: Path, frontier: Frontier) -> None:
     """All hosts below it."""
     before = status(frontier, job)

@@ -10,7 +10,7 @@ from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.control.renewing import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.seeds.lines import read_seeds
+from scrapy_spider_suite.seeds.lines import is_called_as_a_file, read_seeds
 
 _PATTERN = "FILE|PATTERN"
 
@@ -32,6 +32,8 @@ def _refetch(call: Call) -> int:
         if options.dry_run:
             return counting.count_listed(call, urls)
         return acting.act(call, "refetch", arguments, urls=urls)
+    if "://" not in options.source and is_called_as_a_file(options.source):
+        raise ActionError(f"{options.source!r} is no URL, and there is no such file")
     subject, wanted = parse_pattern(options.source)
     if options.dry_run:
         return counting.count_urls(call, subject, lambda url, _: wanted(url))
