@@ -143,8 +143,13 @@ def _short(text: str) -> str:
 
 
 @lru_cache(4_096)  # there are few media types, reasons, and addresses at a time
-def _word(text: str) -> str:
+def _known_word(text: str) -> str:
     return _short(text)
+
+
+def _word(text: str) -> str:
+    # Cut first: a server's header may have 64 KiB, which must not be kept thousands of times.
+    return _known_word(text[:_SHORT])
 
 
 def _remark(text: str) -> str:

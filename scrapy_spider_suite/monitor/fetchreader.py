@@ -31,14 +31,25 @@ class Target:
     def of(cls, text: str) -> Target:
         """The target that *text* names: a URL, a host, ``.domain`` with all below, or an address.
 
-        A URL counts in the spelling that is given and in normal form.
+        A URL counts in the spelling that is given and in normal form. Raises ValueError if *text*
+        names no host.
         """
         if "://" in text:
-            spellings = {url_field(each).encode() for each in (text, normalize(text)) if each}
-            return cls(
-                host_of(url_field(text).encode()), lambda fields: fields[_URL] in spellings
-            )
-        below, name = text.startswith("."), _host_name(text.strip(".")).encode()
+            host = host_of(url_field(text).encode())
+        else:
+            host = _host_name(text.strip(".")).encode()
+        if not host.strip():
+            raise ValueError(f"{text[:80]!r} names no host; expected: host, .domain, address or URL")
+        return cls._of_url(text, host) if "://" in text else cls._of_host(text, host)
+
+    @classmethod
+    def _of_url(cls, text: str, host: bytes) -> Target:
+        spellings = {url_field(each).encode() for each in (text, normalize(text)) if each}
+        return cls(host, lambda fields: fields[_URL] in spellings)
+
+    @classmethod
+    def _of_host(cls, text: str, name: bytes) -> Target:
+        below = text.startswith(".")
         if below:
             return cls(name, lambda fields: _is_below(host_of(fields[_URL]), name))
         try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mounts import tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.monitor import fetchfiles, fetchlog
+from scrapy_spider_suite.monitor import fetchfiles, fetchline, fetchlog
 from scrapy_spider_suite.monitor.fetchfiles import ACTIVE, closed_files, compress, times
 from scrapy_spider_suite.monitor.fetchline import HEAD, Fetch, read, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
@@ -173,6 +173,22 @@ def test_targets(log: FetchLog, target: str, expected: list[str]) -> None:
     assert [line.split(b" ")[4] for line in found] == [
         url.replace(" ", "%20").encode() for url in expected
     ]
+
+
+@pytest.mark.parametrize("target", ["", ".", "..", " ", "http://", "https:///page", "http://."])
+def test_what_names_no_host_is_refused(target: str) -> None:
+    """It would be in every line, again and again."""
+    with pytest.raises(ValueError, match="names no host"):
+        Target.of(target)
+
+
+def test_a_long_word_is_not_kept() -> None:
+    """Of a server's header of 64 KiB, the log's memory of words holds the beginning only."""
+    fetchline._known_word.cache_clear()
+    fetch = fetch_of(1)
+    lines = {write(fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
+    assert len(lines) == 1
+    assert fetchline._known_word.cache_info().currsize == len({"x", fetch.address, fetch.reason})
 
 
 def test_an_address_is_found_by_what_was_connected_to(log: FetchLog) -> None:

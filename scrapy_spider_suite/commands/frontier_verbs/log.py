@@ -36,8 +36,15 @@ def moment(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
+def _target(text: str) -> Target:
+    try:
+        return Target.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="HOST|URL")
+    parser.add_argument("target", metavar="HOST|URL", type=_target)
     parser.add_argument(
         "--since", type=moment, default=0.0, metavar="TIME",
         help="only fetches that ended since then: 2h, 7d (ago), or a date, UTC",
@@ -62,8 +69,7 @@ def _run(call: Call) -> int:
     job = call.folder()
     file = JobFile.read(job)
     chosen = True if file is None else file.settings.get("fetch_log", True)
-    target = Target.of(call.options.target)
-    count = 0
+    target, count = call.options.target, 0
     for place in folders(job, chosen):
         reader = FetchLogReader(place)
         lines = reader.lines(target, call.options.since)
