@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scrapy_spider_suite.control.actions import Action, Answer
@@ -28,8 +29,21 @@ Verb = Callable[[Site, Action], Result | Work]
 PORTION = 0.015
 """Seconds for which a crawl may be kept from its work at a time."""
 _SWEEP = 3600.0
+_TRY = 10.0
+"""Seconds between two tries to give an answer."""
+_CARRIED_OUT = b"carried out "
+"""Begins the key of an answer in the job; it is written with the last portion of its action."""
 _SAID = 2_000
 """Characters that are left of an answer that is too long."""
+
+
+@dataclass(slots=True)
+class _Unsaid:
+    """An answer that is to be given, and whether it is in the audit log already."""
+
+    action: Action | str
+    answer: Answer
+    audited: bool = False
 
 
 class Operator:
@@ -43,7 +57,8 @@ class Operator:
         self._audit = AuditLog(site.folder)
         self._taken: set[str] = set()
         self._works: list[tuple[Action, Work]] = []
-        self._unsaid: list[tuple[Action | str, Answer]] = []
+        self._unsaid: list[_Unsaid] = []
+        self._say_at = 0.0  # when that is tried again, if it failed
         self._swept = 0.0
         self._complained = False
         self._faulty = False
@@ -85,14 +100,16 @@ class Operator:
             if id not in self._taken:
                 self._take(id, wall)
         self._go_on(self._site.now() + seconds)
-        if self._unsaid and self._committed():
+        if self._unsaid and self._site.now() >= self._say_at and self._committed():
             self._say()
         if wall > self._swept + _SWEEP:
             self._swept = wall
             self._folder.sweep(wall)
+            self._forget_what_is_gone()
 
     def _take(self, id: str, wall: float) -> None:
         if self._folder.answered(id):
+            self._taken.add(id)
             self._folder.remove(id)  # a kill came between the two
             return
         try:
@@ -107,7 +124,11 @@ class Operator:
 
     def _begin(self, action: Action) -> None:
         verb = self._verbs.get(action.verb)
-        if action.job != self._job:
+        done = self._site.kv.get(_mark(action.id))
+        if done is not None:  # by an operator that could not answer
+            answer = Answer.from_bytes(done)
+            self._unsaid.append(_Unsaid(action, answer, self._is_audited(action.id)))
+        elif action.job != self._job:
             said = "the action was left for another job, or for one that was here before"
             self._conclude(action, Answer(action.id, False, said))
         elif verb is None:
@@ -160,21 +181,50 @@ class Operator:
             answer.to_bytes()
         except ActionError:
             answer = Answer(answer.id, answer.ok, answer.said[:_SAID], {"cut_short": True})
-        self._unsaid.append((action, answer))
+        if isinstance(action, Action):
+            self._site.kv.put(_mark(action.id), answer.to_bytes())
+        self._unsaid.append(_Unsaid(action, answer))
+
+    def _is_audited(self, id: str) -> bool:
+        try:
+            return any(row.get("id") == id for row in self._audit.rows())
+        except OSError:
+            return False
+
+    def _forget_what_is_gone(self) -> None:
+        """Of actions that whoever asked took back there is nothing left to answer."""
+        waiting = {_mark(id) for id in self._folder.waiting()}
+        for key, _ in self._site.kv.items(_CARRIED_OUT):
+            if key not in waiting:
+                self._site.kv.delete(key)
 
     def _say(self) -> None:
         """Write answers down and give them; what the disk has no room for is kept."""
         left = []
-        for action, answer in self._unsaid:
+        for each in self._unsaid:
             try:
-                self._audit.append(action, answer, self._site.wall(), f"process {os.getpid()}")
-                self._give(action, answer)
+                self._write_down(each)
+                self._give(each.action, each.answer)
             except OSError as error:
-                left.append((action, answer))
+                left.append(each)
                 self._complain(error)
+                self._say_at = self._site.now() + _TRY
             else:
                 self._complained = False
         self._unsaid = left
+
+    def _write_down(self, each: _Unsaid) -> None:
+        """Once for each, however often giving the answer is tried."""
+        if each.audited:
+            return
+        action, answer = each.action, each.answer
+        self._audit.append(action, answer, self._site.wall(), f"process {os.getpid()}")
+        each.audited = True
+        if isinstance(action, str):
+            logger.warning("action %s: %s", action[:80], answer.said)
+            return
+        reason = f" ({action.why})" if action.why else ""
+        logger.info("%s, asked by %s%s: %s", action.verb, action.who, reason, answer.said)
 
     def _complain(self, error: OSError) -> None:
         """Say once that the folder cannot be used; it is tried again."""
@@ -183,12 +233,13 @@ class Operator:
         self._complained = True
 
     def _give(self, action: Action | str, answer: Answer) -> None:
+        self._folder.answer(answer)
         if isinstance(action, str):
-            logger.warning("action %s: %s", action[:80], answer.said)
-            self._folder.answer(answer)
             self._folder.put_aside(action)
             return
-        reason = f" ({action.why})" if action.why else ""
-        logger.info("%s, asked by %s%s: %s", action.verb, action.who, reason, answer.said)
-        self._folder.answer(answer)
         self._folder.remove(action.id)
+        self._site.kv.delete(_mark(action.id))
+
+
+def _mark(id: str) -> bytes:
+    return _CARRIED_OUT + os.fsencode(id)

@@ -181,6 +181,7 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
         patch.setattr(AuditLog, "append", full)
         operator.look()
     assert ActionFolder(yard.folder).collect(id) is None
+    yard.clock += 60.0
     operator.look()
     assert answer(yard, id).ok
 
@@ -274,3 +275,50 @@ def test_a_folder_that_is_none_has_nothing_waiting(
     assert not operator.waits
     assert not operator.waits
     assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 1
+
+
+def test_an_answer_that_cannot_be_given_is_written_down_once(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again slowly; the action is not carried out again, by the next operator neither.
+    """
+    shouted, tried = [], []
+
+    def loud(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+        shouted.append(action.id)
+        return "G", {"n": 1}
+
+    def fail(self: ActionFolder, answer: Answer) -> None:
+        tried.append(answer.id)
+        raise PermissionError(13, "Permission denied")
+
+    id = left(yard, "loud")
+    with monkeypatch.context() as patch:
+        patch.setattr(ActionFolder, "answer", fail)
+        for _ in range(2):  # a crawl, and the next one
+            operator = Operator(yard, JOB, {"loud": loud})
+            for _ in range(4):
+                operator.look()
+            yard.clock += 60.0
+            operator.look()
+    assert tried == [id] * 4
+    assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 2
+    Operator(yard, JOB, {"loud": loud}).look()
+    assert answer(yard, id) == Answer(id, True, "G", {"n": 1})
+    assert shouted == [id]
+    assert [row["id"] for row in AuditLog(yard.folder).rows()] == [id]
+    assert list(yard.kv.items(b"carried out ")) == []
+
+
+def test_an_action_that_was_taken_back_leaves_nothing(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept for its answer goes with the next sweep."""
+    id = left(yard, "shout", text="h")
+    with monkeypatch.context() as patch:
+        patch.setattr(ActionFolder, "answer", lambda *_: os.mkdir(yard.folder))
+        Operator(yard, JOB, VERBS).look()
+    assert len(list(yard.kv.items(b"carried out "))) == 1
+    ActionFolder(yard.folder).remove(id)
+    Operator(yard, JOB, VERBS).look()
+    assert list(yard.kv.items(b"carried out ")) == []
