@@ -8,3 +8,9 @@ settings_changed = object()
 Receivers get ``old`` and ``new``, a `SuiteSettings` each, and ``spider``. By then `suite_settings`
 and the core give the new ones: only who keeps a value of them needs to listen.
 """
+
+item_not_exported = object()
+"""A feed could not take an item, after the pipelines had (jobs only).
+
+Receivers get ``item``, ``response``, ``spider`` and ``failure``, as of Scrapy's ``item_error``.
+"""

@@ -62,7 +62,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (ConnectionRefusedError, Event.REFUSED),
 )
 
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 class StoppedError(IgnoreRequest):
@@ -89,5 +89,5 @@ def event_of_result(result: Request | Response) -> Event:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a pipeline failed because nothing more can be written."""
+    """Whether a pipeline or a feed failed because nothing more can be written."""
     return isinstance(error, OSError) and error.errno in _DISK_FULL

@@ -13,13 +13,14 @@ from twisted.python.failure import Failure
 from scrapy_spider_suite.crawl.core import CrawlCore
 from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.signals import item_not_exported
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.leases import Lease
 
 
 class Faults:
-    """Notes the faults of each page in its lease; *full* is told of a pipeline's full disk."""
+    """Notes the faults of each page in its lease; *full* is told of a full disk."""
 
     def __init__(self, core: CrawlCore, full: Callable[[str], None]) -> None:
         self._core = core
@@ -27,6 +28,7 @@ class Faults:
         connect = core.crawler.signals.connect
         connect(self._callback_failed, signals.spider_error)
         connect(self._item_failed, signals.item_error)
+        connect(self._item_failed, item_not_exported)
         connect(self._item_dropped, signals.item_dropped)
 
     def lease_of(self, response: Response | Failure | None) -> Lease | None:
@@ -60,7 +62,7 @@ class Faults:
     def _item_failed(self, response: Response | Failure | None, failure: Failure) -> None:
         if is_disk_full(failure.value):
             self._note(response, Event.DISK_FULL)
-            self._full(f"a pipeline cannot write: {failure.value}")
+            self._full(f"an item cannot be written: {failure.value}")
         else:
             self._note(response, Event.PIPELINE_ERROR)
 

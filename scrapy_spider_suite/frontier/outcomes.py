@@ -110,9 +110,11 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.SUCCESS: Outcome("2xx, and the items are through the pipelines", _DONE),
     Event.NOT_STORED: Outcome("2xx, and a pipeline dropped the item", _DONE),
     Event.CALLBACK_ERROR: Outcome("the callback raised", _DONE),
-    Event.PIPELINE_ERROR: Outcome("a pipeline raised something other than DropItem", _FAILED),
+    Event.PIPELINE_ERROR: Outcome(
+        "a pipeline raised something other than DropItem, or a feed could not take an item", _FAILED
+    ),
     Event.DISK_FULL: Outcome(
-        "a pipeline or the store found the disk full or read-only: the crawl pauses",
+        "a pipeline, a feed or the store found the disk full, read-only, broken: the crawl pauses",
         _PENDING, Retry.HOST,
     ),
     Event.REDIRECT: Outcome("3xx: its target is a link of its own", _DONE),

@@ -15,6 +15,7 @@ from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.crawl.requests import disown
 from scrapy_spider_suite.crawl.turns import Turns
+from scrapy_spider_suite.signals import item_not_exported
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -102,6 +103,7 @@ class _StartItems:
         self._changed = asyncio.Event()
         for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
             crawler.signals.connect(self._over, signal)
+        crawler.signals.connect(self._not_exported, item_not_exported)
 
     async def through(self) -> None:
         """Return when each is through, dropped or has failed."""
@@ -114,3 +116,7 @@ class _StartItems:
             self.out -= 1
             self.lost = self.lost or (failure is not None and is_disk_full(failure.value))
             self._changed.set()
+
+    def _not_exported(self, response: object, failure: Failure) -> None:
+        # Sent while item_scraped is, which counts the item.
+        self.lost = self.lost or (response is None and is_disk_full(failure.value))

@@ -72,3 +72,41 @@ def test_only_where_a_job_is_resumed() -> None:
     """Without JOBDIR a kill loses everything anyway."""
     with pytest.raises(NotConfigured):
         FeedFlush.from_crawler(Crawler(Spider))
+
+
+def crawl_into(feed: str, job: Path, run: Callable[[Any], Crawled], **more: Any) -> Crawled:
+    """Crawl what `Counts` starts with."""
+    return run(
+        crawl_here(
+            Counts, FEEDS={feed: {"format": "jsonlines"}}, JOBDIR=str(job), DOWNLOAD_DELAY=0,
+            SUITE_ALLOW_PRIVATE_ADDRESSES=True, ROBOTSTXT_OBEY=False, **more,
+        )
+    )  # fmt: skip
+
+
+def test_a_page_whose_item_a_full_disk_did_not_take_is_pending(
+    tmp_path: Path, run: Callable[[Any], Crawled]
+) -> None:
+    """The crawl pauses; with room again, the next run loses nothing."""
+    feed, job = tmp_path / "items.jsonl", tmp_path / "job"
+    with running(Site({f"/page{number}": "<p>" for number in range(5)})) as site:
+        Counts.start_urls = [f"{site.url}/page{number}" for number in range(5)]
+        full = crawl_into("/dev/full", job, run, CLOSESPIDER_TIMEOUT=1)
+        assert full.reason == "closespider_timeout"
+        assert full.stat("suite/disk/pauses") == 1
+        assert full.stat("suite/job/done") == 0
+        crawl_into(str(feed), job, run)
+    lines = feed.read_text().splitlines()
+    assert sorted(line.rpartition("/")[2] for line in lines) == [f'page{n}"}}' for n in range(5)]
+
+
+def test_what_cannot_be_exported_is_a_fault_of_its_page(
+    tmp_path: Path, run: Callable[[Any], Crawled]
+) -> None:
+    """A feed in a folder that is none: the page failed, with the reason of a failed pipeline."""
+    (tmp_path / "file").touch()
+    with running(Site({"/page": "<p>"})) as site:
+        Counts.start_urls = [f"{site.url}/page"]
+        done = crawl_into(str(tmp_path / "file" / "items.jsonl"), tmp_path / "job", run)
+    assert (done.stat("suite/job/done"), done.stat("suite/job/failed")) == (0, 1)
+    assert done.stat("suite/outcome/pipeline_error") == 1
