@@ -39,7 +39,7 @@ class Target:
         else:
             host = _host_name(text.strip(".")).encode()
         if not host.strip():
-            raise ValueError(f"{text[:80]!r} names no host; expected: host, .domain, address or URL")
+            raise ValueError(f"{text[:80]!r} names no host, .domain, address or URL")
         return cls._of_url(text, host) if "://" in text else cls._of_host(text, host)
 
     @classmethod
