@@ -9,6 +9,7 @@ import getpass
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def ask(
 ) -> Answer | None:  # fmt: skip
     """Have *verb* carried out on the job of *folder*; None if nobody did within *wait* seconds.
 
-    It stays in the folder then, under *id*, and is carried out later. Raises `ActionError`,
-    `JobError`s.
+    It stays in the folder then, under *id*, and is carried out later. Raises `ActionError`, and
+    `JobError`s, also for a job at rest in which nothing could be written for *wait* seconds.
     """
     job = JobFile.read(folder)
     if job is None:
@@ -61,21 +62,29 @@ def ask(
         if now >= try_at:
             try_at = now + _TRY
             try:
-                if _carried_out(folder, job.id):
+                if _carried_out(folder, job.id, action.id, deadline):
                     continue
             except SuiteError:
-                actions.remove(action.id)  # it was refused: it must not be done some day
+                with suppress(OSError):
+                    actions.remove(action.id)  # it was refused: it must not be done some day
                 raise
         time.sleep(_POLL)
 
 
-def _carried_out(folder: Path, job: str) -> bool:
-    """Carry out what waits in *folder*, unless a crawl is using the job; whether it was done."""
+def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:
+    """Carry out what waits in *folder*, unless a crawl is using the job; whether it was done.
+
+    While nothing can be written, it is tried again until *deadline* or the answer to *id*.
+    """
     with lying_still(folder) as site:
         if site is None:
             return False
         operator = Operator(site, job, VERBS)
         operator.look()
-        while operator.busy:
+        while operator.busy or (operator.stuck and not ActionFolder(folder).answered(id)):
+            if operator.stuck:
+                if time.monotonic() > deadline:
+                    raise JobError(f"{folder.parent} cannot be written to: {operator.stuck}")
+                time.sleep(_POLL)
             operator.look()
     return True

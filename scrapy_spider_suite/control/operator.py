@@ -62,11 +62,18 @@ class Operator:
         self._swept = 0.0
         self._complained = False
         self._faulty = False
+        self._durable = True
+        self._trouble = "it cannot be written"
 
     @property
     def busy(self) -> bool:
         """Whether there is more of an action to be carried out."""
         return bool(self._works)
+
+    @property
+    def stuck(self) -> str:
+        """Why it cannot go on, since something cannot be written now; empty: it can."""
+        return self._trouble if self._unsaid or (self.busy and not self._durable) else ""
 
     @property
     def waits(self) -> bool:
@@ -143,7 +150,8 @@ class Operator:
             result = step()
         except StopIteration as end:
             result = end.value
-        except StoreWriteError:
+        except StoreWriteError as error:
+            self._durable, self._trouble = False, str(error)
             return False  # said elsewhere; it is tried again
         except SuiteError as error:
             self._conclude(action, Answer(action.id, False, str(error)))
@@ -170,9 +178,11 @@ class Operator:
 
     def _committed(self) -> bool:
         try:
-            return self._site.commit()
-        except StoreWriteError:
-            return False
+            self._durable = self._site.commit()
+        except StoreWriteError as error:
+            self._trouble = str(error)
+            self._durable = False
+        return self._durable
 
     # Answers
 
@@ -231,6 +241,7 @@ class Operator:
         if not self._complained:
             logger.error("actions cannot be read or answered now: %s", error)
         self._complained = True
+        self._trouble = f"it cannot be answered: {error}"
 
     def _give(self, action: Action | str, answer: Answer) -> None:
         self._folder.answer(answer)
