@@ -15,6 +15,7 @@ An id begins with the time, so actions are carried out in the order in which the
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 
 from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
@@ -93,18 +95,10 @@ class ActionFolder:
         if not _ID.fullmatch(id):
             raise ActionError(f"{id[:80]!r} is no id of an action")
         try:
-            # Nobody waits here for the other end of a pipe, or follows a link out of the job.
-            file = os.open(self._file(id, ".action"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with _open(self._file(id, ".action")) as file:
+                data = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise ActionError(f"it cannot be read: {error.strerror}") from None
-        try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise ActionError("it is no file")
-            data = os.read(file, MAX_BYTES + 1)
-        except OSError as error:
-            raise ActionError(f"it cannot be read: {error.strerror}") from None
-        finally:
-            os.close(file)
         action = Action.from_bytes(data)
         if action.id != id:
             raise ActionError(f"its id is {action.id[:80]!r}, not that of its file")
@@ -140,6 +134,10 @@ class ActionFolder:
         """The file of URLs that belongs to the action *id*."""
         return self._file(id, ".urls")
 
+    def open_urls(self, id: str) -> BufferedReader:
+        """The URLs that belong to the action *id*, to be read. Raises `OSError`."""
+        return _open(self.urls_of(id))
+
     def copy_of(self, id: str) -> Path:
         """The folder of the copy that the action *id* had made."""
         return self._file(id, ".copy")
@@ -162,6 +160,16 @@ class ActionFolder:
 
     def _new(self, id: str) -> Path:
         return self._file(id, ".new")
+
+
+def _open(path: Path) -> BufferedReader:
+    """Open what anybody may have put there. Raises `OSError`."""
+    # Nobody waits here for the other end of a pipe, or follows a link out of the job.
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no file")
+    return open(number, "rb")
 
 
 def _write(new: Path, path: Path, data: bytes) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
+from typing import IO
 
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.folder import ActionFolder
@@ -25,7 +25,7 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
-from scrapy_spider_suite.seeds.lines import SeedLines
+from scrapy_spider_suite.seeds.lines import LONGEST, SeedLines
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, reason
 from scrapy_spider_suite.seeds.sowing import Sower, planter
 from scrapy_spider_suite.storage.records import UrlState, host_key
@@ -55,7 +55,7 @@ def add(site: Site, action: Action) -> Work:
     sower = Sower(site.store, plant, SeedLines("URLs"), f"add {action.id}")
     sower.resume([0, 0])
     try:
-        with ListFile(ActionFolder(site.folder).urls_of(action.id)) as file:
+        with ListFile(ActionFolder(site.folder).open_urls(action.id)) as file:
             file.skip(sower.at)
             for block, _ in file.blocks():
                 sower.feed(block)
@@ -152,17 +152,22 @@ def parse_pattern(text: str) -> tuple[Subject, Callable[[str], bool]]:
 
 def _portions(site: Site, action: Action, progress: Progress) -> Iterator[list[str]]:
     """The lines that came with *action*, from where *progress* is."""
-    path: Path = ActionFolder(site.folder).urls_of(action.id)
     try:
-        file = path.open("rb")
+        file = ActionFolder(site.folder).open_urls(action.id)
     except OSError as error:
         raise ActionError(f"the URLs that belong to it cannot be read: {error.strerror}") from None
     with file:
         file.seek(progress.at)
-        while raw := list(islice(file, _LINES)):
+        while raw := list(islice(_lines(file), _LINES)):
             progress.at = file.tell()
             lines = [line.decode("utf-8", "replace").strip() for line in raw]
             yield [line for line in lines if line]
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of *file*; one that is longer than any URL comes in pieces, which are none."""
+    while line := file.readline(LONGEST):
+        yield line
 
 
 def _listed(site: Site, action: Action, progress: Progress, priority: int) -> Work:

@@ -8,6 +8,7 @@ import os
 import urllib.request
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError
@@ -25,13 +26,15 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 
 class ListFile:
-    """The list in *path*, open; its first bytes, not its name, say how it is compressed.
+    """The list in *source*, open; its first bytes, not its name, say how it is compressed.
+
+    *source* is a path, or a file that is open already and is closed with the list.
 
     Raises `READ_ERRORS`, as its methods do.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._raw = path.open("rb")
+    def __init__(self, source: Path | BufferedReader) -> None:
+        self._raw = source.open("rb") if isinstance(source, Path) else source
         self._size = os.fstat(self._raw.fileno()).st_size
         self._file: IO[bytes] | Any = self._raw
         head = self._raw.peek(6)

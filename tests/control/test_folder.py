@@ -107,3 +107,18 @@ def test_what_nobody_came_for_is_swept(tmp_path: Path) -> None:
     assert len(names(folder)) == 6
     folder.sweep(time.time() + 90_000)
     assert names(folder) == [".action", ".urls"]
+
+
+def test_urls_are_a_file_of_the_folder(tmp_path: Path) -> None:
+    """No link out of the job is followed, and nobody waits for a pipe."""
+    folder = ActionFolder(tmp_path)
+    folder.leave(action("mine"), ["http://a.test/"])
+    with folder.open_urls("mine") as file:
+        assert file.read() == b"http://a.test/\n"
+    (tmp_path / "secret").write_text("http://b.test/\n")
+    folder.urls_of("link").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder.urls_of("pipe"))
+    folder.urls_of("folder").mkdir()
+    for id in ("link", "pipe", "folder", "nowhere"):
+        with pytest.raises(OSError, match=r"symbolic|no file|No such"):
+            folder.open_urls(id)
