@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
-from scrapy.exceptions import DontCloseSpider
+from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro
 from twisted.python.failure import Failure
@@ -32,6 +32,7 @@ from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import CodecError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.guards.exitcodes import SEEDS_UNREAD
 from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.seeds.lines import check_sources
@@ -297,6 +298,8 @@ class FrontierScheduler(BaseScheduler):
     def _idle(self) -> None:
         if self.core.settings.idle == "wait":
             raise DontCloseSpider
+        if self._seeding.unread:
+            raise CloseSpider(SEEDS_UNREAD)
 
     def pause(self, why: str) -> None:
         """Send nothing more until `unpause` for every reason *why* it was paused."""

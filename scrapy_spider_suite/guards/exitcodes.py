@@ -10,6 +10,12 @@ from scrapy_spider_suite.errors import JobDamagedError, JobInUseError
 STALLED = "stalled"
 """The finish reason of a crawl that stood still for SUITE_STALL_TIMEOUT."""
 
+SEEDS_UNREAD = "seeds_unread"
+"""The finish reason of a crawl that is through but for lists of SUITE_SEEDS that it could not read.
+
+The next run reads them again.
+"""
+
 
 class ExitCode(IntEnum):
     """What a supervisor is told; of several crawls of one command the highest holds."""
@@ -35,7 +41,8 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
         "change what the line names"),
     ExitCode.WORK_LEFT: (
         "It ended by itself before everything was fetched: `waiting`, `max_pages`, `max_bytes`, "
-        "`max_time`, `closespider_…`, `cancelled`, or a reason of the spider's own.",
+        "`max_time`, `seeds_unread` (the log says which list), `closespider_…`, `cancelled`, or a "
+        "reason of the spider's own.",
         "start it again, later; after a `max_…` with a higher cap"),
     ExitCode.INTERRUPTED: (
         "A signal ended it (`shutdown`), or two of them in a hurry.", "start it again"),

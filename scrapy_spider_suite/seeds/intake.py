@@ -224,12 +224,18 @@ class Seeding:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
+        self._unread: set[str] = set()
         core.crawler.signals.connect(self._changed, settings_changed)
 
     @property
     def busy(self) -> bool:
         """Whether there are seeds to come."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def unread(self) -> bool:
+        """Whether a list that is still asked for could not be read, or not to its end."""
+        return bool(self._unread)
 
     def begin(self, texts: Iterable[str]) -> None:
         """Take what *texts* name after what is being taken."""
@@ -238,6 +244,7 @@ class Seeding:
             self._task = asyncio.ensure_future(self._run())
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self._unread.intersection_update(new.seeds)
         self.begin(text for text in new.seeds if text not in old.seeds)
 
     def stop(self) -> None:
@@ -249,10 +256,14 @@ class Seeding:
         core = self._core
         intake = Intake(core, None if core.broad else self._plant)
         while self._todo and not core.stopping:
+            text = self._todo.pop(0)
+            self._unread.discard(text)
             try:
-                wrong = await intake.take([self._todo.pop(0)])
+                wrong = await intake.take([text])
             except (SettingsError, StoreWriteError) as error:
                 wrong = [str(error)]
+            if wrong:
+                self._unread.add(text)
             for each in wrong:
                 logger.error("%s; the crawl goes on without the rest of it", each)
         core.wake()

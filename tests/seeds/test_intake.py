@@ -18,6 +18,7 @@ from scrapy.http import Response
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.guards.exitcodes import ExitCode, code_of_reason
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.seeds import intake
 from scrapy_spider_suite.seeds.sowing import bad_lines
@@ -155,7 +156,8 @@ def test_a_list_from_the_web(
     settings = {**AT_ONCE, "JOBDIR": str(tmp_path / "job"), "SUITE_SEEDS": sources}
     for _ in range(2):
         done = run(crawl_here(Ordinary, USER_AGENT="me", **settings))
-        assert done.reason == "finished"
+        assert done.reason == "seeds_unread"
+        assert code_of_reason(done.reason) is ExitCode.WORK_LEFT
         assert done.stat("suite/seeds/unreadable") == 1
         assert f"seeds: {site.url}/missing cannot be read: status 404" in caplog.text
     assert sorted(site.paths()) == ["/1", "/2", "/list", "/missing", "/missing"]
@@ -178,11 +180,12 @@ def test_a_list_that_breaks_off(
     site.pages = {line.decode().removeprefix(site.url): links() for line in text.split()}
     settings = {**AT_ONCE, "JOBDIR": str(tmp_path / "job"), "SUITE_SEEDS": [str(path)]}
     first = run(crawl_here(Broad, **settings))
-    assert first.reason == "finished"
+    assert first.reason == "seeds_unread"
     assert 0 < len(first.items) < 100
     assert "cannot be read" in caplog.text
     path.write_bytes(whole)
     second = run(crawl_here(Broad, **settings))
+    assert second.reason == "finished"
     assert len(first.items) + len(second.items) == 100
 
 
