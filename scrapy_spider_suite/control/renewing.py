@@ -9,8 +9,7 @@ request can be made again: they are left as they are, and counted.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import IO
 
@@ -140,11 +139,30 @@ def parse_pattern(text: str) -> tuple[Subject, Callable[[str], bool]]:
         normal = normalize(head)
         if normal is None or (rest and head.count("/") < 3):
             raise ActionError(f"{text!r}: expected a URL, with * only after the host")
-        pattern = re.compile(".*".join(map(re.escape, (normal, *rest))))
     except ValueError as error:
         raise ActionError(str(error)) from None
     host = host_of(normal)
-    return Subject(Kind.HOST, host, host), lambda url: pattern.fullmatch(url) is not None
+    return Subject(Kind.HOST, host, host), lambda url: matches(url, [normal, *rest])
+
+
+def matches(text: str, pieces: Sequence[str]) -> bool:
+    """Whether *text* is made of *pieces*, one at least, in their order, with anything between them.
+
+    Each is taken where it is found first: no pattern goes back, as a regular expression would.
+    """
+    first, *others = pieces
+    if not others:
+        return text == first
+    *middle, last = others
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for piece in middle:
+        found = text.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 # Where the URLs come from
