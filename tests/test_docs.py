@@ -22,7 +22,8 @@ import scrapy_spider_suite
 from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.changing import AT_START
+from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
@@ -260,6 +261,14 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         known |= set(re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", script.read_text()))
     prose = _FENCE.sub("", text_of(page))
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose)) - {"--strict"} <= known
+
+
+def test_when_each_live_setting_takes_effect() -> None:
+    """Every setting that a running crawl can change is in the table of docs/operating.md."""
+    text = text_of(DOCS / "operating.md")
+    live = {n for n, row in DECLARATIONS.items() if row.kind is not Kind.FIXED} - set(AT_START)
+    names = {full_name(name) for name in live if not name.startswith("dns_")}
+    assert {name for name in names if f"`{name}`" not in text} == set()
 
 
 # Code
