@@ -298,7 +298,7 @@ class FrontierScheduler(BaseScheduler):
     def _idle(self) -> None:
         if self.core.settings.idle == "wait":
             raise DontCloseSpider
-        if self._seeding.unread:
+        if self.core.unread:
             raise CloseSpider(SEEDS_UNREAD)
 
     def pause(self, why: str) -> None:

@@ -107,6 +107,7 @@ class CrawlCore:
         self.store = self._store()
         self.translator = Translator(crawler, self._codec(), broad=self.broad)
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
+        self.unread: set[str] = set()  # lists of seeds that are to be read again
         resumed = self.job is not None and self.job.resumed
         now = self.now()
         self.frontier = Frontier(

@@ -11,7 +11,7 @@ STALLED = "stalled"
 """The finish reason of a crawl that stood still for SUITE_STALL_TIMEOUT."""
 
 SEEDS_UNREAD = "seeds_unread"
-"""The finish reason of a crawl that is through but for lists of SUITE_SEEDS that it could not read.
+"""The finish reason of a crawl that is through but for lists of seeds that it could not read.
 
 The next run reads them again.
 """

@@ -63,18 +63,20 @@ class Intake:
 
         Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
         """
-        sources = [Source.of(text) for text in texts]
-        wrong = []
-        given = [source for source in sources if source.kind is Kind.SEED]
+        sources = [(text, Source.of(text)) for text in texts]
+        wrong, core = [], self._core
+        given = [source for _, source in sources if source.kind is Kind.SEED]
         if given:
             await self._take_given(given)
-        for source in sources:
-            if source.kind is not Kind.SEED and not self._core.stopping:
+        for text, source in sources:
+            if source.kind is not Kind.SEED and not core.stopping:
+                core.unread.discard(text)
                 try:
                     await self._take_list(source)
                 except READ_ERRORS as error:
                     wrong.append(f"seeds: {source.name} cannot be read: {reason(error)}")
-                    self._core.crawler.stats.inc_value("suite/seeds/unreadable")
+                    core.unread.add(text)
+                    core.crawler.stats.inc_value("suite/seeds/unreadable")
         return wrong
 
     async def _take_given(self, sources: Sequence[Source]) -> None:
@@ -224,18 +226,12 @@ class Seeding:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
-        self._unread: set[str] = set()
         core.crawler.signals.connect(self._changed, settings_changed)
 
     @property
     def busy(self) -> bool:
         """Whether there are seeds to come."""
         return self._task is not None and not self._task.done()
-
-    @property
-    def unread(self) -> bool:
-        """Whether a list that is still asked for could not be read, or not to its end."""
-        return bool(self._unread)
 
     def begin(self, texts: Iterable[str]) -> None:
         """Take what *texts* name after what is being taken."""
@@ -244,7 +240,7 @@ class Seeding:
             self._task = asyncio.ensure_future(self._run())
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        self._unread.intersection_update(new.seeds)
+        self._core.unread -= {*old.seeds} - {*new.seeds}
         self.begin(text for text in new.seeds if text not in old.seeds)
 
     def stop(self) -> None:
@@ -257,13 +253,11 @@ class Seeding:
         intake = Intake(core, None if core.broad else self._plant)
         while self._todo and not core.stopping:
             text = self._todo.pop(0)
-            self._unread.discard(text)
             try:
                 wrong = await intake.take([text])
             except (SettingsError, StoreWriteError) as error:
                 wrong = [str(error)]
-            if wrong:
-                self._unread.add(text)
+                core.unread.add(text)
             for each in wrong:
                 logger.error("%s; the crawl goes on without the rest of it", each)
         core.wake()

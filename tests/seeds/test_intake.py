@@ -189,6 +189,19 @@ def test_a_list_that_breaks_off(
     assert len(first.items) + len(second.items) == 100
 
 
+def test_a_list_of_the_spider_s_own_that_cannot_be_had(
+    site: Site, tmp_path: Path, run: Run
+) -> None:
+    """Work is left, too, and the next run finds it."""
+    settings = {**AT_ONCE, "JOBDIR": str(tmp_path / "job")}
+    seeds = {"seeds": f"@{site.url}/list"}
+    first = run(crawl_here(Broad, arguments=seeds, **settings))
+    assert (first.reason, first.items) == ("seeds_unread", [])
+    site.pages |= {"/list": Answer(f"{site.url}/1\n".encode()), "/1": links()}
+    second = run(crawl_here(Broad, arguments=seeds, **settings))
+    assert (second.reason, len(second.items)) == ("finished", 1)
+
+
 @pytest.mark.parametrize("source", ["missing.txt", "@missing"])
 def test_a_list_that_is_not_there(source: str, tmp_path: Path) -> None:
     """The crawl does not begin: one line, exit code 2, and no job is made."""
