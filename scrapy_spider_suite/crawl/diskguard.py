@@ -11,11 +11,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.room import Folder, Shortage, headroom, in_units, shortage
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
@@ -82,7 +86,7 @@ class DiskGuard:
             found.append(Folder(self._log_folder))
         if isinstance(core.settings.fetch_log, Path):
             found.append(Folder(core.settings.fetch_log))
-        return found
+        return [*found, *map(Folder, feed_folders(core.crawler))]
 
     def _writes(self) -> bool:
         try:
@@ -109,6 +113,14 @@ class DiskGuard:
 def _log_folder(core: CrawlCore) -> Path | None:
     file = core.crawler.settings["LOG_FILE"]
     return Path(file).absolute().parent if file else None
+
+
+def feed_folders(crawler: Crawler) -> list[Path]:
+    """Where the local feeds of *crawler* lie; those that are no files, as /dev/stdout, left out."""
+    exporter = crawler.get_extension(FeedExporter)
+    storages = () if exporter is None else (slot.storage for slot in exporter.slots)
+    paths = [Path(each.path).absolute() for each in storages if isinstance(each, FileFeedStorage)]
+    return [path.parent for path in paths if path.is_file() or not path.exists()]
 
 
 def temporary_folder() -> Path | None:

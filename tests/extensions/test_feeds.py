@@ -14,6 +14,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from websites import Site, running
 
+from scrapy_spider_suite.crawl.diskguard import feed_folders
 from scrapy_spider_suite.extensions.feeds import FeedFlush
 
 
@@ -110,3 +111,22 @@ def test_what_cannot_be_exported_is_a_fault_of_its_page(
         done = crawl_into(str(tmp_path / "file" / "items.jsonl"), tmp_path / "job", run)
     assert (done.stat("suite/job/done"), done.stat("suite/job/failed")) == (0, 1)
     assert done.stat("suite/outcome/pipeline_error") == 1
+
+
+def test_the_disks_of_feeds_are_looked_at(
+    tmp_path: Path, run: Callable[[Any], Crawled]
+) -> None:
+    """Those of files, whether they are there yet or not; a device has no room of its own."""
+    found: list[list[Path]] = []
+
+    def watch(crawler: Crawler) -> None:
+        def look() -> None:
+            found.append(feed_folders(crawler))
+
+        looks.append(look)
+        crawler.signals.connect(look, signals.spider_idle)
+
+    looks: list[Callable[[], None]] = []
+    feeds = {str(tmp_path / "a" / "items.csv"): {"format": "csv"}, "/dev/null": {"format": "csv"}}
+    run(crawl_here(Spider, watch=watch, FEEDS=feeds, arguments={"name": "none"}))
+    assert found == [[tmp_path / "a"]]
