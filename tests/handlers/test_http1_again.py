@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 from helpers_client import Client
 from helpers_servers import Peer, RawServer, answer
-
 
 JITTER = 0.002
 """Seconds by which a timer may be early: uvloop's clock counts milliseconds."""
