@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def test_a_visit_is_released_whatever_becomes_of_its_request(
 def test_what_comes_from_the_cache_costs_no_delay(tmp_path: Path) -> None:
     """A second crawl from Scrapy's HTTP cache touches no wire and takes no time."""
     settings = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path / "cache")}
-    port = 41_873
+    with socket.socket() as probe:  # the URLs of both crawls have to be the same
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     _, first, _ = _crawl("polite_spiders.Seeded", tmp_path, settings, port=port)
     assert TINY.too_early(first) == []
     settings["SUITE_HOST_DELAY"] = 30
