@@ -31,7 +31,9 @@ class ClassList:
     modules, whose import would run a program.
     """
 
-    def __init__(self, allowed: Iterable[str] = (), aliases: Mapping[str, type] | None = None):
+    def __init__(
+        self, allowed: Iterable[str] = (), aliases: Mapping[str, type] | None = None
+    ) -> None:
         self.allowed = tuple(dict.fromkeys(allowed))
         self._by_name: dict[str, type] = dict(aliases or {})
         self._names: dict[type, str] = {cls: name for name, cls in self._by_name.items()}
