@@ -83,6 +83,8 @@ class Errands:
         room = _LOOKUPS - self._lookups
         for host in core.frontier.wanting_address(now, room):
             entry = host.front[0][1]
+            if host.record.failures:
+                core.resolver.invalidate(host.key)  # it may have moved, and not be down
             if entry.flags & Flag.PROXIED or not _lives_at(entry.url, host.key):
                 core.frontier.resolved(host, "", "", FOREVER, now)
                 ready = True

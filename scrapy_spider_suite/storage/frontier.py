@@ -314,12 +314,6 @@ class Frontier:
         self.residents.set_crawl_delay(host)
         self.workbench.offer(host)
 
-    # Giving up
-
-    def abandon(self, key: str, event: Event, now: float) -> None:
-        """Fail everything that is pending for a host, a part with every tick."""
-        self._health.give_up(key, event, now, now + self.wall_offset)
-
     def rework(self, store: RocksStore) -> Rework:
         """What an operator changes, on the *store* of this frontier."""
         return Rework(

@@ -68,6 +68,10 @@ class NameServer:
 
         self._replies[name] = reply
 
+    def answer(self, name: str, reply: Reply) -> None:
+        """Answer questions about *name* with what *reply* makes of them."""
+        self._replies[name] = reply
+
     def silence(self, name: str) -> None:
         """Do not answer questions about *name*."""
         self._replies[name] = lambda query: None

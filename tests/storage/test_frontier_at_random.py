@@ -245,9 +245,9 @@ class AtRandom(RuleBasedStateMachine):
     def give_up(self, host: str) -> None:
         """A person, or the name server, says that a host is no more."""
         if self.number % 5 == 0:
-            record = self.frontier.residents.touch(host)
-            record.dead = Event.HOST_DEAD.value
-            self.frontier.abandon(host, Event.HOST_DEAD, self.now)
+            state = self.frontier.workbench.hosts.get(host)
+            if state is not None:
+                self.frontier.unresolved(state, Event.NO_SUCH_HOST, self.now)
             self.note_what_failed()
 
     @rule(kill=st.booleans())

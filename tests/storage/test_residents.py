@@ -229,7 +229,8 @@ def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
     crawl.run(until=0.9, fetches=1)
     crawl.frontier.tick(50.0)
     assert "h0.t" not in crawl.frontier.workbench.hosts
-    crawl.frontier.abandon("h1.t", Event.HOST_DEAD, 50.0)
+    crawl.frontier.tick(50.1)
+    crawl.frontier.unresolved(crawl.frontier.workbench.hosts["h1.t"], Event.NO_SUCH_HOST, 50.5)
     crawl.frontier.tick(51.0)
     assert crawl.frontier.next_visit_in(51.0) == pytest.approx(549.0, abs=0.01)
 
