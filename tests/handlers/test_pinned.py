@@ -23,7 +23,7 @@ from twisted.internet.error import ConnectBindError
 
 from scrapy_spider_suite.handlers import pinned as module
 from scrapy_spider_suite.handlers.errors import OutOfFilesError
-from scrapy_spider_suite.handlers.pinned import AddressedPool
+from scrapy_spider_suite.handlers.pinnedpool import AddressedPool, Pin
 from scrapy_spider_suite.handlers.pool import WAITS_FOR_FILES
 
 
@@ -46,6 +46,27 @@ def test_the_bound_on_idle_connections(pinned: Client) -> None:
             assert server.open == 3
             await pinned.fetch(server.url(host="h9.test"))
             assert server.connections == 10
+
+    pinned.run(main())
+
+
+def test_nothing_is_kept_of_hosts_that_were_left(
+    pinned: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twisted's pool remembers each host by an empty list, which would grow with the crawl."""
+    pinned.settings["SUITE_IDLE_CONNECTIONS"] = 1
+    monkeypatch.setattr("scrapy_spider_suite.handlers.pinnedpool._EMPTY", 10)
+
+    async def main() -> None:
+        async with RawServer(answering(answer())) as server:
+            for number in range(30):
+                await pinned.fetch(server.url(host=f"h{number}.test"))
+                await asyncio.sleep(0)
+            pool = pinned.handler._pool
+            assert isinstance(pool, AddressedPool)
+            assert len(pool._connections) <= 2 + 10 + 1
+            await pinned.fetch(server.url(host="h29.test"))
+            assert server.connections == 30
 
     pinned.run(main())
 
@@ -125,14 +146,14 @@ class Shortage:
         self, monkeypatch: pytest.MonkeyPatch, code: Callable[[], int], until: float = math.inf
     ) -> None:
         self.attempts = 0
-        real = module.Pin._endpoint
+        real = Pin._endpoint
 
-        def endpoint(pin: module.Pin) -> Any:
+        def endpoint(pin: Pin) -> Any:
             self.attempts += 1
             return self if self.attempts <= until else real(pin)
 
         self._code = code
-        monkeypatch.setattr(module.Pin, "_endpoint", endpoint)
+        monkeypatch.setattr(Pin, "_endpoint", endpoint)
 
     def connect(self, factory: Any) -> Any:
         """Fail as Twisted's endpoints do."""
