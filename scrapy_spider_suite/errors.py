@@ -4,6 +4,7 @@
 
     SuiteError                   caught to catch them all
     ├── SettingsError            a setting, or a file that a setting names, is wrong
+    │   └── FilterError          a filter expression cannot be understood
     ├── JobError                 the job directory cannot be used
     │   ├── JobInUseError        another process holds it
     │   ├── JobFormatError       it was written by a newer release, or by something else
@@ -37,6 +38,37 @@ class SettingsError(SuiteError):
     def of(cls, name: str, value: object, allowed: str) -> SettingsError:
         """Say which setting has which value and what is *allowed* instead."""
         return cls(f"{name} = {value!r}: expected {allowed}")
+
+
+class FilterError(SettingsError):
+    """A filter expression cannot be understood; the message names the line and the column.
+
+    Attributes:
+        why: what is wrong, without the place.
+        text: the expression.
+        line, column: where, from 1.
+    """
+
+    def __init__(self, why: str, text: str, line: int, column: int) -> None:
+        before, _, after = self._around(text, line, column)
+        super().__init__(f"line {line}, column {column}: {why}, at {before}>>>{after}")
+        self.why = why
+        self.text = text
+        self.line = line
+        self.column = column
+
+    def pointer(self) -> str:
+        """The line in question, and below it a caret."""
+        before, indent, after = self._around(self.text, self.line, self.column)
+        return f"{before}{after}\n{indent}^"
+
+    @staticmethod
+    def _around(text: str, line: int, column: int) -> tuple[str, str, str]:
+        """What stands before and after the place, cut to what a person can take in."""
+        lines = text.split("\n")
+        whole = lines[line - 1] if line <= len(lines) else ""
+        before, after = whole[max(0, column - 41) : column - 1], whole[column - 1 : column + 39]
+        return before, "".join("\t" if sign == "\t" else " " for sign in before), after
 
 
 class JobError(SuiteError):

@@ -15,6 +15,11 @@ from tldextract import TLDExtract
 _split = TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True)
 
 
+def load() -> None:
+    """Read the list now, which takes some 50 ms, and not with the first host."""
+    _split("")
+
+
 @lru_cache(maxsize=16_384)
 def registered_domain(host: str) -> str:
     """Return the part of *host* that somebody registered: ``example.co.uk`` of ``a.example.co.uk``.
@@ -32,3 +37,10 @@ def registered_domain(host: str) -> str:
 def is_public_suffix(host: str) -> bool:
     """Return whether anybody can register names under *host*, so that it must not have cookies."""
     return not _split(host).domain
+
+
+@lru_cache(maxsize=16_384)
+def public_suffix(host: str) -> str:
+    """Return under what *host* was registered: ``co.uk`` of ``a.example.co.uk``; "" of an address.
+    """
+    return _split(host).suffix or ("" if host[-1] in "]0123456789" else host.rpartition(".")[2])

@@ -1,0 +1,23 @@
+"""Filters: which links, requests and answers a crawl wants, in a small boolean language.
+
+::
+
+    HostEndsWithOneOf(.de, .at) and not (PathEndsWithOneOf(.pdf, .zip) or not DepthLessThan(8))
+
+`Filter` reads such an expression for one of five stages; what it asks is a normal URL and a
+`Subject`. The language, its laws and most atoms are BUbiNG's (Boldi, Marino, Santini and Vigna,
+*BUbiNG: Massive crawling for the masses*, §4); files, settings and responses are the business of
+``crawl.filtering``.
+"""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.urls.filters.compiled import Filter
+from scrapy_spider_suite.urls.filters.countries import Countries
+from scrapy_spider_suite.urls.filters.registry import ATOMS, AtomKind, Given, register
+from scrapy_spider_suite.urls.filters.subject import KNOWN, Fact, Page, Stage, Subject, Test
+
+__all__ = [
+    "ATOMS", "KNOWN", "AtomKind", "Countries", "Fact", "Filter", "Given", "Page", "Stage",
+    "Subject", "Test", "register",
+]  # fmt: skip

@@ -1,0 +1,107 @@
+"""In which country an address is, by a table that the operator supplies."""
+
+from __future__ import annotations
+
+import ipaddress
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+
+from scrapy_spider_suite.errors import SettingsError
+
+_V6_SHIFT = 64
+"""Tables do not tell apart what a /64 holds: the upper half of an IPv6 address is enough."""
+
+
+class Countries:
+    """Ranges of addresses, each with the two letters of a country; no two overlap.
+
+    A range takes 18 bytes.
+    """
+
+    def __init__(self) -> None:
+        self._codes: list[str] = []
+        self._tables = {4: _Table(), 6: _Table()}
+        self.of = lru_cache(maxsize=65_536)(self._of)
+        """The country of a numeric address, "" if no range holds it."""
+
+    @classmethod
+    def parse(cls, lines: Iterable[str], source: str) -> Countries:
+        """Read ``network,country`` or ``first,last,country`` lines; *source* names the file.
+
+        Quotes around the fields, further ``#`` lines and empty ones do not matter. Raises
+        `SettingsError`, with the line's number.
+        """
+        countries, numbers = cls(), dict[str, int]()
+        for number, line in enumerate(lines, 1):
+            fields = [field.strip().strip('"') for field in line.partition("#")[0].split(",")]
+            if fields == [""]:
+                continue
+            try:
+                version, first, last, code = _row(fields)
+            except ValueError as error:
+                raise SettingsError(f"SUITE_COUNTRIES: {source}, line {number}: {error}") from None
+            index = numbers.setdefault(code, len(numbers))
+            countries._tables[version].rows.append((first, last, index, number))
+        countries._codes = list(numbers)
+        for table in countries._tables.values():
+            table.close(source)
+        return countries
+
+    def __len__(self) -> int:
+        return sum(len(table.firsts) for table in self._tables.values())
+
+    def _of(self, address: str) -> str:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return ""
+        inner = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        number, version = int(inner or found), 4 if inner else found.version
+        index = self._tables[version].find(number >> _V6_SHIFT if version == 6 else number)
+        return "" if index is None else self._codes[index]
+
+
+class _Table:
+    """The ranges of one version, in order."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.firsts, self._lasts, self._codes = array("Q"), array("Q"), array("H")
+
+    def close(self, source: str) -> None:
+        """No more rows come. Raises `SettingsError` where two overlap."""
+        before = -1
+        for first, last, index, number in sorted(self.rows):
+            if first <= before:
+                raise SettingsError(
+                    f"SUITE_COUNTRIES: {source}, line {number}: overlaps another range"
+                )
+            before = last
+            self.firsts.append(first)
+            self._lasts.append(last)
+            self._codes.append(index)
+        self.rows = []
+
+    def find(self, number: int) -> int | None:
+        at = bisect_right(self.firsts, number) - 1
+        return self._codes[at] if at >= 0 and number <= self._lasts[at] else None
+
+
+def _row(fields: list[str]) -> tuple[int, int, int, str]:
+    """Version, first and last number, and country. Raises `ValueError`."""
+    *place, code = fields
+    if not (len(code) == 2 and code.isascii() and code.isalpha()):
+        raise ValueError(f"{code!r} is no country code of two letters")
+    if len(place) == 1:
+        network = ipaddress.ip_network(place[0])
+        first, last = network.network_address, network.broadcast_address
+    elif len(place) == 2:
+        first, last = ipaddress.ip_address(place[0]), ipaddress.ip_address(place[1])
+    else:
+        raise ValueError("expected network,country or first,last,country")
+    if first.version != last.version or int(first) > int(last):
+        raise ValueError("the first address is beyond the last")
+    shift = _V6_SHIFT if first.version == 6 else 0
+    return first.version, int(first) >> shift, int(last) >> shift, code.upper()
