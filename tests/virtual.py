@@ -15,9 +15,11 @@ from pathlib import Path
 from random import Random
 
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
@@ -141,10 +143,12 @@ class Crawl:
         self, store: Store, web: Web, policy: Policy = POLICY, *, capacity: int = 1_000,
         seats: int = 64, think: float = 0.0, start: float = 0.0, wall: float = WALL,
         resume: bool = False, unclean: bool = False, flush_always: bool = False, seed: int = 1,
+        order: Order = BREADTH_FIRST, window: Window | None = None,
     ) -> None:  # fmt: skip
         self.frontier = Frontier(
             store, policy, now=start, wall=wall, capacity=capacity,
-            counters=Counters.load(store) if resume else None, unclean=unclean,
+            counters=Counters.load(store) if resume else None, unclean=unclean, order=order,
+            window=window,
         )  # fmt: skip
         self.frontier.residents.open(start, wall)
         self.web = web

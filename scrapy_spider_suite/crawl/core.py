@@ -22,6 +22,9 @@ from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
 from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
+from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
+from scrapy_spider_suite.crawl.normalizing import make_normalizer, register
+from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
@@ -120,6 +123,8 @@ class CrawlCore:
             unclean=self.job is not None and self.job.unclean,
         )
         if not self.broad:
+            order=order_of(self.settings, crawler.stats),
+            window=window_of(self.settings, self.store),
             # Its seeds are requests of its own.
             self.frontier.guesses.entry_of = self._seed_of_the_spider
         if self.job is not None:

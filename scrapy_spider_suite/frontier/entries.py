@@ -36,8 +36,8 @@ class Entry:
     """One URL (or stored request) in the queue of one host.
 
     *host* is the pacing key: the hostname, or the ``download_slot`` that a spider chose.
-    *key* orders the entries of a host: four bytes of inverted priority, then six bytes of
-    sequence, so that equal priorities leave in the order in which they came (U4).
+    *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
+    sequence, and between them what the order of the job adds (see `orders`).
     *identity* is what deduplication knows it by (empty: the `state_key` of host and URL).
     *payload* is ``None`` for a plain GET that the frontier made, the request itself in memory,
     or the encoded request on disk.
@@ -112,8 +112,8 @@ def last_key(sequence: int) -> bytes:
 
 
 def sequence_of(key: bytes) -> int:
-    """The sequence number in an order key."""
-    return int.from_bytes(key[4:], "big")
+    """The sequence number in an order key of any order."""
+    return int.from_bytes(key[-6:], "big")
 
 
 def order_key(priority: int, sequence: int) -> bytes:

@@ -59,9 +59,9 @@ class HostState:
 
     __slots__ = (
         "address", "bar", "barred_until", "burst", "concurrency", "connect_to", "crawl_delay",
-        "cursor", "delay", "fetched", "front", "intrusions", "key", "more", "next_fetch", "out",
-        "record", "recorded", "recorded_at", "resolved_until", "revision", "turns", "waiting",
-        "why", "wire",
+        "cursor", "delay", "fetched", "front", "held", "intrusions", "key", "more", "next_fetch",
+        "out", "record", "recorded", "recorded_at", "resolved_until", "revision", "turns",
+        "waiting", "why", "wire",
     )  # fmt: skip
 
     def __init__(self, key: str, delay: float, concurrency: int, burst: int) -> None:
@@ -83,6 +83,7 @@ class HostState:
         self.more = False  # rows beyond the front are on disk
         self.cursor = b""  # every row on disk up to this key is in the front, or out
         self.turns = 0  # visits since it came into memory
+        self.held = False  # it had its turn in this row of a sliding window
         self.out = 0
         self.wire = 0
         self.waiting = 0  # traffic without a visit that waits for this host
@@ -93,7 +94,7 @@ class HostState:
 
     def free(self) -> bool:
         """Whether another visit may leave for this host (its clock apart)."""
-        return self.out < self.concurrency and not self.waiting
+        return self.out < self.concurrency and not self.waiting and not self.held
 
     def gap(self) -> float:
         """Seconds between two visits: the configured delay, or a longer Crawl-delay."""

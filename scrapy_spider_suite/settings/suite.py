@@ -94,6 +94,27 @@ class SuiteSettings:
     )
 
     # Politeness
+    # What comes next
+    order: Literal["breadth-first", "bottom-up", "best-first"] = setting(
+        v.choice("breadth-first", "bottom-up", "best-first"), "breadth-first", FIXED,
+        "Which URL of a host comes next among those of one priority: the first that was found, the "
+        "left-most leaf of its paths, or that of the best SUITE_SCORE.",
+    )
+    score: str = setting(
+        v.import_path(), "", FROM_NOW_ON,
+        "For best-first: a function that is given a URL, its depth and the page that led there, "
+        "and returns a number; the highest comes first.",
+    )
+    window: Literal["none", "top", "leaf"] = setting(
+        v.choice("none", "top", "leaf"), "none", FROM_NOW_ON,
+        "Let a sliding window choose what is in memory: so many hosts, a URL of each (top), or so "
+        "many leaves of every host, row by row (leaf). Slower than none.",
+    )
+    window_size: int = setting(
+        v.integer(1, unit="hosts or leaves"), 100, FROM_NOW_ON,
+        "Hosts of the top window, or leaves of each host's leaf window.",
+    )
+
     host_delay: float = setting(
         v.duration(), Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay),
         FREE, "Least pause between the end of a request to a host and the start of the next.",
@@ -352,7 +373,8 @@ class SuiteSettings:
     def diff(self, stored: Mapping[str, object]) -> list[Change]:
         """Compare with what :meth:`as_stored` gave when the job was begun.
 
-        A setting that only one release of the two knows is no difference.
+        A setting that only one release of the two knows is no difference, unless what the older
+        one wrote has one of its values.
         """
         return [
             Change(full_name(name), plain(stored[name]), new, DECLARATIONS[name].kind)
@@ -439,6 +461,7 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     """Refuse values that are each allowed but make no sense together."""
     if broad_spider and s.profile == "spider":
         raise SettingsError.of("SUITE_PROFILE", "spider", "'auto' or 'broad' for a BroadSpider")
+        stored = _IMPLIED | dict(stored)
     if s.follow and s.profile == "spider":
         raise SettingsError("SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'")
     if s.ip_delay and not s.ip_concurrency:
@@ -449,3 +472,15 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.backoff_base > s.backoff_max:
         allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
         raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
+_IMPLIED: dict[str, object] = {
+    "order": "breadth-first", "normal_form": (), "drop_parameters": (), "url_rules": (),
+    "normalizer": "",
+}  # fmt: skip
+"""What the releases that had no such setting did."""
+
+    if (s.order == "best-first") is not bool(s.score):
+        expected = "an import path with" if not s.score else "'' but for"
+        raise SettingsError.of("SUITE_SCORE", s.score, f"{expected} SUITE_ORDER = 'best-first'")
+    if s.window == "leaf" and s.order != "bottom-up":
+        # The leaves of a trie stand in no other order.
+        raise SettingsError.of("SUITE_ORDER", s.order, "'bottom-up' with SUITE_WINDOW = 'leaf'")

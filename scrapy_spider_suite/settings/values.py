@@ -190,6 +190,55 @@ def name_servers() -> ValueType:
 def hosts_or_networks() -> ValueType:
     """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
 
+def parameters() -> ValueType:
+    """Return the type of a list of names of query parameters, ``*`` at the end for any ending."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        return tuple(sorted({*parameter_names(_items(raw))}))
+
+    return ValueType(parse, "a list of names of parameters such as 'ref, src_*'")
+
+
+def url_rules() -> ValueType:
+    """Return the type of the rules of the normal form by host: their lines, in any order.
+
+    They are read from a file or given as a list; what comes out are the lines themselves, without
+    comments, so that a job keeps the rules and not the place where they lay.
+    """
+
+    def parse(raw: object) -> tuple[str, ...]:
+        if isinstance(raw, str | os.PathLike):
+            try:
+                lines = Path(raw).read_text(encoding="utf-8").splitlines() if raw else []
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(raw) from error
+        else:
+            lines = list(_items(raw))
+        try:
+            UrlRules(lines)
+        except ValueError as error:
+            raise WrongLine(str(error)) from None
+        bare = (" ".join(line.partition("#")[0].split()) for line in lines)
+        return tuple(sorted(filter(None, bare)))
+
+    return ValueType(parse, "a file of rules, or a list such as ['.example.org tracking=yes']")
+
+
+class WrongLine(ValueError):
+    """A value of many lines, of which one is wrong: the text says which, and what is allowed."""
+
+
+def import_path() -> ValueType:
+    """Return the type of an import path such as ``project.scores.score``; empty for none."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or (raw and not _DOTTED.fullmatch(raw)):
+            raise ValueError(raw)
+        return raw
+
+    return ValueType(parse, "an import path such as 'project.scores.score'")
+
+
     Names come out in lower case without a trailing dot, addresses and CIDRs as ``ipaddress`` writes
     networks: ``10.0.0.1`` becomes ``10.0.0.1/32``.
     """

@@ -15,21 +15,28 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.rework import Rework
+from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.storage.trapped import Trapped
+from scrapy_spider_suite.storage.traps import Traps
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
@@ -38,7 +45,7 @@ _SPILL = 1_000
 """Children of an unfinished page that are held in memory; beyond it they are stored early."""
 _REFUSALS = 200
 """Hosts that are found to have to wait, or given up, before anyone else has a turn again."""
-_BACKLOG = 20_000
+_BACKLOG = 10_000
 """Operations that may wait for the next batch before it is written ahead of its time."""
 # A plain integer: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
@@ -47,13 +54,15 @@ _DONT_FILTER = int(Flag.DONT_FILTER)
 class Frontier:
     """Schedules, leases, releases and commits. See the module for what it promises.
 
-    *capacity* is the number of hosts that may be resident. *wall_offset* (wall time minus
-    ``now``) is kept up to date by the caller.
+    *capacity* is the number of hosts that may be resident; with a *window*, a durable store is
+    needed to hold the others. *wall_offset* (wall time minus ``now``) is kept up to date by the
+    caller.
     """
 
     def __init__(
         self, store: Store, policy: Policy, *, now: float, wall: float, capacity: int,
-        counters: Counters | None = None, unclean: bool = False,
+        counters: Counters | None = None, unclean: bool = False, order: Order = BREADTH_FIRST,
+        window: Window | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.policy = policy
@@ -62,14 +71,19 @@ class Frontier:
         self.workbench = Workbench()
         # After an unclean end every host counts as fetched at this moment.
         floor = now if unclean else None
-        self.residents = Residents(self.workbench, store, policy, capacity, floor)
-        self._ledger = Ledger(store, self.counters)
+        sliding = None if window is None else Sliding(window, self.workbench)
+        self.residents = Residents(self.workbench, store, policy, capacity, floor, sliding)
+        self._ledger = Ledger(store, self.counters, order)
         self.reviser = Reviser(policy, self.workbench, self.residents)
         self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
         self._clearance = Clearance(
             policy, self.workbench, self.residents, self._ledger, self.reviser, self._health
         )
         self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
+        self._grounds = Grounds(store)
+        self.traps = Traps(store, policy, self._grounds)
+        self.miner = Miner(self._grounds, self.known)
+        self._trapped = Trapped(self.traps, self.workbench, self.residents, self._health)
         self.guesses = Guesses(store)
         self._leased = 0
         self.held = 0
@@ -97,6 +111,7 @@ class Frontier:
             record = self.residents.touch(entry.host)
             refusal = self._clearance.refusal(entry.host, record)
             if refusal is None:
+                self.traps.take(entry, record)
                 self._ledger.take(entry, record)
                 self.residents.push(entry, record, now, now + self.wall_offset)
                 return True
@@ -157,12 +172,15 @@ class Frontier:
                 continue
             if not self._aside.sort_out(visit, now, wall):
                 continue
+            if not self._trapped.sort_out(visit, now, wall):
+                continue
             self._clearance.cut_short(visit, self._leased)
             leases = [Lease(entry, visit) for entry in visit.entries]
             for entry in visit.entries:
                 self.residents.fronts.lease(entry)
                 self._ledger.domains.lease(entry.host)
             self._leased += len(leases)
+            self.residents.hold(host)
             if not host.front and host.more and host.free():
                 self.residents.fronts.refill(host)
                 self.workbench.offer(host)
@@ -198,7 +216,8 @@ class Frontier:
         event = heard or lease.event
         self._health.judge(visit.host, event, now, now + self.wall_offset, retry_after)
         self.workbench.release(visit)
-        self.residents.settle_down(visit.host, now, now + self.wall_offset)
+        visited = event is not Event.INTERRUPTED
+        self.residents.settle_down(visit.host, now, now + self.wall_offset, visited=visited)
 
     def put_back(self, lease: Lease, now: float) -> None:
         """The URL was not asked for after all: pending as it was, nothing counted."""
@@ -256,6 +275,7 @@ class Frontier:
         else:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
+            self.miner.concluded(entry, event)
             self._ledger.write_states(lease.states)
             if wrong:
                 other = self.guesses.other(entry)
@@ -328,6 +348,7 @@ class Frontier:
         if self._health.giving_up:
             self._health.go_on(now, now + self.wall_offset)
         self.residents.tick(now, now + self.wall_offset)
+        self._grounds.save()
         self.flush()
 
     def flush(self) -> None:
@@ -339,6 +360,7 @@ class Frontier:
     def close(self, now: float) -> None:
         """Write what memory knows better than the disk. Leased URLs stay pending."""
         self.residents.close(self.wall_offset)
+        self._grounds.save()
         self.flush()
 
     # Looking

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key, order_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key
+from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
@@ -22,12 +23,15 @@ class Ledger:
     written together with that page's. Times are wall times.
     """
 
-    def __init__(self, store: Store, counters: Counters) -> None:
+    def __init__(
+        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST
+    ) -> None:
         self.counters = counters
         self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
         self._store = store
+        self._order = order
         self._volatile_known: set[bytes] = set()
 
     def known(self, identity: bytes) -> bool:
@@ -46,7 +50,7 @@ class Ledger:
             if entry.flags & _START and self._store.durable:
                 seeds.note(self._store, entry)
         self._count(entry, record, 1)
-        self._give_key(entry)
+        self._give_key(entry, record.head)
 
     def again(self, entry: Entry, event: Event, status: int, wall: float) -> None:
         """Write that *entry*, tried once more in vain, comes after its host's other URLs."""
@@ -55,7 +59,7 @@ class Ledger:
             state = _state_of(entry, State.PENDING, event, status, wall)
             self._store.put_state(entry.identity, state)
         self.counters.retried += 1
-        self._give_key(entry)
+        self._give_key(entry, b"", tried=True)
 
     def note(self, entry: Entry, event: Event, status: int, wall: float) -> None:
         """Write why *entry* is still pending, which nobody counts as a try."""
@@ -118,9 +122,9 @@ class Ledger:
             self._store.put_state(identity, state)
             self._volatile_known.discard(identity)
 
-    def _give_key(self, entry: Entry) -> None:
+    def _give_key(self, entry: Entry, head: bytes, *, tried: bool = False) -> None:
         self.counters.sequence += 1
-        entry.key = order_key(entry.priority, self.counters.sequence)
+        entry.key = self._order.key(entry, self.counters.sequence, head, tried=tried)
         if not entry.volatile:
             self._store.put_row(entry)
 

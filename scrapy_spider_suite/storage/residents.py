@@ -17,6 +17,7 @@ from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
 from scrapy_spider_suite.storage.fronts import Fronts, before
 from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
@@ -39,7 +40,7 @@ class Residents:
 
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
-        floor: float | None,
+        floor: float | None, sliding: Sliding | None = None,
     ) -> None:  # fmt: skip
         self.fronts = Fronts(store)
         self.clocks = AddressClocks(workbench, store, policy, floor)
@@ -50,19 +51,22 @@ class Residents:
         self._policy = policy
         self._capacity = capacity
         self._floor = floor
+        self._sliding = sliding
         self._records: dict[str, HostRecord] = {}
         self._touched: dict[str, HostRecord] = {}
         self._waiting = WaitingList(store, policy)
 
     def open(self, now: float, wall: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
+        # A window begins with those that were in it.
+        since = wall if self._sliding is None else 0.0
         rows = self._store.due(1_000, RESIDENT)
         while rows:
             for _, key in rows:
                 record = self.touch(key)
                 record.due = RESIDENT
                 self._waiting.leave(key, record)
-                self._wait_on_disk(key, record, wall)
+                self._waiting.add(key, record, wall, since)
             self.save_touched()
             rows = self._store.due(1_000, RESIDENT)
         self._waiting.earliest = 0.0
@@ -109,7 +113,7 @@ class Residents:
         """A pending *entry* (its row is stored): into its host's front if it belongs there."""
         host = self._workbench.hosts.get(entry.host)
         if host is None:
-            crowded = self._store.durable and len(self._workbench.hosts) >= self._capacity
+            crowded = self._store.durable and self._room <= 0
             if (crowded or record.due is not None) and not entry.volatile:
                 head = before(entry.key)
                 record.head = head if record.due is None else min(record.head, head)
@@ -145,6 +149,8 @@ class Residents:
         if more:
             host.cursor, host.more = record.head, True
             self.fronts.refill(host)
+        if self._sliding is not None:
+            self._sliding.came(host, expected=not more)
         self.want_address(host)
         return host
 
@@ -173,8 +179,7 @@ class Residents:
         record: HostRecord = host.record
         self.fronts.set_head(host)
         note_clock(host, wall - now)
-        self._workbench.forget(host)
-        self.unwant_address(host.key)
+        self._forget(host)
         self._records[host.key] = record
         self._touched[host.key] = record
         if not self._store.durable:
@@ -182,6 +187,12 @@ class Residents:
         self._waiting.leave(host.key, record)
         if record.pending:
             self._wait_on_disk(host.key, record, wall)
+
+    def _forget(self, host: HostState) -> None:
+        self._workbench.forget(host)
+        self.unwant_address(host.key)
+        if self._sliding is not None:
+            self._sliding.went(host.key)
 
     def visitor(self, key: str, now: float, wall: float) -> HostState:
         """The host of traffic that has no visit: its clock counts, resident or not."""
@@ -207,16 +218,30 @@ class Residents:
     def next_due_in(self, now: float, wall: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""
         waits = [host.ready_at() - now for host in self._asked_later.values() if host.front]
-        on_disk = self._waiting.next_in(wall)
-        if on_disk is not None:
-            waits.append(on_disk)
+        held = None if self._sliding is None else self._sliding.next_in(now)
+        waits += [wait for wait in (held, self._waiting.next_in(wall)) if wait is not None]
         return max(0.0, min(waits)) if waits else None
 
     # Turns
 
-    def settle_down(self, host: HostState, now: float, wall: float) -> None:
-        """After a visit: refill the front, or make room for hosts that wait on disk."""
+    def hold(self, host: HostState) -> None:
+        """A visit of *host* begins: with a window it is the only one in its row."""
+        host.held = self._sliding is not None
+
+    def settle_down(
+        self, host: HostState, now: float, wall: float, *, visited: bool = True
+    ) -> None:
+        """After a visit: refill the front, or make room for hosts that wait on disk.
+
+        It has not *visited* its host if that has to be asked for its robots.txt first.
+        """
         host.turns += 1
+        if self._sliding is not None:
+            if host.more and not host.front:
+                self.fronts.refill(host)
+            self._sliding.back(host, visited=visited)
+            self._slide(now, wall)
+            return
         # Also one that seems to be empty: the page that is out may bring its next one, for ever.
         goes = host.turns >= _TURN
         if host.front or host.more:
@@ -229,9 +254,27 @@ class Residents:
             self.fronts.refill(host)
             self._workbench.offer(host)
 
+    def _slide(self, now: float, wall: float) -> None:
+        """Go on to the window's next row, or move it: others come into memory then."""
+        if self._sliding is None or not self._sliding.moves_on():
+            return
+        if self._waiting.earliest <= wall + AWAY:
+            for host in self._sliding.hosts():
+                if self._may_leave(host):
+                    self._leave(host, wall, now)
+        self._sliding.moved()
+        self.save_touched()
+        self.admit(now, wall)
+
+    @property
+    def _room(self) -> int:
+        """How many more hosts may come into memory."""
+        room = self._capacity - len(self._workbench.hosts)
+        return room if self._sliding is None else int(min(room, self._sliding.room))
+
     def _crowded(self, wall: float) -> bool:
         """Whether a host on disk is due for which there is no room."""
-        return self._waiting.earliest <= wall and len(self._workbench.hosts) >= self._capacity
+        return self._waiting.earliest <= wall and self._room <= 0
 
     @staticmethod
     def _may_leave(host: HostState) -> bool:
@@ -285,8 +328,7 @@ class Residents:
         if record.due is not None:
             self._store.delete_due(record.due, key)
         if host is not None:
-            self._workbench.forget(host)
-            self.unwant_address(key)
+            self._forget(host)
         self._records.pop(key, None)
         self._touched.pop(key, None)
 
@@ -339,12 +381,15 @@ class Residents:
                 self._leave(host, wall, now)
         for _ in self._workbench.forget_addresses(now):
             pass
+        if self._sliding is not None:
+            self._sliding.pass_over(now)
+            self._slide(now, wall)
         self.admit(now, wall)
         self.save_touched()
 
     def admit(self, now: float, wall: float) -> bool:
         """Bring in some hosts that wait on disk; whether there may be more of them, and room."""
-        room = min(_COMING, self._capacity - len(self._workbench.hosts))
+        room = min(_COMING, self._room)
         due = self._waiting.due(room, wall)
         for key in due:
             self._bring_in(key, self.touch(key), now, wall, more=True)

@@ -293,7 +293,8 @@ class RocksStore:
     def all_rows(self) -> Iterator[Entry]:
         """Every pending entry of the job, host by host."""
         for key, value in self._unwritten.everywhere(self._on_disk("queue"), "queue"):
-            yield unpack_row(key[2:-11].decode(), key[-10:], value)
+            end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
+            yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
 
     # Hosts
 

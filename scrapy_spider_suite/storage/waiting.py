@@ -32,10 +32,13 @@ class WaitingList:
         self.earliest = math.inf
         """No host on disk is due before this (wall seconds)."""
 
-    def add(self, key: str, record: HostRecord, wall: float) -> None:
-        """Let a host wait until the time that its record names, or a rule that it names."""
+    def add(self, key: str, record: HostRecord, wall: float, since: float | None = None) -> None:
+        """Let a host wait until the time that its record names, or a rule that it names.
+
+        Those whose time has come wait in the order in which they came, or *since* when they do.
+        """
         barred = self._look_at_rules(key, record, wall)
-        when = max(wall, record.next_fetch)
+        when = max(wall if since is None else since, record.next_fetch)
         record.due = when + BARRED if barred else when
         self._store.put_due(record.due, key)
         self.earliest = min(self.earliest, when)

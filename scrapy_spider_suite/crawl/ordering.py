@@ -1,0 +1,75 @@
+"""What comes next, as the settings say: the order of a host's URLs, and the sliding window."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scrapy.utils.misc import load_object
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, BestFirst, BottomUp, Order
+from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.storage.store import Store
+
+if TYPE_CHECKING:
+    from scrapy.statscollectors import StatsCollector
+
+logger = logging.getLogger(__name__)
+
+ScoreOfUrl = Callable[[str, int, str], float]
+
+
+def order_of(settings: SuiteSettings, stats: StatsCollector) -> Order:
+    """The order of SUITE_ORDER. Raises `SettingsError` if there is no function SUITE_SCORE."""
+    if settings.order == "bottom-up":
+        return BottomUp(to_and_fro=settings.window == "leaf")
+    if settings.order == "best-first":
+        return BestFirst(Scores(_function(settings.score), stats))
+    return BREADTH_FIRST
+
+
+def window_of(settings: SuiteSettings, store: Store) -> Window | None:
+    """The window of SUITE_WINDOW. Raises `SettingsError` if nothing can wait outside of it."""
+    if settings.window != "none" and not store.durable:
+        allowed = "'none' in the spider profile without JOBDIR, where all hosts are in memory"
+        raise SettingsError.of("SUITE_WINDOW", settings.window, allowed)
+    return Window.of(settings.window, settings.window_size)
+
+
+class Scores:
+    """Calls the project's function; a URL that it fails for has the score 0.0, and is counted.
+
+    Stats: ``suite/order/bad_scores``.
+    """
+
+    def __init__(self, score: ScoreOfUrl, stats: StatsCollector) -> None:
+        self._score = score
+        self._stats = stats
+
+    def __call__(self, entry: Entry) -> float:
+        """The score of *entry*."""
+        try:
+            return float(self._score(entry.url, entry.depth, entry.referrer))
+        except Exception:  # the project's code, which may raise anything: no URL is lost for it
+            if not self._stats.get_value("suite/order/bad_scores"):
+                logger.exception(
+                    "SUITE_SCORE failed for %s, whose score is 0 (others are only counted: "
+                    "suite/order/bad_scores)", entry.url,
+                )  # fmt: skip
+            self._stats.inc_value("suite/order/bad_scores")
+            return 0.0
+
+
+def _function(path: str) -> ScoreOfUrl:
+    try:
+        found = load_object(path)
+    except (ImportError, NameError) as error:
+        raise SettingsError(f"SUITE_SCORE = {path!r} cannot be imported: {error}") from None
+    if not callable(found):
+        raise SettingsError.of("SUITE_SCORE", path, "the import path of a function")
+    function: ScoreOfUrl = found
+    return function

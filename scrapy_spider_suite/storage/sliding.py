@@ -1,0 +1,93 @@
+"""A sliding window over the hosts in memory: who has had its turn is held until the row is over.
+
+The window says which hosts are admitted; held ones are merely not offered to the workbench, which
+alone decides when the others go. The place of a top window is kept by nothing but the waiting list:
+who was visited is due later than who was not.
+"""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.frontier.workbench import Workbench
+
+
+class Sliding:
+    """Keeps *window* in step with the hosts on *workbench*. Times are ``now``."""
+
+    def __init__(self, window: Window, workbench: Workbench) -> None:
+        self._window = window
+        self._workbench = workbench
+
+    @property
+    def room(self) -> float:
+        """How many more hosts may come into memory for the window's sake."""
+        return self._window.room
+
+    def came(self, host: HostState, *, expected: bool) -> None:
+        """*host* came into memory; something to visit is there, or is *expected* at once."""
+        self._window.enter(host.key)
+        if not expected and _bare(host):
+            self._window.give(host.key)
+
+    def went(self, key: str) -> None:
+        """A host left memory."""
+        self._window.leave(key)
+
+    def back(self, host: HostState, *, visited: bool) -> None:
+        """A visit of *host*, held since it began, is over, or did not take place."""
+        if visited:
+            self._window.give(host.key)
+        else:
+            self._release(host)
+
+    def hosts(self) -> list[HostState]:
+        """Those in the window."""
+        hosts = self._workbench.hosts
+        return [hosts[key] for key in self._window.hosts if key in hosts]
+
+    def pass_over(self, now: float) -> None:
+        """Wait no longer for hosts that have nothing left, or must wait longer than their delay."""
+        for key in self._window.owing:
+            host = self._workbench.hosts.get(key)
+            if host is None:
+                self._window.leave(key)
+            elif host.idle() and (_bare(host) or host.ready_at() - now > host.gap()):
+                self._window.give(key)
+                host.held = True
+
+    def moves_on(self) -> bool:
+        """Begin the next row if this one is over; True if that was the last, and it is to move."""
+        if not self._window.over:
+            return False
+        hosts = self.hosts()
+        if not self._window.next_row(_having(hosts)):
+            return True
+        for host in hosts:
+            self._release(host)
+        return False
+
+    def moved(self) -> None:
+        """Whoever makes room has left: those that stay are the first of its new place."""
+        staying = self.hosts()
+        self._window.move([host.key for host in staying], _having(staying))
+        for host in staying:
+            self._release(host)
+
+    def next_in(self, now: float) -> float | None:
+        """Seconds until a host that is held now could be visited again; None if none is."""
+        held = [host.ready_at() for host in self.hosts() if host.held and host.front]
+        return max(0.0, min(held) - now) if held else None
+
+    def _release(self, host: HostState) -> None:
+        host.held = False
+        self._workbench.offer(host)
+
+
+def _having(hosts: list[HostState]) -> list[str]:
+    return [host.key for host in hosts if not _bare(host)]
+
+
+def _bare(host: HostState) -> bool:
+    """Whether nothing of *host* is left to be visited at present."""
+    return not host.front and not host.more

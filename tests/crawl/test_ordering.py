@@ -1,0 +1,77 @@
+"""The project's score, and what the settings make of orders and windows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+from scrapy.statscollectors import StatsCollector
+from scrapy.utils.test import get_crawler
+
+from scrapy_spider_suite.crawl.ordering import order_of, window_of
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.orders import BottomUp, BreadthFirst
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.storage.store import MemoryStore
+
+
+def short_first(url: str, depth: int, referrer: str) -> float:
+    """A score such as a project might have."""
+    if "bad" in url:
+        raise ValueError(url)
+    return -len(url) + (100.0 if referrer == "http://a.t/" else 0.0)
+
+
+def read(**values: Any) -> SuiteSettings:
+    """The settings, of which *values* are set."""
+    return SuiteSettings.from_settings(Settings({f"SUITE_{n.upper()}": values[n] for n in values}))
+
+
+@pytest.fixture
+def stats() -> StatsCollector:
+    """A stats collector."""
+    return StatsCollector(get_crawler())
+
+
+def test_the_score_is_the_projects(stats: StatsCollector, caplog: pytest.LogCaptureFixture) -> None:
+    """One that fails gives 0, is counted, and is logged once."""
+    path = f"{__name__}.short_first"
+    order = order_of(read(order="best-first", score=path), stats)
+    entries = [
+        Entry("a.t", "http://a.t/loooong"), Entry("a.t", "http://a.t/bad"), Entry("a.t", "http://a.t/s"),
+        Entry("a.t", "http://a.t/bad/2"), Entry("a.t", "http://a.t/x", referrer="http://a.t/"),
+    ]  # fmt: skip
+    keys = {order.key(entry, n, b""): entry.url[11:] for n, entry in enumerate(entries)}
+    assert [keys[key] for key in sorted(keys)] == ["x", "bad", "bad/2", "s", "loooong"]
+    assert stats.get_value("suite/order/bad_scores") == 2
+    assert len(caplog.records) == 1
+
+
+def test_orders_and_windows_of_the_settings(stats: StatsCollector) -> None:
+    """Breadth-first without a window unless asked otherwise."""
+    assert isinstance(order_of(read(), stats), BreadthFirst)
+    assert isinstance(order_of(read(order="bottom-up"), stats), BottomUp)
+    store = MemoryStore()
+    assert window_of(read(), store) is None
+    with pytest.raises(SettingsError, match="without JOBDIR"):
+        window_of(read(window="top"), store)
+    store.durable = True
+    top = window_of(read(window="top", window_size=7), store)
+    leaf = window_of(read(window="leaf", order="bottom-up", window_size=7), store)
+    assert top is not None
+    assert leaf is not None
+    assert (top.columns, top.rows, leaf.columns, leaf.rows) == (7, 1, math.inf, 7)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("no.such_module", "cannot be imported"), (f"{__name__}.nothing", "cannot be imported"),
+     ("math.pi", "the import path of a function")],
+)  # fmt: skip
+def test_a_score_that_is_none(stats: StatsCollector, path: str, words: str) -> None:
+    """One line, before the crawl begins."""
+    with pytest.raises(SettingsError, match=words):
+        order_of(read(order="best-first", score=path), stats)
