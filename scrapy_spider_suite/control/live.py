@@ -18,6 +18,7 @@ from scrapy_spider_suite.explaining import terms
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import words
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.normalizer import Normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,11 @@ class LiveSite(Site):
         self._scheduler = scheduler
         self._flush = flush
         self._expiry = 0.0  # when the next block is over (wall)
+
+    @property
+    def normal(self) -> Normal:
+        """See `Site`."""
+        return self._core.normalizer
 
     def look(self) -> None:
         """Take out blocks that are over; at the first look, take over those of earlier runs."""

@@ -29,7 +29,9 @@ from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, reason
 from scrapy_spider_suite.seeds.sowing import Sower, planter
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import FIRST
+from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.normalizer import Normal
 
 _SOWING = 0.005
 """Seconds for which seeds are taken before they are written."""
@@ -51,7 +53,7 @@ def add(site: Site, action: Action) -> Work:
     """Make the URLs that came with *action* pending, unless they are known."""
     action.expect("first")
     plant = planter(site.frontier, site.now, FIRST if action.get("first", bool, False) else 0)
-    sower = Sower(site.store, plant, SeedLines("URLs"), f"add {action.id}")
+    sower = Sower(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
     sower.resume([0, 0])
     try:
         with ListFile(ActionFolder(site.folder).open_urls(action.id)) as file:
@@ -89,7 +91,7 @@ def refetch(site: Site, action: Action) -> Work:
     priority = FIRST if action.get("first", bool, False) else 0
     progress = Progress(site.kv, action.id)
     if "pattern" in action.arguments:
-        subject, wanted = parse_pattern(action.get("pattern", str))
+        subject, wanted = parse_pattern(action.get("pattern", str), site.normal)
         yield from _walk(site, progress, subject, lambda url, _: wanted(url), priority)
     else:
         yield from _listed(site, action, progress, priority)
@@ -103,7 +105,7 @@ def retry(site: Site, action: Action) -> Work:
     reason = parse_reason(action.get("reason", str))
     subject = None
     if "subject" in action.arguments:
-        subject, _ = parse_pattern(action.get("subject", str))
+        subject, _ = parse_pattern(action.get("subject", str), site.normal)
     progress = Progress(site.kv, action.id)
 
     def wanted(url: str, state: UrlState) -> bool:
@@ -123,10 +125,12 @@ def parse_reason(text: str) -> Event:
         raise ActionError(f"{text[:80]!r} is no reason; known: {known}") from None
 
 
-def parse_pattern(text: str) -> tuple[Subject, Callable[[str], bool]]:
+def parse_pattern(
+    text: str, normalizer: Normal = normalize
+) -> tuple[Subject, Callable[[str], bool]]:
     """Whose URLs *text* means, and which of them: a host, a domain, a URL, a URL with ``*``.
 
-    Raises `ActionError`.
+    A URL means what the crawl's *normalizer* makes of it. Raises `ActionError`.
     """
     try:
         if "://" not in text:
@@ -136,7 +140,7 @@ def parse_pattern(text: str) -> tuple[Subject, Callable[[str], bool]]:
             return subject, lambda url: True
         # Each half is spelled as URLs are kept; a star is none of their characters.
         head, *rest = text.split("*")
-        normal = normalize(head)
+        normal = normalize(head) if rest else normalizer(head)
         if normal is None or (rest and head.count("/") < 3):
             raise ActionError(f"{text!r}: expected a URL, with * only after the host")
     except ValueError as error:
@@ -189,10 +193,10 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _listed(site: Site, action: Action, progress: Progress, priority: int) -> Work:
+    normal = site.normal
     for lines in _portions(site, action, progress):
         for line in lines:
-            entry = seed_entry(line)
-            data = None if entry is None else site.store.state(entry.identity)
+            entry, data = known(site.store, line, normal)
             if entry is None or data is None:
                 progress.count("unknown")
             else:
@@ -201,6 +205,16 @@ def _listed(site: Site, action: Action, progress: Progress, priority: int) -> Wo
         progress.save()
         yield
     return "", {}
+
+
+def known(store: RocksStore, url: str, normal: Normal) -> tuple[Entry | None, bytes | None]:
+    """The entry of *url* and its state: by its normal form, or as its server insists on it."""
+    entry, data = seed_entry(url, normal), None
+    if entry is not None:
+        data = store.state(entry.identity)
+    if data is None and (plain := seed_entry(url)) is not None:
+        return plain, store.state(plain.identity)
+    return entry, data
 
 
 def _walk(

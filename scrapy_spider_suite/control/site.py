@@ -17,6 +17,7 @@ from scrapy_spider_suite.errors import (
     JobFormatError,
     SettingsError,
 )
+from scrapy_spider_suite.explaining.spelling import normalizer_of_job
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.settings.suite import find_setting
@@ -28,6 +29,7 @@ from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.normalizer import Normal
 
 
 class Site:
@@ -45,6 +47,14 @@ class Site:
     def kv(self) -> KV:
         """What the control channel keeps in the job."""
         return self.store.kv("control")
+
+    @property
+    def normal(self) -> Normal:
+        """What brings a URL into the normal form of the job's crawl. Raises `ActionError`."""
+        try:
+            return normalizer_of_job(self.store)
+        except SettingsError as error:
+            raise ActionError(str(error)) from None
 
     @staticmethod
     def now() -> float:

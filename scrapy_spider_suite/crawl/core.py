@@ -108,7 +108,9 @@ class CrawlCore:
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
-        self.translator = Translator(crawler, self._codec(), broad=self.broad)
+        self.normalizer = make_normalizer(self.settings, self.store.kv(TWINS), crawler.stats)
+        register(crawler, self.normalizer)
+        self.translator = self._translator()
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         resumed = self.job is not None and self.job.resumed
@@ -159,7 +161,10 @@ class CrawlCore:
 
     def renew_codec(self) -> None:
         """Let requests hold what ``SUITE_STORABLE`` says now."""
-        self.translator = Translator(self.crawler, self._codec(), broad=self.broad)
+        self.translator = self._translator()
+
+    def _translator(self) -> Translator:
+        return Translator(self.crawler, self._codec(), broad=self.broad, normal=self.normalizer)
 
     @staticmethod
     def now() -> float:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from scrapy.http import HtmlResponse, Response
 
 from scrapy_spider_suite.crawl.core import CrawlCore
+from scrapy_spider_suite.crawl.spelling import Spelling
+from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
@@ -43,6 +45,8 @@ class Follower:
         self._stats = core.crawler.stats
         self._choose = choose
         self._rank = rank
+        self._trapping = Trapping(core)
+        self._spelling = Spelling(core.normalizer, core.crawler.stats)
         self._longest = project.urllength_limit or 1 << 20
         self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
         self._scope = Scope(
@@ -66,13 +70,14 @@ class Follower:
             links = []
         if page.canonical is not None and page.canonical != response.url:
             links = [page.canonical, *links]
+        links = self._spelling.links(response, links)
         depth = lease.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
             links = [url for url in links if self._in_scope(url, depth)]
         kept = links
         if self._choose is not None:
-            kept = list(self._choose(response, kept))
+            kept = self._spelling.chosen(links, self._choose(response, kept))
         self._stats.inc_value("suite/links/found", len(page.links))
         self._stats.inc_value("suite/links/followed", len(kept))
         self._hand_over(lease, response, kept)

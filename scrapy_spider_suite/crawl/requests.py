@@ -2,7 +2,7 @@
 
 One identity decides what is the same page (architecture, §4.1): the normal form for bulk links
 and plain GET requests of the broad profile, the project's REQUEST_FINGERPRINTER_CLASS for all
-else.
+else. A request that a spider yielded is sent as it is, whatever it is known by.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from scrapy_spider_suite.errors import UnstorableError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.storage.records import host_key, state_key
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -80,24 +81,41 @@ def disown(request: Request) -> None:
 class Translator:
     """Turns requests into entries and back, for one crawl.
 
-    *codec* is None where nothing is stored: entries then carry the requests themselves.
+    *codec* is None where nothing is stored: entries then carry the requests themselves. *normal*
+    is the crawl's normaliser.
     """
 
-    def __init__(self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool) -> None:
+    def __init__(
+        self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool,
+        normal: Normalizer | None = None,
+    ) -> None:  # fmt: skip
         self._crawler = crawler
+        self._normal = normal or Normalizer()
         self._codec = codec
         self._by_normal_form = broad and _default_fingerprinter(crawler.settings)
         self._warned = False
 
     def identity(self, request: Request) -> bytes:
         """The state key under which *request* is remembered."""
-        host = hostname(request)
         if self._by_normal_form and request.method == "GET" and not request.body:
-            normal = normalize(request.url)
+            normal = self._normal_form(request)
             if normal is not None:
-                return state_key(host, normal)
+                return state_key(host_of(normal), normal)
+        key = host_key(hostname(request))
         # 0xFF begins no URL.
-        return host_key(host) + b"\xff" + self._crawler.request_fingerprinter.fingerprint(request)
+        return key + b"\xff" + self._crawler.request_fingerprinter.fingerprint(request)
+
+    def _normal_form(self, request: Request) -> str | None:
+        """What *request* is known by; None if only its fingerprint will do."""
+        plain = normalize(request.url)
+        # Links were brought into their normal form where they were found.
+        if plain is None or self._normal.idle or request.meta.get(BULK):
+            return plain
+        before = request.meta.get("redirect_urls")
+        page = normalize(before[-1]) if before else None
+        if page is not None and self._normal.insisted(page, plain):
+            return None
+        return self._normal.respell(plain)
 
     def entry(self, request: Request) -> Entry:
         """The entry of *request*, which came from a spider or a middleware."""
@@ -160,13 +178,16 @@ class Translator:
         return Request(entry.url, meta=meta, priority=entry.priority)
 
 
-def seed_entry(url: str) -> Entry | None:
-    """The entry of a seed or of a link without a page; None if *url* is no web address."""
-    normal = normalize(url)
-    if normal is None:
+def seed_entry(url: str, normal: Normal = normalize) -> Entry | None:
+    """The entry of a seed or of a link without a page; None if *url* is no web address.
+
+    *normal* is the crawl's normaliser.
+    """
+    found = normal(url)
+    if found is None:
         return None
-    host = host_of(normal)
-    return Entry(host, normal, state_key(host, normal))
+    host = host_of(found)
+    return Entry(host, found, state_key(host, found))
 
 
 def _flags(request: Request) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Request, Response
 
+from scrapy_spider_suite.crawl.normalizing import normalizer_of
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 from scrapy_spider_suite.urls.normalize import normalize
 
@@ -30,6 +31,7 @@ HOPS_MAX = 10
 """Redirects in a row that are followed from one link."""
 
 _STATUSES = frozenset({301, 302, 303, 307, 308})
+_PERMANENT = frozenset({301, 308})
 # What belongs to the one fetch that was redirected. A proxy that Scrapy chose by the scheme is
 # chosen again.
 _OF_THIS_FETCH = frozenset(
@@ -101,12 +103,24 @@ class LinkRedirectMiddleware:
             return response
         if b"Location" not in response.headers or self._is_wanted(request, response.status):
             return response
-        target = redirect_target(request.url, response)
+        target = self._target(request, response)
         if target is None or (self._url_max and len(target) > self._url_max):
             self._stats.inc_value("suite/redirect/invalid")
             request.meta["dont_redirect"] = True  # or Scrapy's own middleware may try it
             return response
         return self._follow(request, target)
+
+    def _target(self, request: Request, response: Response) -> str | None:
+        """Where it goes on, as the crawl spells it; as the server does, if it insists on that."""
+        target, page = redirect_target(request.url, response), normalize(request.url)
+        if target is None or page is None:
+            return target
+        normal = normalizer_of(self._crawler)
+        if normal.twins is not None:
+            normal.twins.redirected(page, target, permanent=response.status in _PERMANENT)
+        if normal.idle or normal.insisted(page, target):
+            return target
+        return normal.respell(target)
 
     def _is_ours(self, request: Request) -> bool:
         return bool(request.meta.get("suite_bulk"))

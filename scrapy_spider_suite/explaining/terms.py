@@ -19,6 +19,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_spider_suite.crawl.overriding import read_overrides
 from scrapy_spider_suite.settings.declarations import full_name, plain, words
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.urls.traps import Limits
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -35,6 +36,8 @@ _SUITE = (
     "profile", "host_delay", "ip_delay", "host_concurrency", "ip_concurrency", "burst",
     "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
+    *(f"trap_{name}" for name in Limits.names()),
+    "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip
 _KEY = b"terms"
 _GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}

@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "suite"
 _CLEAN = b"clean"
+_SHOWN = 200  # characters of a setting's value in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def _compare(old: JobFile, settings: SuiteSettings) -> None:
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is Kind.FIXED]
     if fixed:
-        listed = ", ".join(f"{c.name} was {c.old!r} and is {c.new!r}" for c in fixed)
+        listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "
             "JOBDIR",
@@ -189,6 +190,12 @@ def _compare(old: JobFile, settings: SuiteSettings) -> None:
         )
     for change in changes:
         logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
+
+
+def _cut(value: object) -> str:
+    """*value* for an error line: a list of a thousand rules is none."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 _jobs: WeakKeyDictionary[Crawler, Job] = WeakKeyDictionary()

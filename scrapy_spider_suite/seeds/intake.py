@@ -126,7 +126,8 @@ class Intake:
         self._say_end(sower)
 
     def _sower(self, name: str, tag: str) -> Sower:
-        return Sower(self._core.store, self._plant, SeedLines(name, tag), name)
+        lines = SeedLines(name, tag, normal=self._core.normalizer)
+        return Sower(self._core.store, self._plant, lines, name)
 
     def _place(self, url: str) -> Path:
         """Where the list at *url* is put; next to the store, wherever that is."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, reason
 from scrapy_spider_suite.urls.normalize import normalize
+from scrapy_spider_suite.urls.normalizer import Normal
 
 LONGEST = 64 << 10
 """Bytes of a line beyond which it is no seed, whatever it says."""
@@ -129,10 +130,14 @@ class BadLine:
 class SeedLines:
     """What the lines of one list say, one after the other, beginning after *line* lines.
 
-    *origin* is what the list is called, *tag* what holds for seeds without a tag of their own.
+    *origin* is what the list is called, *tag* what holds for seeds without a tag of their own,
+    *normal* the normaliser of the crawl.
     """
 
-    def __init__(self, origin: str, tag: str = "", line: int = 0) -> None:
+    def __init__(
+        self, origin: str, tag: str = "", line: int = 0, normal: Normal = normalize
+    ) -> None:
+        self._normal = normal
         self.origin = origin
         self.tag = tag
         self.line = line
@@ -154,7 +159,7 @@ class SeedLines:
         guessed = "://" not in text
         if guessed and not _BARE.fullmatch(text):
             return self._bad(raw, "neither a URL nor a host name")
-        url = normalize(f"https://{text}" if guessed else text)
+        url = self._normal(f"https://{text}" if guessed else text)
         if url is None:
             return self._bad(raw, "no web address")
         return Seed(url, tag or self.tag, guessed)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
+from scrapy_spider_suite.crawl.normalizing import twins_of
 from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
 from scrapy_spider_suite.crawl.resolving import reconfigure
 from scrapy_spider_suite.errors import SettingsError
@@ -69,6 +71,8 @@ def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:
         reconfigure(core.resolver, new)
     if changed & _PLACE:
         core.frontier.residents.look_up_again(core.now())
+    if "prefer_https" in changed:
+        core.normalizer.twins = twins_of(new, core.store.kv(TWINS))
     core.frontier.residents.resize(core.capacity)
     if isinstance(core.store, RocksStore):
         core.store.resize(new.workbench_memory)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.values import WrongLine
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.settings.project import ProjectSettings
@@ -119,6 +120,8 @@ def read_given(declarations: Mapping[str, Setting], raw: Mapping[str, Any]) -> d
 def _parse(key: str, type_: ValueType, raw: object) -> object:
     try:
         return type_.parse(raw)
+    except WrongLine as error:
+        raise SettingsError(f"{key}: {error}") from None
     except (ValueError, OverflowError):
         raise SettingsError.of(key, raw, type_.allowed) from None
 

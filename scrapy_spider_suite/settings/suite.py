@@ -31,6 +31,7 @@ from scrapy_spider_suite.settings.declarations import (
     words,
 )
 from scrapy_spider_suite.settings.project import ProjectSettings
+from scrapy_spider_suite.urls.options import WORDS
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -302,6 +303,29 @@ class SuiteSettings:
     )
     robots_cache_size: int = setting(
         v.integer(1, unit="origins"), 10_000, FREE,
+    # URLs
+    normal_form: tuple[str, ...] = setting(
+        v.choices(*WORDS), (), FIXED,
+        "Broad profile: which further spellings of URLs are taken for one, for all hosts.",
+    )
+    drop_parameters: tuple[str, ...] = setting(
+        v.parameters(), (), FIXED, "Broad profile: query parameters that are left out of URLs."
+    )
+    url_rules: tuple[str, ...] = setting(
+        v.url_rules(), (), FIXED,
+        "Broad profile: exceptions from these two by host and .domain, a rule a line.",
+    )
+    normalizer: str = setting(
+        v.import_path(), "", FIXED,
+        "Broad profile: a callable of the project's own, or a class of such, that is given every "
+        "URL and returns the one to take for it, None to drop it.",
+    )
+    prefer_https: bool = setting(
+        v.boolean(), False, FROM_NOW_ON,
+        "Broad profile: take links to http for https, and those with www. for those without, or "
+        "the other way round, for hosts whose answers show that they are the same.",
+    )
+
         "Most robots.txt kept in memory; the others stay on disk.",
     )
     cookies_max_bytes: int = setting(
@@ -466,14 +490,7 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
         raise SettingsError("SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'")
     if s.ip_delay and not s.ip_concurrency:
         raise SettingsError.of("SUITE_IP_CONCURRENCY", 0, "1 or more while SUITE_IP_DELAY is set")
-    if s.dns_ttl_min > s.dns_ttl_max:
-        allowed = f"at most SUITE_DNS_TTL_MAX, which is {s.dns_ttl_max:g}"
-        raise SettingsError.of("SUITE_DNS_TTL_MIN", s.dns_ttl_min, allowed)
-    if s.backoff_base > s.backoff_max:
-        allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
-        raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
 _IMPLIED: dict[str, object] = {
-    "order": "breadth-first", "normal_form": (), "drop_parameters": (), "url_rules": (),
     "normalizer": "",
 }  # fmt: skip
 """What the releases that had no such setting did."""

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from scrapy_spider_suite.urls.options import UrlRules
+from scrapy_spider_suite.urls.options import names as parameter_names
+
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
@@ -107,6 +110,16 @@ def choice(*names: str) -> ValueType:
         return _lookup({name: name for name in names}, str(raw).lower())
 
     return ValueType(parse, " or ".join(repr(name) for name in names))
+
+
+def choices(*names: str) -> ValueType:
+    """Return the type of a list of words out of *names*, in the order of those."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        chosen = {_lookup({name: name for name in names}, item.lower()) for item in _items(raw)}
+        return tuple(name for name in names if name in chosen)
+
+    return ValueType(parse, f"a list of {', '.join(repr(name) for name in names)}")
 
 
 def file() -> ValueType:

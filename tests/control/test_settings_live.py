@@ -121,6 +121,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "max_bandwidth": ("9M", 9 << 20, lambda p: (
         p.core.caps.pause(p.core.now()) * 0 or p.core.caps._bandwidth.rate
     )),
+    "prefer_https": ("true", True, lambda p: p.core.normalizer.twins is not None),
     "body_max": ("1M", 1 << 20, _anew("body_max")),
     "media_types": ("Text/*", ("text/*",), _anew("media_types")),
     "max_wait": ("0", 0.0, _anew("max_wait")),

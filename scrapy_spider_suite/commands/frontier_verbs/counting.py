@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 
+from scrapy_spider_suite.commands.frontier_verbs.judges import terms_of_job
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call
 from scrapy_spider_suite.control.reach import within
+from scrapy_spider_suite.control.renewing import known
+from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage.reader import StoreReader, UrlRow
-from scrapy_spider_suite.storage.records import UrlState, state_key
-from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.urls.normalizer import Normal
 
 _SHOWN = 10
 
@@ -41,17 +44,17 @@ def count_urls(
 def count_listed(call: Call, urls: Iterable[str]) -> int:
     """Count those of *urls* that are done or failed."""
     with StoreReader(call.folder()) as reader:
-        return _print(call, _known(reader, urls))
+        normal = normalizer_to_look(terms_of_job(call, reader), reader.store)
+        return _print(call, _known(reader, urls, normal))
 
 
-def _known(reader: StoreReader, urls: Iterable[str]) -> Iterator[UrlRow]:
-    for text in urls:
-        url = normalize(text)
-        data = None if url is None else reader.store.state(state_key(host_of(url), url))
-        if url is not None and data is not None:
+def _known(reader: StoreReader, urls: Iterable[str], normal: Normal) -> Iterator[UrlRow]:
+    for url in urls:
+        entry, data = known(reader.store, url, normal)
+        if entry is not None and data is not None:
             state = UrlState.from_bytes(data)
             if state.state is not State.PENDING:
-                yield UrlRow(url, state)
+                yield UrlRow(entry.url, state)
 
 
 def _hosts(reader: StoreReader, subject: Subject | None, *, failed_only: bool) -> Iterator[str]:

@@ -14,9 +14,11 @@ from scrapy_spider_suite.commands.frontier_verbs.judges import (
 )
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb
 from scrapy_spider_suite.explaining.judging import Judge, decisive
+from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.seeds.lines import BadLine, SeedLines, lines_of
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.urls.normalizer import Normal
 
 
 def _depth(text: str) -> int:
@@ -38,8 +40,10 @@ def _lines(sources: list[str]) -> Iterator[str]:
     return lines_of(sources, "") if sources else iter(sys.stdin)
 
 
-def _rows(call: Call, judging: Judge, reader: StoreReader | None) -> Iterator[Row]:
-    lines = SeedLines("standard input")
+def _rows(
+    call: Call, judging: Judge, reader: StoreReader | None, normal: Normal
+) -> Iterator[Row]:
+    lines = SeedLines("standard input", normal=normal)
     for line in _lines(call.options.source):
         seed = lines.read(line.encode())
         if isinstance(seed, BadLine):
@@ -67,7 +71,8 @@ def _run(call: Call) -> int:
             terms = terms_of_job(call, reader)
         else:
             terms = terms_of_spider(call, call.options.spider)
-        rows = list(_rows(call, judge(terms, reader), reader))
+        normal = normalizer_to_look(terms, None if reader is None else reader.store)
+        rows = list(_rows(call, judge(terms, reader), reader, normal))
     call.table(rows, ("judgement", "decided_by", "why", "where", "url"))
     return 0 if all(row["judgement"] != "refuse" for row in rows) else 1
 

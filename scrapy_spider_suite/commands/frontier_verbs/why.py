@@ -13,6 +13,7 @@ from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, ho
 from scrapy_spider_suite.control.renewing import SPIDERS_OWN
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, span
+from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
@@ -72,15 +73,26 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
 
 def _of_url(call: Call, reader: StoreReader, url: str) -> Row:
     terms = terms_of_job(call, reader)
-    normal = normalize(url)
-    if normal is None:
+    plain = normalize(url)
+    if plain is None:
         [finding] = judge(terms, reader).findings(url)
         return {"url": url, "normal_form": None, "state": "unknown", "because": finding.why}
+    normalizer = normalizer_to_look(terms, reader.store)
+    normal = normalizer.respell(plain)
+    if normal is None:
+        because = f"{terms.where('SUITE_NORMALIZER')} drops it"
+        return {"url": url, "normal_form": None, "state": "unknown", "because": because}
     known = trace(reader, url, normal)
+    if known is None and plain != normal:
+        # Fetched before it was known to be another's twin, or as its server insists on it.
+        known = trace(reader, url, plain)
+        normal = normal if known is None else plain
     fetch = _fetch_of(reader, normal, known)
     addresses = {host_of(normal): fetch.address} if fetch else {}
     judging = judge(terms, reader, addresses)
     row: Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
+    if normalizer.twins is not None and (twins := normalizer.twins.why(plain)):
+        row["twins"] = twins
     if known is None:
         row |= _of_unknown(judging, normal)
     else:

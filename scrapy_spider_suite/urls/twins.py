@@ -1,0 +1,254 @@
+"""Which forms of a site are one site: http and https, with and without ``www.``, by evidence.
+
+That ``http://h/x`` and ``https://h/x`` are one page is true of most sites and not of all, so no
+rule can say it. What was seen can: redirects from one form to the same path of another, and pages
+of one path that were the same, byte for byte, in two forms. Against it speak pages that a form
+answered itself, and pages that differed.
+
+Invariant: links to a form are taken for another one only while `Evidence` bears it out, so what was
+taken for a twin too early is let go by what is seen later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import xxhash
+
+REDIRECTS: Final = 4
+"""Weight of the redirects that make a twin: permanent ones weigh 2, temporary ones 1."""
+PAGES: Final = 3
+"""Equal pages that make a twin."""
+OWN_WEIGHT: Final = 8
+"""How much redirects must weigh for each page that the form answered itself."""
+EQUAL_PER_OTHER: Final = 3
+"""How many equal pages there must be for each that differed."""
+
+SITES: Final = 50_000
+"""Sites whose evidence is kept, those met last (some 300 bytes each)."""
+_DIGESTS: Final = 32_768
+"""Pages whose digest is kept in memory, to be compared with that of their twin."""
+
+_HEADS: Final = ("http://", "https://", "http://www.", "https://www.")
+"""The forms of a site, by number: bit 0 is https, bit 1 ``www.``."""
+_FORMS: Final = range(len(_HEADS))
+_MOST: Final = 255
+
+
+class Kept(Protocol):
+    """Where evidence outlives the process: bytes in, bytes out, in one batch with all else."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Keep *value* under *key*."""
+        ...
+
+    def delete(self, key: bytes) -> None:
+        """Forget *key*."""
+        ...
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All that is kept."""
+        ...
+
+
+class Evidence:
+    """What was seen of the forms of one site: counts that stop at 255.
+
+    *cells*: four by four, from form to form, the weight of redirects, and on the diagonal how many
+    pages a form answered itself; then the number of equal, and of other, pages of each two forms.
+    """
+
+    __slots__ = ("cells",)
+    SIZE: Final = 16 + 2 * 6
+
+    def __init__(self, cells: bytes = b"") -> None:
+        self.cells = bytearray(cells if len(cells) == self.SIZE else self.SIZE)
+
+    def add(self, cell: int, number: int) -> None:
+        """Count *number* more in *cell*."""
+        self.cells[cell] = max(0, min(_MOST, self.cells[cell] + number))
+
+    def moved(self, form: int, other: int) -> int:
+        """The weight of the redirects from *form* to *other*."""
+        return self.cells[form * 4 + other]
+
+    def own(self, form: int) -> int:
+        """The pages that *form* answered itself, and that no twin had."""
+        return self.cells[form * 5]
+
+    def equal(self, form: int, other: int) -> int:
+        """The pages that both forms had."""
+        return self.cells[pair(form, other)]
+
+    def differing(self, form: int, other: int) -> int:
+        """The pages of one path that were not the same in both forms."""
+        return self.cells[pair(form, other) + 6]
+
+    def bears_out(self, form: int, other: int) -> bool:
+        """Whether links to *form* are better taken for *other*."""
+        moved, back = self.moved(form, other), self.moved(other, form)
+        if moved >= max(REDIRECTS, OWN_WEIGHT * self.own(form), 4 * back):
+            return True
+        if back or not _is_better(other, form):
+            return False
+        needed = max(PAGES, EQUAL_PER_OTHER * self.differing(form, other))
+        return self.equal(form, other) >= needed
+
+    def preferred(self, form: int) -> int:
+        """The form that *form* is taken for: itself, where nothing bears out another."""
+        seen = [form]
+        while True:
+            here = seen[-1]
+            found = [f for f in _FORMS if f != here and self.bears_out(here, f)]
+            if not found:
+                return here
+            best = max(found, key=lambda f: (self.moved(here, f), self.equal(here, f), f & 1))
+            if best in seen:
+                return form  # round in a circle: nobody knows
+            seen.append(best)
+
+
+def pair(form: int, other: int) -> int:
+    """The cell that counts the equal pages of two forms."""
+    low, high = sorted((form, other))
+    return 16 + (0, 3, 5)[low] + high - low - 1
+
+
+def _is_better(form: int, other: int) -> bool:
+    """Whether *form* is chosen of two that have the same pages: https first, then no ``www.``."""
+    return (form & 1, other >> 1) > (other & 1, form >> 1)
+
+
+class Twins:
+    """The evidence of one crawl, and what follows from it. URLs are normal.
+
+    What is counted is put into *kept*, and read from it at the start; at most *sites* are known,
+    those met longest ago are forgotten.
+    """
+
+    def __init__(self, kept: Kept, sites: int = SITES) -> None:
+        self._kept = kept
+        self._most = sites
+        self._sites: dict[str, Evidence] = {}
+        self._to: dict[str, str] = {}
+        self._pages: dict[int, int] = {}
+        for key, cells in kept.items():
+            site = key.decode("utf-8", "replace")
+            self._sites[site] = Evidence(cells)
+            self._decide(site)
+
+    def __len__(self) -> int:
+        """How many forms are taken for another."""
+        return len(self._to)
+
+    def preferred(self, url: str) -> str:
+        """*url*, or the same path in the form that its own is taken for."""
+        end = url.find("/", 8)
+        to = self._to.get(url[:end])
+        return url if to is None else to + url[end:]
+
+    def redirected(self, url: str, target: str, *, permanent: bool) -> None:
+        """*url* redirected to *target*: evidence, if that is the same path in another form."""
+        site, form, rest = _parts(url)
+        to_site, to_form, to_rest = _parts(target)
+        if site and site == to_site and form != to_form and rest == to_rest:
+            evidence = self._of(site)
+            evidence.add(form * 4 + to_form, 2 if permanent else 1)
+            self._changed(site, evidence)
+
+    def answered(self, url: str, body: bytes) -> None:
+        """*url* was answered with a page of its own (2xx), *body*."""
+        site, form, rest = _parts(url)
+        if not site or not body:
+            return
+        key = xxhash.xxh3_64_intdigest(f"{site}/{rest}".encode())
+        page = xxhash.xxh3_64_intdigest(body) & ~3 | form
+        before = self._pages.pop(key, None)
+        if len(self._pages) >= _DIGESTS:
+            del self._pages[next(iter(self._pages))]
+        self._pages[key] = page
+        if before is not None and before & 3 == form:
+            return  # fetched again
+        evidence = self._of(site)
+        if before is None:
+            evidence.add(form * 5, 1)
+            if not any(head + site in self._to for head in _HEADS):
+                # The usual case: a page speaks against twins, and there are none.
+                self._kept.put(site.encode(), bytes(evidence.cells))
+                return
+        elif before & ~3 == page & ~3:
+            evidence.add(pair(form, before & 3), 1)
+            evidence.add((before & 3) * 5, -1)
+        else:
+            evidence.add(pair(form, before & 3) + 6, 1)
+            evidence.add(form * 5, 1)
+        self._changed(site, evidence)
+
+    def why(self, url: str) -> str:
+        """What was seen of the forms of *url*'s site, in words; "" if nothing was."""
+        site, form, _ = _parts(url)
+        evidence = self._sites.get(site)
+        if evidence is None:
+            return ""
+        name = _HEADS[form] + site
+        to = evidence.preferred(form)
+        said = [f"{name} is taken for {_HEADS[to]}{site}" if to != form else f"{name} is no twin"]
+        for other in _FORMS:
+            if other != form:
+                said.extend(_words(evidence, form, other, site))
+        said.append(f"{evidence.own(form)} pages of its own")
+        return "; ".join(said)
+
+    def _of(self, site: str) -> Evidence:
+        evidence = self._sites.pop(site, None)
+        if evidence is None:
+            evidence = Evidence()
+            if len(self._sites) >= self._most:
+                self._forget(next(iter(self._sites)))
+        self._sites[site] = evidence
+        return evidence
+
+    def _forget(self, site: str) -> None:
+        del self._sites[site]
+        for head in _HEADS:
+            self._to.pop(head + site, None)
+        self._kept.delete(site.encode())
+
+    def _changed(self, site: str, evidence: Evidence) -> None:
+        self._kept.put(site.encode(), bytes(evidence.cells))
+        self._decide(site)
+
+    def _decide(self, site: str) -> None:
+        evidence = self._sites[site]
+        for form in _FORMS:
+            to = evidence.preferred(form)
+            if to == form:
+                self._to.pop(_HEADS[form] + site, None)
+            else:
+                self._to[_HEADS[form] + site] = _HEADS[to] + site
+
+
+def _words(evidence: Evidence, form: int, other: int, site: str) -> Iterator[str]:
+    name = _HEADS[other] + site
+    if weight := evidence.moved(form, other):
+        yield f"redirects to {name} weigh {weight}"
+    if weight := evidence.moved(other, form):
+        yield f"redirects from {name} weigh {weight}"
+    if number := evidence.equal(form, other):
+        yield f"{number} pages the same at {name}"
+    if number := evidence.differing(form, other):
+        yield f"{number} pages not the same at {name}"
+
+
+def _parts(url: str) -> tuple[str, int, str]:
+    """Site, form and rest (path and query) of a normal *url*; no site ("") if it has a port."""
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    if ":" in authority:
+        return "", 0, ""
+    form = int(scheme == "https")
+    bare = authority.removeprefix("www.")
+    if bare != authority and "." in bare:
+        return bare, form | 2, path
+    return authority, form, path
