@@ -94,7 +94,6 @@ class SuiteSettings:
         "beside what its start() yields.",
     )
 
-    # Politeness
     # What comes next
     order: Literal["breadth-first", "bottom-up", "best-first"] = setting(
         v.choice("breadth-first", "bottom-up", "best-first"), "breadth-first", FIXED,
@@ -116,6 +115,7 @@ class SuiteSettings:
         "Hosts of the top window, or leaves of each host's leaf window.",
     )
 
+    # Politeness
     host_delay: float = setting(
         v.duration(), Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay),
         FREE, "Least pause between the end of a request to a host and the start of the next.",
@@ -223,6 +223,67 @@ class SuiteSettings:
         "Longest time that a stop waits for requests that are under way.",
     )
 
+    # Traps, and what nobody linked to
+    trap_length: int = setting(
+        v.integer(0, unit="characters"), 0, FROM_NOW_ON,
+        "Links followed in bulk: longer URLs are taken for a trap; 0 takes none for one.",
+        broad=1024,
+    )
+    trap_segments: int = setting(
+        v.integer(0, unit="segments"), 0, FROM_NOW_ON,
+        "Links followed in bulk: paths of more segments are taken for a trap; 0: none are.",
+        broad=24,
+    )
+    trap_repeats: int = setting(
+        v.integer(0, unit="times"), 0, FROM_NOW_ON,
+        "Links followed in bulk: a path that holds one segment more often is taken for a trap; "
+        "0: none is.",
+        broad=4,
+    )
+    trap_calendar: int = setting(
+        v.integer(0, 200, "years"), 0, FROM_NOW_ON,
+        "Links followed in bulk: dates in URLs that are further ahead are taken for a trap; 0: "
+        "none are.",
+        broad=10,
+    )
+    trap_query: int = setting(
+        v.integer(0, 200, "kinds of query"), 0, FROM_NOW_ON,
+        "Links followed in bulk: a path whose queries name their parameters in more ways and "
+        "orders is a trap, apart from queries of one parameter; 0: none is.",
+        broad=128,
+    )
+    trap_sessions: int = setting(
+        v.integer(0, 200, "session ids"), 0, FROM_NOW_ON,
+        "Links followed in bulk: a page that comes with more session ids is a trap; 0: none is.",
+        broad=4,
+    )
+    trap_same: int = setting(
+        v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
+        "Links followed in bulk: when so many pages of one pattern, folder or host have said what "
+        "earlier ones said, with hardly a new one between, it is a trap; 0: none is.",
+        broad=24,
+    )
+    trap_hosts: int = setting(
+        v.integer(0, 10_000, "hosts"), 0, FROM_NOW_ON,
+        "Links followed in bulk: when the first pages of so many hosts of a registered domain have "
+        "said what those of others said, further hosts of it are a trap; 0: none are.",
+        broad=24,
+    )
+    trap_prefix: int = setting(
+        v.integer(0, 100, "percent"), 0, FROM_NOW_ON,
+        "Links followed in bulk: URLs below a folder that has had this share of a large host, or "
+        "of its SUITE_HOST_MAX_PAGES, come after the host's others; 0: none do.",
+        broad=50,
+    )
+    mine: Literal["none", "ancestors", "siblings", "both"] = setting(
+        v.choice("none", "ancestors", "siblings", "both"), "none", FROM_NOW_ON,
+        "Links followed in bulk: also try the folders above a page, or the pages whose numbers are "
+        "one more or one less, although nobody linked to them.",
+    )
+    mine_max: int = setting(
+        v.integer(1, unit="URLs"), 100, FROM_NOW_ON, "Most such URLs of one host."
+    )
+
     # Guards
     min_free: int = setting(
         v.size(), 64 << 20, FREE,
@@ -240,6 +301,29 @@ class SuiteSettings:
         v.boolean(), False, FREE,
         "Let the exit code of the scrapy command tell how the crawl ended.",
         broad=True,
+    )
+
+    # URLs
+    normal_form: tuple[str, ...] = setting(
+        v.choices(*WORDS), (), FIXED,
+        "Broad profile: which further spellings of URLs are taken for one, for all hosts.",
+    )
+    drop_parameters: tuple[str, ...] = setting(
+        v.parameters(), (), FIXED, "Broad profile: query parameters that are left out of URLs."
+    )
+    url_rules: tuple[str, ...] = setting(
+        v.url_rules(), (), FIXED,
+        "Broad profile: exceptions from these two by host and .domain, a rule a line.",
+    )
+    normalizer: str = setting(
+        v.import_path(), "", FIXED,
+        "Broad profile: a callable of the project's own, or a class of such, that is given every "
+        "URL and returns the one to take for it, None to drop it.",
+    )
+    prefer_https: bool = setting(
+        v.boolean(), False, FROM_NOW_ON,
+        "Broad profile: take links to http for https, and those with www. for those without, or "
+        "the other way round, for hosts whose answers show that they are the same.",
     )
 
     # Store
@@ -303,29 +387,6 @@ class SuiteSettings:
     )
     robots_cache_size: int = setting(
         v.integer(1, unit="origins"), 10_000, FREE,
-    # URLs
-    normal_form: tuple[str, ...] = setting(
-        v.choices(*WORDS), (), FIXED,
-        "Broad profile: which further spellings of URLs are taken for one, for all hosts.",
-    )
-    drop_parameters: tuple[str, ...] = setting(
-        v.parameters(), (), FIXED, "Broad profile: query parameters that are left out of URLs."
-    )
-    url_rules: tuple[str, ...] = setting(
-        v.url_rules(), (), FIXED,
-        "Broad profile: exceptions from these two by host and .domain, a rule a line.",
-    )
-    normalizer: str = setting(
-        v.import_path(), "", FIXED,
-        "Broad profile: a callable of the project's own, or a class of such, that is given every "
-        "URL and returns the one to take for it, None to drop it.",
-    )
-    prefer_https: bool = setting(
-        v.boolean(), False, FROM_NOW_ON,
-        "Broad profile: take links to http for https, and those with www. for those without, or "
-        "the other way round, for hosts whose answers show that they are the same.",
-    )
-
         "Most robots.txt kept in memory; the others stay on disk.",
     )
     cookies_max_bytes: int = setting(
@@ -400,6 +461,7 @@ class SuiteSettings:
         A setting that only one release of the two knows is no difference, unless what the older
         one wrote has one of its values.
         """
+        stored = _IMPLIED | dict(stored)
         return [
             Change(full_name(name), plain(stored[name]), new, DECLARATIONS[name].kind)
             for name, new in self.as_stored().items()
@@ -427,6 +489,12 @@ DECLARATIONS: Mapping[str, Setting] = {
     field.name: field.metadata[KEY] for field in fields(SuiteSettings) if KEY in field.metadata
 }
 """Every setting's declaration, by its name without the prefix, in lower case."""
+
+_IMPLIED: dict[str, object] = {
+    "order": "breadth-first", "normal_form": (), "drop_parameters": (), "url_rules": (),
+    "normalizer": "",
+}  # fmt: skip
+"""What the releases that had no such setting did."""
 
 _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 
@@ -485,19 +553,19 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     """Refuse values that are each allowed but make no sense together."""
     if broad_spider and s.profile == "spider":
         raise SettingsError.of("SUITE_PROFILE", "spider", "'auto' or 'broad' for a BroadSpider")
-        stored = _IMPLIED | dict(stored)
     if s.follow and s.profile == "spider":
         raise SettingsError("SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'")
     if s.ip_delay and not s.ip_concurrency:
         raise SettingsError.of("SUITE_IP_CONCURRENCY", 0, "1 or more while SUITE_IP_DELAY is set")
-_IMPLIED: dict[str, object] = {
-    "normalizer": "",
-}  # fmt: skip
-"""What the releases that had no such setting did."""
-
     if (s.order == "best-first") is not bool(s.score):
         expected = "an import path with" if not s.score else "'' but for"
         raise SettingsError.of("SUITE_SCORE", s.score, f"{expected} SUITE_ORDER = 'best-first'")
     if s.window == "leaf" and s.order != "bottom-up":
         # The leaves of a trie stand in no other order.
         raise SettingsError.of("SUITE_ORDER", s.order, "'bottom-up' with SUITE_WINDOW = 'leaf'")
+    if s.dns_ttl_min > s.dns_ttl_max:
+        allowed = f"at most SUITE_DNS_TTL_MAX, which is {s.dns_ttl_max:g}"
+        raise SettingsError.of("SUITE_DNS_TTL_MIN", s.dns_ttl_min, allowed)
+    if s.backoff_base > s.backoff_max:
+        allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
+        raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)

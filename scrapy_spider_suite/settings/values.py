@@ -190,19 +190,6 @@ def dotted_paths() -> ValueType:
     return ValueType(parse, "a list of import paths such as 'project.items.Book'")
 
 
-def name_servers() -> ValueType:
-    """Return the type of a list of name servers, read as (numeric address, port) pairs."""
-
-    def parse(raw: object) -> tuple[tuple[str, int], ...]:
-        return tuple(_address_and_port(item) for item in _items(raw))
-
-    allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
-    return ValueType(parse, allowed)
-
-
-def hosts_or_networks() -> ValueType:
-    """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
-
 def parameters() -> ValueType:
     """Return the type of a list of names of query parameters, ``*`` at the end for any ending."""
 
@@ -251,6 +238,19 @@ def import_path() -> ValueType:
 
     return ValueType(parse, "an import path such as 'project.scores.score'")
 
+
+def name_servers() -> ValueType:
+    """Return the type of a list of name servers, read as (numeric address, port) pairs."""
+
+    def parse(raw: object) -> tuple[tuple[str, int], ...]:
+        return tuple(_address_and_port(item) for item in _items(raw))
+
+    allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
+    return ValueType(parse, allowed)
+
+
+def hosts_or_networks() -> ValueType:
+    """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
 
     Names come out in lower case without a trailing dot, addresses and CIDRs as ``ipaddress`` writes
     networks: ``10.0.0.1`` becomes ``10.0.0.1/32``.
