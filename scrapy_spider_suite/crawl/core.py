@@ -123,10 +123,10 @@ class CrawlCore:
             capacity=self.capacity,
             counters=Counters.load(self.store) if resumed else None,
             unclean=self.job is not None and self.job.unclean,
-        )
-        if not self.broad:
             order=order_of(self.settings, crawler.stats),
             window=window_of(self.settings, self.store),
+        )
+        if not self.broad:
             # Its seeds are requests of its own.
             self.frontier.guesses.entry_of = self._seed_of_the_spider
         if self.job is not None:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
-}
-"""Settings that no job fixes, but that hold from the start of a crawl on; and why."""
     "score": "what waits has its scores: stop the crawl, and start it again with it",
     "window": "memory holds what it chose: stop the crawl, and start it again with it",
     "window_size": "memory holds what it chose: stop the crawl, and start it again with it",
+}
+"""Settings that no job fixes, but that hold from the start of a crawl on; and why."""
 
 _PLACE = frozenset({"ipv6_prefix", "ip_family", "allow_private_addresses", "dns_servers"})
 """Those by which a host may live elsewhere."""
