@@ -17,7 +17,7 @@ from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
-from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.control.verbs import URGENT, VERBS
 from scrapy_spider_suite.errors import JobError, SuiteError
 from scrapy_spider_suite.job.directory import JobFile
 
@@ -47,7 +47,8 @@ def ask(
     job = JobFile.read(folder)
     if job is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
-    action = Action(id or new_id(), verb, dict(arguments), job.id, who, time.time(), why)
+    id = id or new_id(urgent=verb in URGENT)
+    action = Action(id, verb, dict(arguments), job.id, who, time.time(), why)
     actions = ActionFolder(folder)
     try:
         actions.leave(action, urls)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,23 @@ class AuditLog:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "audit.jsonl"
 
-    def append(self, action: Action | str, answer: Answer, wall: float, by: str) -> None:
-        """Write what became of *action*, or of a file of that id that is none, to the medium.
+    def append(
+        self, rows: Iterable[tuple[Action | str, Answer]], wall: float, by: str
+    ) -> None:
+        """Write what became of actions, or of files of such ids that are none, to the medium.
 
-        *by* says who carried it out (``process 123``). Raises `OSError`.
+        All of them or none. *by* says who carried them out (``process 123``). Raises `OSError`.
         """
-        row: dict[str, Any] = {"done": round(wall, 3), "by": by, "id": answer.id}
-        if isinstance(action, Action):
-            row |= {
-                "who": action.who, "when": action.when, "why": action.why, "verb": action.verb,
-                "arguments": action.arguments, "job": action.job,
-            }  # fmt: skip
-        row |= {"ok": answer.ok, "said": answer.said, "facts": answer.facts}
-        line = json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        data = b"".join(_line(action, answer, wall, by) for action, answer in rows)
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            # What a full disk cut off must not spoil this line too.
+            size = os.fstat(file).st_size
+            # What a full disk cut off must not spoil these lines too.
             if self._torn(file):
-                line = b"\n" + line
-            if os.write(file, line) < len(line):
+                data = b"\n" + data
+            if os.write(file, data) < len(data):
+                with suppress(OSError):  # a file that may only be appended to: a line is torn
+                    os.ftruncate(file, size)
                 raise OSError("the audit log could not be written to its end")
             os.fsync(file)
         finally:
@@ -61,3 +60,14 @@ class AuditLog:
                         yield row
         except FileNotFoundError:
             return
+
+
+def _line(action: Action | str, answer: Answer, wall: float, by: str) -> bytes:
+    row: dict[str, Any] = {"done": round(wall, 3), "by": by, "id": answer.id}
+    if isinstance(action, Action):
+        row |= {
+            "who": action.who, "when": action.when, "why": action.why, "verb": action.verb,
+            "arguments": action.arguments, "job": action.job,
+        }  # fmt: skip
+    row |= {"ok": answer.ok, "said": answer.said, "facts": answer.facts}
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

@@ -7,11 +7,13 @@ store is not touched: the receipt says so.
 
 from __future__ import annotations
 
+from typing import Any
+
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.blocking import parse
 from scrapy_spider_suite.control.blocks import StoredBlock
-from scrapy_spider_suite.control.operator import Work
+from scrapy_spider_suite.control.operator import WAITING, Result, Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
@@ -19,8 +21,13 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage.records import UrlState, host_key
+from scrapy_spider_suite.storage.robots import BUCKETS
 
 _ROWS = 50
+_BUCKETS = 32
+"""Groups of robots.txt that are looked through in one portion."""
+NOT_REMOVED = "not_removed"
+"""The fact of a receipt that says what should have gone and could not."""
 _HELD = "held"
 _COUNTED = ("pending", "done", "failed", "seeds", "robots", "cookies")
 NOT_TOUCHED = (
@@ -47,12 +54,23 @@ def drop(site: Site, action: Action) -> Work:
         site.store.kv(blocks.STORE).delete(str(subject).encode())
         site.blocks_changed()
     yield
-    yield from _erase(site, subject.host)
+    eraser = site.store.erase(subject.host)
+    while eraser.is_alive():
+        eraser.join(0.0 if site.running else 1.0)
+        yield WAITING
     progress.forget()
+    return _receipt(subject, progress, eraser.failure)
+
+
+def _receipt(subject: Subject, progress: Progress, failure: str) -> Result:
     counts = {name: progress.counts.get(name, 0) for name in _COUNTED}
-    words = ", ".join(f"{number} {name}" for name, number in counts.items())
-    facts = {"subject": str(subject), **counts, "not_touched": list(NOT_TOUCHED)}
-    return f"{subject} was dropped: {words}", facts
+    facts: dict[str, Any] = {"subject": str(subject), **counts, "not_touched": list(NOT_TOUCHED)}
+    said = f"{subject} was dropped: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+    if failure:
+        left = f"{failure}: what was deleted may still be read there; `drop` it once more"
+        facts[NOT_REMOVED] = [left]
+        said += f"; not removed: {left}"
+    return said, facts
 
 
 def parse_droppable(text: str) -> Subject:
@@ -94,6 +112,8 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
                     left = left or not gone
             progress.save()
             yield
+        if left:
+            yield WAITING
     return "", {}
 
 
@@ -131,23 +151,17 @@ def _forget(site: Site, host: str, name: bytes, state: UrlState, progress: Progr
 
 
 def _forget_host(site: Site, host: str, progress: Progress) -> Work:
-    origins = (f"http://{host}", f"https://{host}")
-    progress.count("robots", sum(map(site.forget_robots, origins)))
+    for first in range(0, BUCKETS, _BUCKETS):
+        origins = site.robots_of(host, range(first, first + _BUCKETS))
+        progress.count("robots", sum(map(site.forget_robots, origins)))
+        progress.save()
+        yield
     progress.count("cookies", site.forget_cookies(host))
     site.store.kv("trusted").delete(host.encode())
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
-        yield
+        yield WAITING
         yield from _empty_queue(site, Subject(Kind.HOST, host, host), progress)
     progress.save()
     yield
-    return "", {}
-
-
-def _erase(site: Site, host: str) -> Work:
-    """Rewrite the files, beside the crawl."""
-    eraser = site.store.erase(host)
-    while eraser.is_alive():
-        eraser.join(0.0 if site.running else 1.0)
-        yield
     return "", {}

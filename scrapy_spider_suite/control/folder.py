@@ -5,12 +5,14 @@
 ``ID.urls``     URLs that belong to the action, one a line
 ``ID.action``   the action, renamed into place whole; it stays until it has been carried out, so
                 that a crash in between has it carried on
-``ID.answer``   what came of it, renamed into place whole; whoever asked removes it
+``ID.answer``   what came of it, renamed into place whole; whoever asked takes it away
+``ID.taken``    an answer that whoever asked is taking away
 ``ID.copy``     a copy of the store, for whoever asked for one to take away
 ``ID.refused``  something that was no action; kept for a day
 ==============  ================================================================================
 
-An id begins with the time, so actions are carried out in the order in which they were left.
+An id begins with the time, so actions are read in the order in which they were left; those of
+urgent ones come before, however many others there are.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ _NAME = "actions"
 _WRITING = 2.0
 """Seconds that somebody without a rename has for writing an action."""
 _ID = re.compile(r"[0-9A-Za-z-]{1,80}")
-_STALE = dict.fromkeys((".answer", ".new", ".urls", ".copy", ".refused"), 86_400.0)
+_STALE = dict.fromkeys((".answer", ".taken", ".new", ".urls", ".copy", ".refused"), 86_400.0)
 """Seconds after which what nobody came for is removed (URLs: without their action)."""
 
 
-def new_id() -> str:
-    """An id for an action that is made now."""
-    return f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}"
+def new_id(*, urgent: bool = False) -> str:
+    """An id for an action that is made now; *urgent* ones come before all others."""
+    first = "00-" if urgent else ""
+    return f"{first}{time.time_ns():020}-{uuid.uuid4().hex[:8]}"
 
 
 class ActionFolder:
@@ -71,14 +74,24 @@ class ActionFolder:
         return count
 
     def collect(self, id: str) -> Answer | None:
-        """Take the answer to the action *id*, or None: there is none yet."""
-        path = self._file(id, ".answer")
+        """Take the answer to the action *id* away, or None: there is none yet."""
+        taken = self._file(id, ".taken")
         try:
-            data = path.read_bytes()
+            # Either it is taken, or `retract` finds it.
+            os.replace(self._file(id, ".answer"), taken)
         except FileNotFoundError:
             return None
-        path.unlink(missing_ok=True)
+        data = taken.read_bytes()
+        taken.unlink(missing_ok=True)
         return Answer.from_bytes(data)
+
+    def take_back(self, id: str) -> Answer | None:
+        """Nobody waits for the action *id* any more; its answer, if it has come meanwhile.
+
+        Without one it is not carried out, if it is not begun yet, and its copy is removed.
+        """
+        self.remove(id)
+        return self.collect(id)
 
     # Whoever carries out
 
@@ -109,14 +122,34 @@ class ActionFolder:
         return self._file(id, ".answer").exists()
 
     def answer(self, answer: Answer) -> None:
-        """Leave *answer*. Raises `OSError`."""
+        """Leave *answer*, not synced: the audit log has it. Raises `OSError`."""
         if _ID.fullmatch(answer.id):
-            _write(self._new(answer.id), self._file(answer.id, ".answer"), answer.to_bytes())
+            new = self._new(answer.id)
+            new.write_bytes(answer.to_bytes())
+            os.replace(new, self._file(answer.id, ".answer"))
 
-    def remove(self, id: str) -> None:
-        """The action *id* was carried out and answered: it goes, with its URLs."""
-        self._file(id, ".action").unlink(missing_ok=True)
-        self.urls_of(id).unlink(missing_ok=True)
+    def retract(self, id: str) -> None:
+        """Remove the answer to *id*, with its copy, unless somebody has come for it."""
+        try:
+            self._file(id, ".answer").unlink()
+        except FileNotFoundError:
+            return
+        shutil.rmtree(self.copy_of(id), ignore_errors=True)
+
+    def wanted(self, id: str) -> bool:
+        """Whether the action *id* is still there: nobody has taken it back."""
+        return self._file(id, ".action").exists()
+
+    def remove(self, id: str) -> bool:
+        """The action *id* was carried out and answered: it goes, with its URLs; whether it was
+        there."""
+        try:
+            self._file(id, ".action").unlink()
+        except FileNotFoundError:
+            return False
+        finally:
+            self.urls_of(id).unlink(missing_ok=True)
+        return True
 
     def put_aside(self, id: str) -> None:
         """What *id* names is no action: it is not looked at again."""

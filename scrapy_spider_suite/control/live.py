@@ -47,6 +47,7 @@ class LiveSite(Site):
         self._scheduler = scheduler
         self._flush = flush
         self._expiry = 0.0  # when the next block is over (wall)
+        self._blocks_changed = False
 
     @property
     def normal(self) -> Normal:
@@ -59,9 +60,16 @@ class LiveSite(Site):
             self.blocks_changed()
 
     def blocks_changed(self) -> None:
+        """See `Site`."""
+        self._blocks_changed = True
+
+    def settle(self) -> None:
         """See `Site`: in force at once, for what waits at the gate too."""
+        if not self._blocks_changed:
+            return
         kv = self.store.kv(blocks.STORE)
         self._expiry = blocks.load(kv, self.frontier.policy, self.wall())
+        self._blocks_changed = False
         if self._scheduler.gate is not None:
             self._scheduler.gate.wake()
         self._scheduler.wake()

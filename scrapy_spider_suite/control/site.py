@@ -75,7 +75,14 @@ class Site:
         """Send nothing more, or go on; what is kept in the job says so to the next crawl."""
 
     def blocks_changed(self) -> None:
-        """A block was put in or taken out."""
+        """A block was put in or taken out: `settle` puts that in force."""
+
+    def settle(self) -> None:
+        """Put in force what has changed since the last time; called often."""
+
+    def robots_of(self, host: str, buckets: range) -> list[str]:
+        """The origins of *host* whose robots.txt is known, of some *buckets* of them."""
+        return RobotsStore(self.store.kv("robots")).origins(host, buckets)
 
     def forget_robots(self, origin: str) -> bool:
         """Forget the robots.txt of *origin*; whether it was known."""

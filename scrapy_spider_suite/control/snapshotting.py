@@ -11,16 +11,20 @@ from threading import Thread
 
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.folder import ActionFolder
-from scrapy_spider_suite.control.operator import PORTION, Work
+from scrapy_spider_suite.control.operator import PORTION, WAITING, Work
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
 
 
 def snapshot(site: Site, action: Action) -> Work:
-    """Copy the store as it is now; *target* is where it will be taken, for the audit log."""
+    """Copy the store as it is now; *target* is where it will be taken, for the audit log.
+
+    If whoever asked has taken it back by the end, the copy is removed.
+    """
     action.expect("target")
     target = action.get("target", str)
-    path = ActionFolder(site.folder).copy_of(action.id)
+    folder = ActionFolder(site.folder)
+    path = folder.copy_of(action.id)
     failures: list[StoreWriteError] = []
 
     def copy() -> None:
@@ -29,13 +33,17 @@ def snapshot(site: Site, action: Action) -> Work:
             site.store.checkpoint(path)
         except StoreWriteError as error:
             failures.append(error)
+        if not folder.wanted(action.id):
+            rmtree(path, ignore_errors=True)
 
     # Everything is committed before a portion begins.
     copier = Thread(target=copy, daemon=True)
     copier.start()
     while copier.is_alive():
-        copier.join(PORTION)
-        yield
+        copier.join(0.0 if site.running else PORTION)
+        yield WAITING
     if failures:
         raise ActionError(str(failures[0]))
+    if not path.is_dir():
+        raise ActionError("it was taken back meanwhile: the copy was removed")
     return f"the store was copied, for {target}", {"target": target, "when": site.wall()}

@@ -24,3 +24,6 @@ VERBS: dict[str, Verb] = {
     "drop": dropping.drop,
     "snapshot": snapshotting.snapshot,
 }
+
+URGENT = frozenset({"pause", "resume", "block", "unblock", "set"})
+"""What is in force as soon as it is read, and so is read before all else."""

@@ -31,7 +31,8 @@ KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL
 
 _ROW = struct.Struct(">BBHIdddd")
 _FORMAT = 1
-_BUCKETS = 256
+BUCKETS = 256
+"""Groups of rows by origin: those of one host lie in any of them."""
 _PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdict put
 
 
@@ -88,7 +89,7 @@ class RobotsStore:
             self._kv.put(_key(rules.origin), _to_row(rules))
             self._puts += 1
             if self._puts % _PUTS_PER_PURGE == 0:
-                bucket = self._puts // _PUTS_PER_PURGE % _BUCKETS
+                bucket = self._puts // _PUTS_PER_PURGE % BUCKETS
                 self._purge(bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
         self._remember(rules)
 
@@ -106,6 +107,15 @@ class RobotsStore:
         stored = self._kv.get(_key(origin)) is not None
         self._kv.delete(_key(origin))
         return stored
+
+    def origins(self, host: str, buckets: range = range(BUCKETS)) -> list[str]:
+        """The origins of *host*, of any scheme and port, that are known, of some *buckets*."""
+        if self._kv is None:
+            return [each for each in self._memory if _is_of(each, host)]
+        heads = (f"{scheme}://{host}".encode() for scheme in ("http", "https"))
+        keys = [bytes([bucket]) + head for head in heads for bucket in buckets]
+        found = (key[1:].decode() for begin in keys for key, _ in self._kv.items(begin))
+        return [origin for origin in found if _is_of(origin, host)]
 
     def _load(self, origin: str) -> RobotsRules | None:
         row = self._kv.get(_key(origin)) if self._kv is not None else None
@@ -137,9 +147,14 @@ class RobotsStore:
                 self._kv.delete(key)
 
 
+def _is_of(origin: str, host: str) -> bool:
+    rest = origin.partition("://")[2].removeprefix(host)
+    return not rest or (rest.startswith(":") and rest[1:].isdigit())
+
+
 def _key(origin: str) -> bytes:
     name = origin.encode()
-    return bytes([zlib.crc32(name) % _BUCKETS]) + name
+    return bytes([zlib.crc32(name) % BUCKETS]) + name
 
 
 def _to_row(rules: RobotsRules) -> bytes:

@@ -12,16 +12,13 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
-from threading import Thread
 
 from rocksdict import (
     AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
-    BottommostLevelCompaction,
     Cache,
     Checkpoint,
-    CompactOptions,
     DBCompressionType,
     Options,
     Rdict,
@@ -33,6 +30,7 @@ from rocksdict import (
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.erasing import Eraser
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import (
     HostRecord,
@@ -82,7 +80,7 @@ class RocksStore:
         self._unwritten = Unwritten()
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
-        self._eraser: Thread | None = None
+        self._erasers: list[Eraser] = []
         try:
             self._open()
         except Exception as error:  # the library raises nothing narrower
@@ -117,10 +115,9 @@ class RocksStore:
 
     def _let_go(self) -> None:
         """Close the database, which holds its lock as long as anything refers to it."""
-        if self._eraser is not None and self._eraser.is_alive():
-            self._db.cancel_all_background(False)
-            self._eraser.join()
-        self._eraser = None
+        for eraser in self._erasers:
+            eraser.cut_short(self._db)
+        self._erasers.clear()
         self._families.clear()
         self._handles.clear()
         with suppress(Exception):  # it says again what failed, and closes all the same
@@ -205,28 +202,17 @@ class RocksStore:
         finally:
             self._let_go()
 
-    def erase(self, host: str) -> Thread:
+    def erase(self, host: str) -> Eraser:
         """Begin to rewrite the files in which deleted rows of *host* may still lie.
 
-        It takes seconds, in the thread that is returned; closing the store cuts it short.
+        It goes on beside what follows; closing the store cuts it short.
         """
         begin = host_key(host)
-        families = list(self._families.values())
-        keyed = [self._families[name] for name in ("queue", "states", "hosts")]
-        options = CompactOptions()
-        # Files of the last level would be left as they are, with what they hold.
-        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
-
-        def rewrite() -> None:
-            with suppress(Exception):  # cut short: the database rewrites them by itself, later
-                for family in families:
-                    family.flush()
-                for family in keyed:
-                    family.compact_range(begin, end_of(begin), options)
-
-        self._eraser = Thread(target=rewrite, daemon=True)
-        self._eraser.start()
-        return self._eraser
+        keyed = ("queue", "states", "hosts")
+        self._erasers = [each for each in self._erasers if each.is_alive()]
+        eraser = Eraser(self._db, self._families, keyed, begin, end_of(begin))
+        self._erasers.append(eraser)
+        return eraser
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of all that was flushed in the new folder *path*, beside running writes.

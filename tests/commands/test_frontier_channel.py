@@ -55,7 +55,7 @@ def test_audit(job: Path, frontier: Frontier) -> None:
 def test_whoever_comes_next_carries_out_what_was_left(job: Path, frontier: Frontier) -> None:
     """A command that was killed before it could, or a crawl that ended too soon."""
     folder = ActionFolder(job / FOLDER)
-    left = action(job / FOLDER, "pause", who="gone@h")
+    left = action(job / FOLDER, "pause", who="gone@h", id=new_id(urgent=True))
     folder.leave(left)
     assert "paused already: gone@h" in frontier("pause", "-j", str(job)).out
     assert folder.answered(left.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage.erasing import Eraser
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -87,6 +89,24 @@ def test_text_has_a_receipt(job: Path, frontier: Frontier) -> None:
     assert "\n  the fetch log and the audit log\n" in said.out
     assert "\nreceipt: {" in said.out
     assert frontier("check", "-j", str(job)) == Said(0, "everything agrees\n")
+
+
+def test_what_could_not_be_rewritten_is_told(
+    job: Path, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the receipt, and by an exit code of its own; once more, and it is gone."""
+    with monkeypatch.context() as patch:
+        errors = count()
+        patch.setattr(Eraser, "_errors", lambda self: next(errors))
+        said = frontier("drop", HOST, "--yes", "--json", "-j", str(job))
+    assert said.code == 4
+    assert said.rows[0]["done"] > 0
+    [left] = said.rows[0]["not_removed"]
+    assert left.startswith("the store's tables could not all be rewritten")
+    again = frontier("drop", HOST, "--yes", "--json", "-j", str(job))
+    assert again.code == 0
+    assert "not_removed" not in again.rows[0]
+    assert [each for each in remains(job, HOST) if not each.startswith("queue")] == []
 
 
 def test_it_is_not_done_by_mistake(job: Path, frontier: Frontier) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.cookiejar import Cookie
 from pathlib import Path
 
 import pytest
 
+from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots import judge
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.storage.robots import RobotsStore
+from scrapy_spider_suite.storage.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 
@@ -74,5 +76,25 @@ def test_robots(site: Site) -> None:
     assert len(robots) == 0
     assert list(kv.items()) == []
     RobotsStore(site.store.kv("robots")).put(judge("http://a.test", 404, b"", now=0.0))
+    for origin in ("http://a.test:8080", "https://a.test", "http://a.test.b", "http://b.a.test"):
+        RobotsStore(site.store.kv("robots")).put(judge(origin, 404, b"", now=0.0))
+    mine = ["http://a.test", "http://a.test:8080", "https://a.test"]
+    assert sorted(site.robots_of("a.test", range(BUCKETS))) == mine
     assert site.forget_robots("http://a.test")
     assert not site.forget_robots("http://a.test")
+
+
+def test_robots_of_other_ports_and_schemes_go_with_their_host(site: Site) -> None:
+    """Also of those at which nothing was found."""
+    robots = RobotsStore(site.store.kv("robots"))
+    for origin in ("http://a.test", "https://a.test:8443", "http://b.test:8080"):
+        robots.put(judge(origin, 404, b"", now=0.0))
+    work = VERBS["drop"](site, Action("1", "drop", {"subject": "a.test"}, "job", "me", 0.0))
+    assert isinstance(work, Generator)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(work)
+            site.commit()
+    _, facts = end.value.value
+    assert facts["robots"] == 2
+    assert [key[1:] for key, _ in site.store.kv("robots").items()] == [b"http://b.test:8080"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
-from scrapy_spider_suite.control.operator import Operator
+from scrapy_spider_suite.control.operator import WAITING, Operator
 from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.control.snapshotting import snapshot
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.frontier import Frontier
@@ -72,7 +74,33 @@ def chatter(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
     return "x" * 100_000, {"much": ["y"] * 10}
 
 
-VERBS = {"chatter": chatter, "shout": shout, "count": count, "refuse": refuse, "break": break_down}
+def loiter(site: Site, action: Action) -> Generator[bool, None, tuple[str, dict[str, Any]]]:
+    """Wait for something else to happen."""
+    while site.kv.get(b"signal") is None:
+        yield WAITING
+    return "at last", {}
+
+
+def write(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+    """Fail as long as nothing can be written."""
+    if isinstance(site, Yard) and site.full:
+        raise StoreWriteError("no room")
+    return "written", {}
+
+
+def write_much(
+    site: Site, action: Action
+) -> Generator[None, None, tuple[str, dict[str, Any]]]:
+    """Likewise, after a portion."""
+    yield
+    return write(site, action)
+
+
+VERBS = {
+    "loiter": loiter, "write": write, "write-much": write_much,
+    "chatter": chatter, "shout": shout, "count": count, "refuse": refuse,
+    "break": break_down,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -83,9 +111,11 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
     store.close()
 
 
-def left(site: Site, verb: str, job: str = JOB, **arguments: Any) -> str:
+def left(
+    site: Site, verb: str, job: str = JOB, *, urgent: bool = False, **arguments: Any
+) -> str:
     """Leave an action; its id."""
-    action = Action(new_id(), verb, arguments, job, "ops@h", time.time(), "why not")
+    action = Action(new_id(urgent=urgent), verb, arguments, job, "ops@h", time.time(), "why not")
     ActionFolder(site.folder).leave(action)
     return action.id
 
@@ -104,7 +134,7 @@ def test_each_is_answered_and_written_down(yard: Yard) -> None:
         left(yard, "shout", text="a"): (True, "A"),
         left(yard, "shout"): (False, "shout: the argument 'text' is missing or no text"),
         left(yard, "refuse"): (False, "not today"),
-        left(yard, "jump"): (False, "there is no verb 'jump'; known: chatter, shout, count"),
+        left(yard, "jump"): (False, "there is no verb 'jump'; known: loiter, write, write-much, chatter"),
         left(yard, "shout", job="another", text="a"): (False, "the action was left for another"),
         left(yard, "break"): (False, "it failed: ZeroDivisionError()"),
     }
@@ -263,7 +293,7 @@ def test_a_fault_of_the_site_stops_nothing(
     for _ in range(3):
         operator.look()
     assert answer(yard, id).said == "F"
-    assert len([r for r in caplog.records if "cannot be taken out" in r.message]) == 1
+    assert len([r for r in caplog.records if "put in force" in r.message]) == 1
 
 
 def test_a_folder_that_is_none_has_nothing_waiting(
@@ -322,3 +352,124 @@ def test_an_action_that_was_taken_back_leaves_nothing(
     ActionFolder(yard.folder).remove(id)
     Operator(yard, JOB, VERBS).look()
     assert list(yard.kv.items(b"carried out ")) == []
+
+
+def test_what_waits_holds_up_nothing(yard: Yard) -> None:
+    """Neither what is short nor what is long, however many wait; then it is answered, too."""
+    operator = Operator(yard, JOB, VERBS)
+    waiting = [left(yard, "loiter") for _ in range(20)]
+    long, short = left(yard, "count"), left(yard, "shout", text="i")
+    for _ in range(5):
+        operator.look(100.0)
+    assert answer(yard, short).ok
+    assert answer(yard, long).facts == {"at": 3}
+    assert operator.busy
+    yard.kv.put(b"signal", b"1")
+    operator.look(100.0)
+    assert [answer(yard, id).said for id in waiting] == ["at last"] * 20
+    assert not operator.busy
+
+
+def test_long_ones_go_in_turn(yard: Yard) -> None:
+    """Some of them at a time: each may have a file open."""
+    operator = Operator(yard, JOB, VERBS)
+    ids = [left(yard, "count") for _ in range(20)]
+    operator.look(2 * 8 + 3.0)  # Yard's clock ticks at each question
+    begun = [id for id in ids if yard.kv.get(id.encode())]
+    assert begun == ids[:8]
+    while operator.busy:
+        operator.look()
+    assert all(answer(yard, id).facts == {"at": 3} for id in ids)
+
+
+def test_what_is_urgent_comes_before_everything(yard: Yard) -> None:
+    """However much was left before it, it is done at the next look."""
+    operator = Operator(yard, JOB, VERBS)
+    many = [left(yard, "count") for _ in range(250)]
+    urgent = left(yard, "shout", urgent=True, text="j")
+    operator.look()
+    assert answer(yard, urgent).said == "J"
+    assert len(ActionFolder(yard.folder).waiting()) == len(many)
+    assert operator.busy
+    assert operator.waits
+
+
+def test_answers_of_a_round_are_synced_together(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit and one sync for all of them, and none is given before."""
+    synced: list[int] = []
+    sync, folder = os.fsync, ActionFolder(yard.folder)
+    ids = [left(yard, "shout", text=str(n)) for n in range(50)]
+
+    def count_them(file: int) -> None:
+        synced.append(sum(folder.answered(id) for id in ids))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", count_them)
+    Operator(yard, JOB, VERBS).look()
+    assert synced == [0]
+    assert [answer(yard, id).said for id in ids] == [str(n) for n in range(50)]
+    assert len(list(AuditLog(yard.folder).rows())) == 50
+
+
+@pytest.mark.parametrize("verb", ["write", "write-much"])
+def test_what_could_not_write_is_done_when_it_can(yard: Yard, verb: str) -> None:
+    """By the same operator."""
+    operator = Operator(yard, JOB, VERBS)
+    id = left(yard, verb)
+    operator.look(0.0)
+    yard.full = True
+    other = left(yard, verb)
+    for _ in range(3):
+        operator.look(100.0)
+    assert ActionFolder(yard.folder).waiting()[-1] == other
+    assert operator.stuck
+    yard.full = False
+    for _ in range(3):
+        operator.look(100.0)
+    assert [answer(yard, each).said for each in (id, other)] == ["written"] * 2
+    assert not operator.busy
+    assert not operator.stuck
+
+
+def test_what_was_taken_back_in_line_is_not_begun(yard: Yard) -> None:
+    """It is written down, and nobody gets an answer."""
+    operator = Operator(yard, JOB, VERBS)
+    for _ in range(8):
+        left(yard, "count")
+    last = left(yard, "count")
+    operator.look(0.0)
+    assert ActionFolder(yard.folder).take_back(last) is None
+    while operator.busy:
+        operator.look()
+    assert yard.kv.get(last.encode()) is None
+    assert ActionFolder(yard.folder).collect(last) is None
+    [row] = [row for row in AuditLog(yard.folder).rows() if row["id"] == last]
+    assert (row["ok"], row["said"]) == (False, "it was taken back before it was begun")
+
+
+@pytest.mark.parametrize("when", ["before", "beside", "after", "too late"])
+def test_a_snapshot_that_was_taken_back_leaves_nothing(yard: Yard, when: str) -> None:
+    """Whoever asked has it whole, or there is none."""
+    operator = Operator(yard, JOB, {"snapshot": snapshot})
+    folder = ActionFolder(yard.folder)
+    id = left(yard, "snapshot", target="/somewhere")
+    if when == "before":
+        assert folder.take_back(id) is None
+    operator.look(0.0)
+    if when == "beside":
+        assert folder.take_back(id) is None
+    while operator.busy and not (when == "after" and folder.copy_of(id).exists()):
+        operator.look(0.0)
+    if when == "after":
+        assert folder.take_back(id) is None
+        while operator.busy:
+            operator.look(0.0)
+    if when == "too late":
+        given = folder.take_back(id)
+        assert given is not None
+        assert given.ok
+        assert (folder.copy_of(id) / "CURRENT").exists()
+        shutil.rmtree(folder.copy_of(id))
+    assert list(folder.path.iterdir()) == []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+from mounts import tmpfs
 from virtual import entry
 
 from scrapy_spider_suite.storage.records import PENDING, state_key
@@ -40,7 +43,9 @@ def test_nothing_remains_in_the_files(tmp_path: Path) -> None:
         store.delete_row(HOST, key)
         store.delete_state(state_key(HOST, f"http://{HOST}/{n}"))
     store.flush()
-    store.erase(HOST).join()
+    eraser = store.erase(HOST)
+    eraser.join()
+    assert eraser.failure == ""
     assert store.rows(HOST, b"", 10) == []
     assert len(store.rows("other.test", b"", 3_000)) == 2_000
     store.close()
@@ -54,6 +59,35 @@ def test_closing_cuts_it_short(tmp_path: Path) -> None:
     eraser = store.erase("other.test")
     store.close()
     assert not eraser.is_alive()
+    assert "tables could not" in eraser.failure
     again = RocksStore(tmp_path / "store")
     assert len(again.rows("other.test", b"", 30_000)) == 20_000
     again.close()
+
+
+@pytest.mark.parametrize("in_tables", [False, True])
+def test_a_full_disk_is_told(tmp_path: Path, in_tables: bool) -> None:
+    """Whether the rows are still to be written out or are in tables; once there is room it works.
+    """
+    with tmpfs(tmp_path / "disk", "24m") as disk:
+        store = RocksStore(disk / "store")
+        rows(store, "other.test", 2_000)
+        for n, key in enumerate(rows(store, HOST, 2_000)):
+            store.delete_row(HOST, key)
+            store.delete_state(state_key(HOST, f"http://{HOST}/{n}"))
+        store.flush()
+        if in_tables:
+            [family.flush() for family in store._families.values()]  # a variable would hold it
+        with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4_096)):
+                pass
+        eraser = store.erase(HOST)
+        eraser.join()
+        assert "tables could not" in eraser.failure
+        (disk / "filler").unlink()
+        store.recover()
+        again = store.erase(HOST)
+        again.join()
+        assert again.failure == ""
+        store.close()
+        assert not remains(disk / "store")

@@ -7,9 +7,16 @@ import json
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
-from scrapy_spider_suite.control.dropping import NOT_TOUCHED, belongs, parse_droppable
+from scrapy_spider_suite.control.dropping import (
+    NOT_REMOVED,
+    NOT_TOUCHED,
+    belongs,
+    parse_droppable,
+)
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.subjects import Subject
+
+_IN_PART = 4
 
 
 def _droppable(text: str) -> Subject:
@@ -34,12 +41,15 @@ def _run(call: Call) -> int:
         )
     acting.confirm(call, f"Drop {subject} and everything that the job keeps about it?")
     answer = acting.answer(call, "drop", {"subject": str(subject)})
-    if answer is None or not answer.ok or call.json:
+    if answer is None or not answer.ok:
         return acting.finish(call, answer)
-    print(answer.said)
-    print("not touched:\n  " + "\n  ".join(NOT_TOUCHED))
-    print(f"receipt: {json.dumps({'id': answer.id, **answer.facts})}")
-    return 0
+    if call.json:
+        acting.say(call, answer)
+    else:
+        print(answer.said)
+        print("not touched:\n  " + "\n  ".join(NOT_TOUCHED))
+        print(f"receipt: {json.dumps({'id': answer.id, **answer.facts})}")
+    return _IN_PART if answer.facts.get(NOT_REMOVED) else 0
 
 
 VERBS = (
@@ -57,6 +67,6 @@ VERBS = (
             'drop example.com --yes --reason "request of 3 May" -j crawls/news',
             "drop https://example.com/private/ --yes -j crawls/news",
         ),
-        exits=acting.EXITS,
+        exits={**acting.EXITS, _IN_PART: "done but for what the receipt names as not removed"},
     ),
 )  # fmt: skip

@@ -29,16 +29,21 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _copied_store(call: Call, folder: Path) -> Path:
     """Have the store copied by whoever uses the job; where the copy lies. Raises `JobError`s."""
     options, id = call.options, new_id()
-    answer = ask(
-        folder, "snapshot", {"target": str(options.target.absolute())},
-        who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
-    )  # fmt: skip
+    actions = ActionFolder(folder)
+    try:
+        answer = ask(
+            folder, "snapshot", {"target": str(options.target.absolute())},
+            who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        actions.take_back(id)
+        raise
+    answer = answer or actions.take_back(id)
     if answer is None:
-        ActionFolder(folder).remove(id)  # nobody would come for it
-        raise _NoAnswerError(f"no answer within {options.wait:g} s; it is not asked any more")
+        raise _NoAnswerError(f"no answer within {options.wait:g} s; it was taken back")
     if not answer.ok:
         raise JobError(answer.said)
-    return ActionFolder(folder).copy_of(id)
+    return actions.copy_of(id)
 
 
 def _run(call: Call) -> int:
@@ -70,6 +75,6 @@ VERBS = (
             "room only as they come to differ."
         ),
         examples=("snapshot /backup/news-2026-11-21 -j crawls/news",),
-        exits={3: "no answer in time: it is not asked any more"},
+        exits={3: "no answer in time: it was taken back, and nothing is left of it"},
     ),
 )  # fmt: skip
