@@ -11,9 +11,9 @@ from __future__ import annotations
 import gc
 from typing import ClassVar
 
-_THRESHOLDS = (10_000, 10, 500)
+_THRESHOLDS = (5_000, 10, 1_000)
 """Net allocations before the youngest generation is collected, and collections of each generation
-before that of the next. A collection walks all that is younger: 10,000 objects, then 100,000, so
+before that of the next. A collection walks all that is younger: 5,000 objects, then 50,000, so
 that neither stops the crawl for more than some ten milliseconds; all of it only rarely."""
 
 

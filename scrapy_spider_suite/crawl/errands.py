@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _LOOKUPS = 500
 """Names that are looked up at the same time."""
+_AT_ONCE = 50
+"""Hosts that are seen to before anyone else has a turn again."""
 _WAITING = 2_000
 """Robots.txt whose fetches may be under way, those included that wait for their hosts."""
 
@@ -80,8 +82,9 @@ class Errands:
         core = self._core
         ready = False
         now = core.now()
-        room = _LOOKUPS - self._lookups
+        room = min(_AT_ONCE, _LOOKUPS - self._lookups)
         for host in core.frontier.wanting_address(now, room):
+            room -= 1
             entry = host.front[0][1]
             if host.record.failures:
                 core.resolver.invalidate(host.key)  # it may have moved, and not be down
@@ -94,6 +97,8 @@ class Errands:
             else:
                 self._lookups += 1
                 self._run(self._look_up(host))
+        if not room and self._lookups < _LOOKUPS:
+            asyncio.get_running_loop().call_soon(self._wake)
         return ready
 
     async def _look_up(self, host: HostState) -> None:

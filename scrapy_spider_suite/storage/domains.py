@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.domains import load, registered_domain
 
 _CACHE = 20_000
 """Rows in memory; when there are more, all are forgotten, and read again as they are needed."""
@@ -38,6 +38,7 @@ class Domains:
     """Counts by registered domain; hosts are given, and stand for theirs."""
 
     def __init__(self, store: Store) -> None:
+        load()
         self._store = store
         self._kv = store.kv(_FAMILY)
         self._known: dict[str, Domain] = {}
