@@ -34,6 +34,8 @@ _HEADS: Final = ("http://", "https://", "http://www.", "https://www.")
 """The forms of a site, by number: bit 0 is https, bit 1 ``www.``."""
 _FORMS: Final = range(len(_HEADS))
 _MOST: Final = 255
+# The lowest bits of a digest make room for the forms that had this page, and a page at all.
+_MARKS: Final = 0xFF
 
 
 class Kept(Protocol):
@@ -163,27 +165,33 @@ class Twins:
         if not site or not body:
             return
         key = xxhash.xxh3_64_intdigest(f"{site}/{rest}".encode())
-        page = xxhash.xxh3_64_intdigest(body) & ~3 | form
-        before = self._pages.pop(key, None)
+        digest = xxhash.xxh3_64_intdigest(body) & ~_MARKS
+        known = self._pages.pop(key, digest)
         if len(self._pages) >= _DIGESTS:
             del self._pages[next(iter(self._pages))]
-        self._pages[key] = page
-        if before is not None and before & 3 == form:
-            return  # fetched again
+        seen, same = known >> 4 & 15, known & 15
+        equal = known & ~_MARKS == digest
+        self._pages[key] = known | 1 << form + 4 | equal << form
+        if not seen >> form & 1:  # else it is only fetched again
+            self._compare(site, form, seen, same if equal else 0)
+
+    def _compare(self, site: str, form: int, seen: int, same: int) -> None:
+        """A page of *form*: the forms of *seen* had one of that path, those of *same* this one."""
         evidence = self._of(site)
-        if before is None:
+        if not same:
             evidence.add(form * 5, 1)
-            if not any(head + site in self._to for head in _HEADS):
-                # The usual case: a page speaks against twins, and there are none.
-                self._kept.put(site.encode(), bytes(evidence.cells))
-                return
-        elif before & ~3 == page & ~3:
-            evidence.add(pair(form, before & 3), 1)
-            evidence.add((before & 3) * 5, -1)
+        for other in _FORMS:
+            if same >> other & 1:
+                evidence.add(pair(form, other), 1)
+                if same == 1 << other:
+                    evidence.add(other * 5, -1)  # it was counted as the other's own
+            elif seen >> other & 1:
+                evidence.add(pair(form, other) + 6, 1)
+        if seen or any(head + site in self._to for head in _HEADS):
+            self._changed(site, evidence)
         else:
-            evidence.add(pair(form, before & 3) + 6, 1)
-            evidence.add(form * 5, 1)
-        self._changed(site, evidence)
+            # The usual case: a page of its own makes no twin, and there is none to undo.
+            self._kept.put(site.encode(), bytes(evidence.cells))
 
     def why(self, url: str) -> str:
         """What was seen of the forms of *url*'s site, in words; "" if nothing was."""
