@@ -249,6 +249,7 @@ def _core(folder: Path) -> CrawlCore:
     }  # fmt: skip
     crawler = get_crawler(Spider, settings)
     crawler.spider = crawler._create_spider("x")
+    crawler.crawling = True
     return core_of(crawler)
 
 
