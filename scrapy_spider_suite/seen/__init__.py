@@ -1,0 +1,32 @@
+"""Which URLs were seen: a cache of fingerprints, and the stores behind it.
+
+A store has files of its own, but knows neither Scrapy nor a database, sockets or clocks. What is
+named here is imported when it is asked for (PEP 562), since it brings numpy with it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.seen.cache import FingerprintCache
+    from scrapy_spider_suite.seen.sieve import Sieve
+    from scrapy_spider_suite.seen.sieveset import SieveSet
+    from scrapy_spider_suite.seen.store import TrieStore
+
+__all__ = ["FingerprintCache", "Sieve", "SieveSet", "TrieStore"]
+
+_MODULES = {
+    "FingerprintCache": "cache",
+    "Sieve": "sieve",
+    "SieveSet": "sieveset",
+    "TrieStore": "store",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, at its first use."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
