@@ -17,6 +17,7 @@
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
     │   └── ResolveTimeoutError  the name servers did not answer in time
+    ├── UnknownUrlError          a store of seen URLs does not hold that URL, or that id
     └── PrivateAddressError      the address is not one that a public page may lead to
 
 The message of each is one line that a person can act on; it is shown without a traceback.
@@ -136,6 +137,14 @@ class NoSuchHostError(ResolveError):
 
 class ResolveTimeoutError(ResolveError):
     """No name server answered within ``SUITE_DNS_TIMEOUT``."""
+
+
+class UnknownUrlError(SuiteError, KeyError):
+    """A store of seen URLs does not hold the URL, or has none with the id, that was asked for."""
+
+    def __str__(self) -> str:
+        """The message; that of a KeyError would be its repr."""
+        return str(self.args[0])
 
 
 class PrivateAddressError(SuiteError):

@@ -1,0 +1,178 @@
+"""Builds segments: ``python -m scrapy_spider_suite.seen.build PLAN``, a process of its own.
+
+Building a trie holds the interpreter's lock from end to end, 2 s for a million URLs. Files go in
+and files come out: the plan is a JSON file, what it makes lies beside it, and is part of no store
+until the process that wrote the plan says so. It ends with 0, or with 1 and a line that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from scrapy_spider_suite.errors import JobDamagedError, SuiteError
+from scrapy_spider_suite.seen import catalogue as catalogues
+from scrapy_spider_suite.seen import segments
+from scrapy_spider_suite.seen.catalogue import Catalogue, RangeRow, SegmentRow
+from scrapy_spider_suite.seen.identity import END, SLOT_SHIFT, TWIN_BITS, Identity
+from scrapy_spider_suite.seen.log import row_reader
+from scrapy_spider_suite.seen.table import Ids
+
+SPLIT: Final = 1 << 20
+"""URLs of a range; one with more is split."""
+
+NICENESS: Final = 5
+PLAN: Final = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One range to be built.
+
+    Attributes:
+        low: where it begins.
+        mark: handles below it are in the segments then.
+        base: merge everything into the base, not only what is recent.
+        handles: the file of the fresh rows' handles, an array of numpy's.
+        files: the files that the rows are in, each with its start.
+    """
+
+    low: int
+    mark: int
+    base: bool
+    handles: str
+    files: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to build, of which store, and from how many URLs on a range is split."""
+
+    folder: str
+    tasks: tuple[Task, ...]
+    split: int = SPLIT
+
+    def write(self, made: Path) -> Path:
+        """Write it into the folder of what is to be made. Raises OSError."""
+        path = made / PLAN
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """What `write` wrote."""
+        row = json.loads(path.read_text())
+        tasks = [task | {"files": tuple(map(tuple, task["files"]))} for task in row["tasks"]]
+        return cls(row["folder"], tuple(Task(**task) for task in tasks), row["split"])
+
+
+class Builder:
+    """Carries out one plan; *made* is where its files go."""
+
+    def __init__(self, plan: Plan, made: Path, catalogue: Catalogue) -> None:
+        self._plan, self._made, self._catalogue = plan, made, catalogue
+        self._folder = Path(plan.folder)
+        self._identity = Identity(catalogue.seed, catalogue.mask)
+        self._twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
+        self._count = 0
+
+    def run(self) -> None:
+        """Build, and write the catalogue that says so. Raises OSError, `JobDamagedError`."""
+        # What the catalogue before this one replaced may be deleted once its name is durable.
+        catalogues.sync_folder(self._folder)
+        tasks = {task.low: task for task in self._plan.tasks}
+        rows = self._catalogue.ranges
+        highs = [row.low for row in rows[1:]] + [END]
+        ranges: list[RangeRow] = []
+        for row, high in zip(rows, highs, strict=True):
+            task = tasks.get(row.low)
+            ranges += [row] if task is None else self._build(task, row, high)
+        after = replace(
+            self._catalogue, serial=self._catalogue.serial + 1, ranges=tuple(ranges)
+        )
+        catalogues.write(self._made, after)
+
+    def _build(self, task: Task, row: RangeRow, high: int) -> list[RangeRow]:
+        merged = [row.base, row.recent] if task.base else [row.recent]
+        handles = np.sort(np.load(self._made / task.handles))
+        files = [(start, Path(path)) for start, path in task.files]
+
+        def keys() -> Iterator[bytes]:
+            tries = (segments.trie_of(self._folder, part) for part in merged if part is not None)
+            return chain(chain.from_iterable(tries), row_reader(files, handles))
+
+        if not task.base:
+            return [replace(row, mark=task.mark, recent=self._write(keys(), recent=True))]
+        count = sum(part.keys - part.gone for part in merged if part is not None) + len(handles)
+        if count <= self._plan.split:
+            return [RangeRow(row.low, task.mark, self._write(keys()))]
+        ids = np.frombuffer(array("Q", map(self._ident, keys())), np.uint64)
+        lows = [row.low, *cuts(np.sort(ids), -(-count * 3 // (self._plan.split * 2)), row.low)]
+        return [
+            RangeRow(low, task.mark, self._write(self._within(keys(), low, end)))
+            for low, end in zip(lows, [*lows[1:], high], strict=True)
+        ]
+
+    def _within(self, keys: Iterable[bytes], low: int, high: int) -> Iterator[bytes]:
+        return (key for key in keys if low <= self._ident(key) < high)
+
+    def _ident(self, key: bytes) -> int:
+        return self._twins.get(key) or self._identity.of(key)
+
+    def _write(self, keys: Iterable[bytes], *, recent: bool = False) -> SegmentRow | None:
+        self._count += 1
+        name = f"segment-{self._catalogue.serial + 1:08x}-{self._made.name}-{self._count}"
+        return segments.write(
+            self._made / name, keys, self._identity, self._twins,
+            ids=self._catalogue.ids, recent=recent,
+        )  # fmt: skip
+
+
+def cuts(ids: Ids, parts: int, low: int) -> list[int]:
+    """Where to cut sorted *ids*, all at least *low*, for at most *parts* of about the same size.
+
+    Between two slots, unless that is more than a quarter of a part from where it should be: then
+    inside of a slot, a large host's.
+    """
+    found: list[int] = []
+    for number in range(1, parts):
+        wanted = len(ids) * number // parts
+        ident = int(ids[wanted])
+        slot = ident >> SLOT_SHIFT << SLOT_SHIFT
+        ends = [end for end in (slot, slot + (1 << SLOT_SHIFT)) if end < END]
+        off = {end: abs(int(np.searchsorted(ids, np.uint64(end))) - wanted) for end in ends}
+        best = min(ends, key=off.__getitem__)
+        if off[best] > len(ids) // parts // 4:
+            best = ident >> TWIN_BITS << TWIN_BITS
+        if best > (found[-1] if found else low):
+            found.append(best)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out the plan in the file that is named."""
+    path = Path(arguments[0])
+    os.nice(NICENESS)
+    try:
+        plan = Plan.read(path)
+        catalogue, _ = catalogues.read(Path(plan.folder))
+        if catalogue is None:
+            raise JobDamagedError(f"{plan.folder} holds no store of URLs")
+        Builder(plan, path.parent, catalogue).run()
+    except (OSError, SuiteError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

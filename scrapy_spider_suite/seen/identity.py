@@ -1,0 +1,80 @@
+"""Which URL is which: bytes for tries, and 64-bit ids.
+
+A URL's id is its host's slot (16 bits) and 48 bits of a hash of the whole URL. So an id needs no
+place of its own on disk, it never changes however often segments are rebuilt, and the URLs of a
+host, and the hosts of a slot, lie together in the order of ids. The hash is seeded by each store:
+nobody can choose URLs whose ids collide. Should two collide all the same, the later one gets the
+next free id and is a *twin*, which the manifest lists.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import xxhash
+
+SLOT_SHIFT: Final = 48
+LOW: Final = (1 << SLOT_SHIFT) - 1
+END: Final = 1 << 64
+"""Above every id."""
+
+TWIN_BITS: Final = 16
+"""Twins differ in these lowest bits, within which no range of ids is cut."""
+
+MAX_KEY: Final = 65_535
+"""Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
+
+_hash = xxhash.xxh3_64_intdigest
+
+
+def encode(url: str) -> bytes:
+    """The bytes of *url*. Lone surrogates have bytes too, so every str is told from every other."""
+    return url.encode("utf-8", "surrogatepass")
+
+
+def decode(key: bytes) -> str:
+    """The URL that `encode` made *key* of."""
+    return key.decode("utf-8", "surrogatepass")
+
+
+def host_of_key(key: bytes) -> bytes:
+    """The host of a URL in bytes, as `urls.normalize.host_of` has it; empty if there is none."""
+    parts = key.split(b"/", 3)
+    if len(parts) < 3:
+        return b""
+    authority = parts[2]
+    if b":" in authority and not authority.endswith(b"]"):
+        return authority.rpartition(b":")[0]
+    return authority
+
+
+class Identity:
+    """What gives URLs their ids, for the life of a store.
+
+    *seed* is the store's own. *mask* says which of the 48 bits are used; tests take few.
+    """
+
+    __slots__ = ("mask", "seed")
+
+    def __init__(self, seed: int, mask: int = LOW) -> None:
+        self.seed = seed
+        self.mask = mask
+
+    def of(self, key: bytes) -> int:
+        """The id that *key* has unless it is a twin; never 0."""
+        parts = key.split(b"/", 3)
+        host = parts[2] if len(parts) > 2 else b""
+        if b":" in host:
+            host = host_of_key(key)
+        return (_hash(host) >> 48 << 48) | (_hash(key, self.seed) & self.mask) or 1
+
+    @staticmethod
+    def span(prefix: bytes) -> tuple[int, int]:
+        """The lowest id, and the id after the highest, that URLs with *prefix* can have.
+
+        With a whole host in it that is the host's slot, else everything.
+        """
+        if prefix.count(b"/") < 3:
+            return 0, END
+        low = _hash(host_of_key(prefix)) >> 48 << 48
+        return low, low + (1 << SLOT_SHIFT)

@@ -1,0 +1,289 @@
+"""Fresh rows on disk: what was added, until a segment holds it.
+
+A store that stands alone keeps them in a `FileLog`. A crawl may keep them in its own database, in
+the batch that makes their page done, and hands the store something that reads them: a `FreshLog`.
+
+A `FileLog` is files that are only appended to, of *frames*: a frame is what one ``add`` added, and
+is there as a whole or not at all. A row is known by its *handle*: where its bytes begin, counted
+over all files that ever were, and how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import xxhash
+
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.seen.table import Handles, Ids
+
+Rows = Sequence[tuple[int, bytes]]
+"""Ids and URLs."""
+
+
+class FreshLog(Protocol):
+    """Keeps rows until they are forgotten, and gives each a handle from 0 to 2**63 - 1.
+
+    A row has a higher handle than every row before it, after a restart too.
+    """
+
+    @property
+    def end(self) -> int:
+        """A number above all handles so far, and not above those to come."""
+        ...
+
+    def append(self, rows: Rows) -> Sequence[int]:
+        """Keep *rows*, all or none, and return their handles.
+
+        A log whose rows have been written by a crawl's commit only says their handles. Raises
+        `StoreWriteError` if it cannot; nothing is kept then.
+        """
+        ...
+
+    def read(self, handle: int) -> bytes:
+        """The URL of a row."""
+        ...
+
+    def rows(self) -> Iterator[tuple[Ids, Handles]]:
+        """The ids and handles of all rows that are kept, in the order in which they came."""
+        ...
+
+    def forget(self, handles: Handles) -> None:
+        """These rows are in a segment now. They may be kept for longer, or come again."""
+        ...
+
+    def overdue(self, handle: int) -> bool:
+        """Whether a row this old keeps the log from giving room back."""
+        ...
+
+    def files(self) -> Sequence[tuple[int, Path]] | None:
+        """The files of a `FileLog`, each with its start, for a builder to read; else None."""
+        ...
+
+    def sync(self) -> None:
+        """Make what was appended survive a failure of power."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+LENGTH_BITS: Final = 16
+"""The lowest bits of a handle: the length of the row."""
+_LENGTH: Final = (1 << LENGTH_BITS) - 1
+
+FILE_BYTES: Final = 64 << 20
+"""A file this long is followed by another, so that room is given back in pieces."""
+KEPT_FILES: Final = 8
+"""The rows of older files are overdue."""
+
+_PREFIX: Final = "fresh-"
+_MAGIC: Final = b"\xf5row"
+_HEAD: Final = struct.Struct("<4sIIQ")  # magic, rows, bytes of the body, hash of both and the body
+
+
+class FileLog:
+    """A `FreshLog` in files of its own in *folder*.
+
+    It begins no lower than *floor*. With *readonly* nothing is changed, and what is appended to it
+    by another process later is not seen.
+
+    Attributes:
+        damage: what could not be read, a line each; a torn end is none, it was never acknowledged.
+    """
+
+    def __init__(self, folder: Path, floor: int = 0, *, readonly: bool = False) -> None:
+        self.damage: list[str] = []
+        self._folder = folder
+        self._readonly = readonly
+        self._starts: list[int] = []
+        self._fds: list[int] = []
+        self._live: list[int] = []
+        self._frames: list[tuple[Ids, Handles]] = []
+        found = sorted(int(path.name.removeprefix(_PREFIX), 16) for path in self._paths())
+        for start in found:
+            self._read_file(start, last=start == found[-1])
+        if not readonly and (not found or self._end < floor >> LENGTH_BITS):
+            self._begin(max(self._end, floor + _LENGTH >> LENGTH_BITS))
+
+    def _paths(self) -> Iterator[Path]:
+        return self._folder.glob(f"{_PREFIX}*")
+
+    def _path(self, start: int) -> Path:
+        return self._folder / f"{_PREFIX}{start:016x}"
+
+    _end = 0
+
+    @property
+    def end(self) -> int:
+        """See `FreshLog`."""
+        return self._end << LENGTH_BITS
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(os.fstat(fd).st_size for fd in self._fds)
+
+    def append(self, rows: Rows) -> list[int]:
+        """Keep *rows* as one frame. Raises `StoreWriteError`."""
+        if self._end - self._starts[-1] >= FILE_BYTES:
+            self._begin(self._end)
+        count = len(rows)
+        lengths = [len(key) for _, key in rows]
+        head = struct.pack(f"<{count}Q{count}I", *[ident for ident, _ in rows], *lengths)
+        body = head + b"".join([key for _, key in rows])
+        size = len(body)
+        digest = xxhash.xxh3_64_intdigest(body, count << 32 | size)
+        self._write(_HEAD.pack(_MAGIC, count, size, digest) + body)
+        at = self._end + _HEAD.size + len(head)
+        handles = []
+        for length in lengths:
+            handles.append(at << LENGTH_BITS | length)
+            at += length
+        self._end = at
+        self._live[-1] += count
+        return handles
+
+    def _write(self, frame: bytes) -> None:
+        fd = self._fds[-1]
+        try:
+            if (written := os.write(fd, frame)) == len(frame):
+                return
+            while written < len(frame):
+                written += os.write(fd, frame[written:])
+        except OSError as error:
+            # What is left of it would be taken for a torn end, but not once others follow.
+            os.ftruncate(fd, self._end - self._starts[-1])
+            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
+
+    def read(self, handle: int) -> bytes:
+        """The URL of a row."""
+        at = handle >> LENGTH_BITS
+        number = bisect_right(self._starts, at) - 1
+        return os.pread(self._fds[number], handle & _LENGTH, at - self._starts[number])
+
+    def rows(self) -> Iterator[tuple[Ids, Handles]]:
+        """What was found when the log was opened; once."""
+        frames, self._frames = self._frames, []
+        yield from frames
+
+    def forget(self, handles: Handles) -> None:
+        """Delete the files in which nothing is left."""
+        files = np.searchsorted(self._starts, handles >> LENGTH_BITS, "right") - 1
+        for number, count in enumerate(np.bincount(files, minlength=len(self._starts))):
+            self._live[number] -= int(count)
+        if not self._live[-1] and self._end > self._starts[-1]:
+            self._begin(self._end)
+        done = [number for number, live in enumerate(self._live[:-1]) if not live]
+        for number in reversed(done):
+            os.close(self._fds.pop(number))
+            self._path(self._starts.pop(number)).unlink(missing_ok=True)
+            del self._live[number]
+
+    def overdue(self, handle: int) -> bool:
+        """Whether more than `KEPT_FILES` files follow that row."""
+        return self._end - (handle >> LENGTH_BITS) > KEPT_FILES * FILE_BYTES
+
+    def files(self) -> list[tuple[int, Path]]:
+        """Each file with its start."""
+        return [(start, self._path(start)) for start in self._starts]
+
+    def sync(self) -> None:
+        """Raises `StoreWriteError`."""
+        try:
+            for fd in self._fds:
+                os.fsync(fd)
+        except OSError as error:
+            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the files; another time does nothing."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+    def _begin(self, start: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            fd = os.open(self._path(start), flags, 0o644)
+        except OSError as error:
+            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
+        self._end = start
+        self._starts.append(start)
+        self._fds.append(fd)
+        self._live.append(0)
+
+    def _read_file(self, start: int, last: bool) -> None:
+        path = self._path(start)
+        access = os.O_RDONLY if self._readonly else os.O_RDWR | os.O_APPEND
+        fd = os.open(path, access | os.O_CLOEXEC)
+        data = path.read_bytes()
+        frames, good, gaps = _frames(data, start)
+        if not last and good < len(data):
+            gaps += len(data) - good
+        if gaps:
+            self.damage.append(f"{path.name}: {gaps} bytes cannot be read")
+        if last and good < len(data) and not self._readonly:
+            os.ftruncate(fd, good)
+        self._starts.append(start)
+        self._fds.append(fd)
+        self._live.append(sum(len(ids) for ids, _ in frames))
+        self._frames += frames
+        self._end = start + (good if last else len(data))
+
+
+def _frames(data: bytes, start: int) -> tuple[list[tuple[Ids, Handles]], int, int]:
+    """The frames in *data*, where the last good one ends, and how many bytes between are none."""
+    frames: list[tuple[Ids, Handles]] = []
+    at = good = gaps = 0
+    while (at := data.find(_MAGIC, at)) >= 0:
+        if (frame := _frame(data, at, start)) is None:
+            at += 1
+            continue
+        ids, handles, end = frame
+        frames.append((ids, handles))
+        gaps += at - good
+        at = good = end
+    return frames, good, gaps
+
+
+def _frame(data: bytes, at: int, start: int) -> tuple[Ids, Handles, int] | None:
+    """The ids and handles of the frame at *at*, and its end; None if it is not as written."""
+    body = at + _HEAD.size
+    if body > len(data):
+        return None
+    _, count, size, digest = _HEAD.unpack_from(data, at)
+    end = body + size
+    if end > len(data) or 12 * count > size:
+        return None
+    if xxhash.xxh3_64_intdigest(memoryview(data)[body:end], count << 32 | size) != digest:
+        return None
+    ids = np.frombuffer(data, np.uint64, count, body)
+    lengths = np.frombuffer(data, np.uint32, count, body + 8 * count).astype(np.int64)
+    ends = start + body + 12 * count + np.cumsum(lengths)
+    return ids, (ends - lengths) << LENGTH_BITS | lengths, end
+
+
+def row_reader(files: Sequence[tuple[int, Path]], handles: Handles) -> Iterator[bytes]:
+    """The URLs of *handles*, which ascend, out of *files*. For builders.
+
+    Raises `JobDamagedError` if one is not there.
+    """
+    starts = [start for start, _ in files]
+    number, data = -1, b""
+    for handle in handles.tolist():
+        at = handle >> LENGTH_BITS
+        wanted = bisect_right(starts, at) - 1
+        if wanted != number:
+            number, data = wanted, files[wanted][1].read_bytes()
+        begin, length = at - starts[number], handle & _LENGTH
+        if begin + length > len(data):
+            raise JobDamagedError(f"{files[number][1]} is shorter than it was")
+        yield data[begin : begin + length]

@@ -1,0 +1,96 @@
+"""How a trie store is opened: its lock, its catalogue, what a kill left, its fresh rows."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from scrapy_spider_suite.errors import JobError, JobInUseError, StoreWriteError
+from scrapy_spider_suite.seen import catalogue as catalogues
+from scrapy_spider_suite.seen.build import SPLIT as SPLIT
+from scrapy_spider_suite.seen.building import MADE
+from scrapy_spider_suite.seen.catalogue import COPIES, Catalogue
+from scrapy_spider_suite.seen.log import FreshLog
+from scrapy_spider_suite.seen.ranges import Ranges
+from scrapy_spider_suite.seen.table import Handles, Table
+
+LOCK: Final = "lock"
+
+
+def lock(folder: Path) -> int:
+    """Take the store in *folder* for this process; closing what is returned gives it back.
+
+    Raises `JobInUseError`, `StoreWriteError`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreWriteError(f"{folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise JobInUseError(f"{folder} is open in another process, or twice in this one") from error
+    return fd
+
+
+def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, dict[str, str]]:
+    """The catalogue of the store in *folder*, or of a new one; and what of it is damaged.
+
+    Raises `JobError`, `JobDamagedError`, `JobFormatError`, `StoreWriteError`.
+    """
+    found, damaged = catalogues.read(folder)
+    if found is not None:
+        return found, {name: f"{folder / name} is not as it was written" for name in damaged}
+    if readonly:
+        raise JobError(f"{folder} holds no store of URLs")
+    made = folder / MADE
+    new = Catalogue(1, secrets.randbits(63), ids)
+    try:
+        made.mkdir(exist_ok=True)
+        catalogues.write(made, new)
+    except OSError as error:
+        raise StoreWriteError(f"{folder}: {error.strerror}") from error
+    catalogues.install(made, folder)
+    return new, {}
+
+
+def sweep(folder: Path, catalogue: Catalogue) -> None:
+    """Delete what a kill left: half-made segments, and those that were replaced."""
+    shutil.rmtree(folder / MADE, ignore_errors=True)
+    named = {s.name for row in catalogue.ranges for s in (row.base, row.recent) if s is not None}
+    for path in folder.glob("segment-*"):
+        if path.name not in named:
+            path.unlink()
+
+
+def replay(log: FreshLog, ranges: Ranges, catalogue: Catalogue) -> tuple[int, Handles]:
+    """Put what is in *log* into the tables of *ranges*; how many, and what is no longer fresh."""
+    frames = list(log.rows())
+    if not frames:
+        return 0, np.zeros(0, np.int64)
+    ids = np.concatenate([ids for ids, _ in frames])
+    handles = np.concatenate([handles for _, handles in frames])
+    marks = np.array([row.mark for row in catalogue.ranges], np.int64)
+    number = ranges.index(ids)
+    fresh = handles >= marks[number]
+    for prefix, mark in catalogue.removed:
+        start = bytes.fromhex(prefix)
+        for at in np.flatnonzero(fresh & (handles < mark)).tolist():
+            fresh[at] = not log.read(int(handles[at])).startswith(start)
+    for at, part in enumerate(ranges):
+        mine = fresh & (number == at)
+        if mine.any():
+            part.live = Table.of(ids[mine], handles[mine])
+            part.count = part.live.count
+    return sum(part.count for part in ranges), handles[~fresh]
+
+
+__all__ = ["COPIES", "SPLIT", "catalogue_of", "lock", "replay", "sweep"]

@@ -1,0 +1,177 @@
+"""The ranges of ids that a store is divided into, and who holds what is in each."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.seen.catalogue import Catalogue, RangeRow, SegmentRow
+from scrapy_spider_suite.seen.identity import END, Identity
+from scrapy_spider_suite.seen.segments import Segment
+from scrapy_spider_suite.seen.table import Handles, Ids, Table
+
+
+class Range:
+    """One range: at most two segments, and tables of fresh rows.
+
+    Every URL in its range that was accepted is in exactly one of them. *older* are tables that are
+    being written to a segment, or that came from the range which this one is a part of: of these
+    only the rows of this range count.
+    """
+
+    __slots__ = ("base", "count", "damaged", "high", "live", "older", "recent", "row")
+
+    def __init__(self, row: RangeRow, high: int) -> None:
+        self.row = row
+        self.high = high
+        self.base: Segment | None = None
+        self.recent: Segment | None = None
+        self.live = Table()
+        self.older: tuple[Table, ...] = ()
+        self.count = 0
+        """Fresh rows."""
+        self.damaged = False
+        """Whether a segment is missing: then nothing is written that would leave it out."""
+
+    def find(self, ident: int) -> int:
+        """The handle of a fresh row, or -1."""
+        handle = self.live.find(ident)
+        if handle < 0:
+            for table in self.older:
+                if (handle := table.find(ident)) >= 0:
+                    break
+        return handle
+
+    def put(self, ident: int, handle: int) -> None:
+        """Add a fresh row."""
+        self.live.put(ident, handle)
+        self.count += 1
+
+    def freeze(self) -> Handles:
+        """The handles of all fresh rows; what comes from now on is kept apart from them."""
+        if self.live.count:
+            self.older = (*self.older, self.live)
+            self.live = Table()
+        return self.rows()[1]
+
+    def thaw(self, built: int) -> None:
+        """The first *built* of the older tables are in a segment."""
+        self.older = self.older[built:]
+        self.count = self.live.count + sum(len(self._own(table)[0]) for table in self.older)
+
+    def inherit(self, parent: Range, built: int) -> None:
+        """Take over what is fresh in *parent*, this range being a part of it."""
+        self.older = tuple(table for table in (*parent.older[built:], parent.live) if table.count)
+        self.thaw(0)
+
+    def drop(self, handles: Handles) -> None:
+        """Fresh rows that are removed."""
+        kept = [self._own(table) for table in (*self.older, self.live)]
+        tables = [Table.of(ids[left], held[left]) for ids, held in kept
+                  for left in [~np.isin(held, handles)]]  # fmt: skip
+        *older, self.live = tables
+        self.older = tuple(table for table in older if table.count)
+        self.count -= len(handles)
+
+    def rows(self) -> tuple[Ids, Handles]:
+        """All fresh rows, in no order."""
+        found = [self._own(table) for table in (*self.older, self.live)]
+        return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
+
+    def _own(self, table: Table) -> tuple[Ids, Handles]:
+        ids, handles = table.rows()
+        mine = (ids >= np.uint64(self.row.low)) & (ids <= np.uint64(self.high - 1))
+        return ids[mine], handles[mine]
+
+    @property
+    def oldest(self) -> int:
+        """A lower bound of the handles; -1 if nothing is fresh."""
+        return next((t.oldest for t in (*self.older, self.live) if t.count), -1)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Those that are there."""
+        return [segment for segment in (self.recent, self.base) if segment is not None]
+
+    def __repr__(self) -> str:
+        return f"<Range from {self.row.low:016x}: {self.segments}, {self.count} fresh>"
+
+
+class Ranges:
+    """All ranges of a store, by id.
+
+    Attributes:
+        damage: why a segment cannot be used, by its name.
+    """
+
+    def __init__(self, folder: Path, identity: Identity, twins: Mapping[bytes, int]) -> None:
+        self.damage: dict[str, str] = {}
+        self._folder, self._identity, self._twins = folder, identity, twins
+        self._ranges: list[Range] = []
+        self._lows: list[int] = []
+
+    def at(self, ident: int) -> Range:
+        """The range of *ident*."""
+        return self._ranges[bisect_right(self._lows, ident) - 1]
+
+    def index(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The number of the range of each of *ids*."""
+        return np.searchsorted(np.array(self._lows, np.uint64), ids, "right") - 1
+
+    def between(self, low: int, high: int) -> list[Range]:
+        """The ranges of the ids from *low* to before *high*."""
+        return [part for part in self._ranges if part.row.low < high and low < part.high]
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def adopt(
+        self, catalogue: Catalogue, built: Mapping[int, int] | None = None, verify: bool = True
+    ) -> None:
+        """Be what *catalogue* says. *verify*: read the new segments whole.
+
+        *built* has, by the low end of each range that was built anew, how many of its older tables
+        are in its segments now.
+        """
+        old = {part.row.low: part for part in self._ranges}
+        segments = {s.row.name: s for part in self._ranges for s in part.segments}
+        highs = [row.low for row in catalogue.ranges[1:]] + [END]
+        ranges = []
+        for row, high in zip(catalogue.ranges, highs, strict=True):
+            part = old.get(row.low)
+            parent = part or (self.at(row.low) if self._ranges else None)
+            tables = (built or {}).get(parent.row.low, 0) if parent is not None else 0
+            if part is None or part.high != high:
+                part = Range(row, high)
+                if parent is not None:
+                    part.inherit(parent, tables)
+            elif tables:
+                part.thaw(tables)
+            part.row = row
+            part.base = self._segment(row.base, segments, verify)
+            part.recent = self._segment(row.recent, segments, verify)
+            part.damaged = (part.base is None) != (row.base is None) or (
+                (part.recent is None) != (row.recent is None)
+            )
+            ranges.append(part)
+        self._ranges, self._lows = ranges, [part.row.low for part in ranges]
+
+    def _segment(
+        self, row: SegmentRow | None, known: Mapping[str, Segment], verify: bool
+    ) -> Segment | None:
+        if row is None or row.name in self.damage:
+            return None
+        if row.name in known and known[row.name].row == row:
+            return known[row.name]
+        try:
+            return Segment(self._folder, row, self._identity, self._twins, verify=verify)
+        except JobDamagedError as error:
+            self.damage[row.name] = str(error)
+            return None

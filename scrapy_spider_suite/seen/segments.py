@@ -1,0 +1,186 @@
+"""A segment: an immutable file with a trie of URLs, a filter before it, and the way back from ids.
+
+The file is the trie (``marisa-trie``, mapped into memory), then for each of the *buckets* the
+number of URLs in those before it (4 bytes), then a byte of each URL's id, then, in a store with
+ids, the number that the trie gives each URL. The last two are in the order of buckets, and a URL's
+bucket is drawn from its id: sixteen of them on average share one.
+
+So the bytes of a bucket are a filter: of the URLs that a segment does not hold, one in 16 passes.
+And where they agree, the trie's number stands at the same place: the same 1.25 bytes a URL spare a
+trie most look-ups and lead from an id to its URL. A Bloom filter of that size lets fewer pass but
+leads nowhere; no library has one that is looked up where it lies on disk, as this is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import marisa_trie  # type: ignore[import-not-found]
+import numpy as np
+import xxhash
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.seen.catalogue import SegmentRow
+from scrapy_spider_suite.seen.identity import Identity
+
+A_BUCKET: Final = 16
+"""URLs of a bucket, on average."""
+_BUCKET_SHIFT: Final = 8
+_BUCKET_BITS: Final = 32
+_BUCKET_MASK: Final = (1 << _BUCKET_BITS) - 1
+_CHECKS: Final = [bytes([byte]) for byte in range(256)]
+_MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
+
+ABSENT, HELD, MAYBE = range(3)
+"""What is said of a URL: not here; here; or not here, but another one of the same id may be."""
+
+BASE_TRIES: Final = 3
+RECENT_TRIES: Final = 2
+"""Tries within a trie: with 3 it is a twelfth smaller, with 2 faster to build and to look up."""
+
+
+class Segment:
+    """A segment that is there to be looked up."""
+
+    __slots__ = (
+        "_buckets", "_checks", "_identity", "_map", "_places", "_removed", "_starts", "_trie",
+        "_twins", "_width", "row",
+    )  # fmt: skip
+
+    def __init__(
+        self, folder: Path, row: SegmentRow, identity: Identity, twins: Mapping[bytes, int],
+        *, verify: bool = True,
+    ) -> None:  # fmt: skip
+        """Raises `JobDamagedError` if the file is not what *row* says; *verify* reads all of it."""
+        path = folder / row.name
+        try:
+            with path.open("rb") as file:
+                if (found := os.fstat(file.fileno()).st_size) != row.size:
+                    raise JobDamagedError(f"{path} has {found} bytes, not {row.size}")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_MAP)
+        except OSError as error:
+            raise JobDamagedError(f"{path}: {error.strerror}") from error
+        whole = memoryview(self._map)
+        if verify and _sums(whole, row.trie) != row.sums:
+            raise JobDamagedError(f"{path} is not as it was written")
+        self.row = row
+        self._identity, self._twins = identity, twins
+        self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
+        self._buckets = _buckets(row.keys)
+        starts = row.trie + -row.trie % 4
+        self._checks = starts + 4 * (self._buckets + 1)
+        self._starts = whole[starts : self._checks].cast("I")
+        self._places = self._checks + row.keys
+        self._width = row.width
+        self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
+
+    def look(self, key: bytes, ident: int) -> int:
+        """Whether *key*, whose id is *ident*, is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
+        bucket = (ident >> _BUCKET_SHIFT & _BUCKET_MASK) * self._buckets >> _BUCKET_BITS
+        begin, end = self._starts[bucket], self._starts[bucket + 1]
+        at = self._checks
+        if self._map.find(_CHECKS[ident & 255], at + begin, at + end) < 0:
+            return ABSENT
+        if self._removed and key.startswith(self._removed):
+            return MAYBE
+        return HELD if key in self._trie else MAYBE
+
+    def key_of(self, ident: int) -> bytes | None:
+        """The URL here that has the id *ident*; None in a store without ids."""
+        bucket = (ident >> _BUCKET_SHIFT & _BUCKET_MASK) * self._buckets >> _BUCKET_BITS
+        checks, width = self._checks, self._width
+        at, end = checks + self._starts[bucket] - 1, checks + self._starts[bucket + 1]
+        while width and (at := self._map.find(_CHECKS[ident & 255], at + 1, end)) >= 0:
+            place = self._places + (at - checks) * width
+            number = int.from_bytes(self._map[place : place + width], "little")
+            key: bytes = self._trie.restore_key(number)
+            own = self._twins.get(key) if self._twins else None
+            if (own or self._identity.of(key)) == ident and not (
+                self._removed and key.startswith(self._removed)
+            ):
+                return key
+        return None
+
+    def keys(self, prefix: bytes = b"") -> Iterator[bytes]:
+        """The URLs here that begin with *prefix*, in no order."""
+        # A generator, for it must hold this object: the trie does not hold its map.
+        removed = self._removed
+        for key in self._trie.iterkeys(prefix):
+            if not (removed and key.startswith(removed)):
+                yield key
+
+    def __len__(self) -> int:
+        return self.row.keys - self.row.gone
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.row.name}: {len(self)} URLs>"
+
+
+def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
+    """The URLs of a segment of which only the trie may be whole. Raises `JobDamagedError`."""
+    data = (folder / row.name).read_bytes()[: row.trie]
+    if xxhash.xxh3_128_hexdigest(data) != row.sums[0]:
+        raise JobDamagedError(f"{folder / row.name} is not as it was written")
+    removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
+    for key in marisa_trie.BinaryTrie().map(data).iterkeys():
+        if not (removed and key.startswith(removed)):
+            yield key
+
+
+def write(
+    path: Path, keys: Iterable[bytes], identity: Identity, twins: Mapping[bytes, int],
+    *, ids: bool, recent: bool,
+) -> SegmentRow | None:  # fmt: skip
+    """Write *keys* as a durable segment; None, and no file, if there are none. Raises OSError."""
+    # The cache of the largest kind makes look-ups a tenth faster, and the trie a hundredth larger.
+    trie = marisa_trie.BinaryTrie(
+        keys,
+        num_tries=RECENT_TRIES if recent else BASE_TRIES,
+        cache_size=marisa_trie.HUGE_CACHE,
+    )
+    count = len(trie)
+    if not count:
+        return None
+    numbers, idents = array("I"), array("Q")
+    for key, number in trie.iteritems():
+        numbers.append(number)
+        idents.append(twins.get(key) or identity.of(key))
+    found = np.frombuffer(idents, np.uint64)
+    bucket = found >> np.uint64(_BUCKET_SHIFT) & np.uint64(_BUCKET_MASK)
+    bucket = bucket * np.uint64(_buckets(count)) >> np.uint64(_BUCKET_BITS)
+    order = np.argsort(bucket, kind="stable")
+    width = (max(1, count - 1).bit_length() + 7) // 8 if ids else 0
+    before = np.searchsorted(bucket[order], np.arange(_buckets(count) + 1), "left")
+    text = trie.tobytes()
+    rest = b"".join([
+        bytes(-len(text) % 4),
+        before.astype(np.uint32).tobytes(),
+        found[order].astype(np.uint8).tobytes(),
+        _narrow(np.frombuffer(numbers, np.uint32)[order], width),
+    ])  # fmt: skip
+    with path.open("wb") as file:
+        file.write(text)
+        file.write(rest)
+        file.flush()
+        os.fsync(file.fileno())
+    sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
+    return SegmentRow(path.name, count, len(text), len(text) + len(rest), width, sums)
+
+
+def _narrow(numbers: np.ndarray[Any, np.dtype[np.uint32]], width: int) -> bytes:
+    """*numbers* in *width* bytes each, the lowest byte first."""
+    return numbers.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
+
+
+def _buckets(keys: int) -> int:
+    return keys // A_BUCKET + 1
+
+
+def _sums(data: memoryview, trie: int) -> tuple[str, str]:
+    return xxhash.xxh3_128_hexdigest(data[:trie]), xxhash.xxh3_128_hexdigest(data[trie:])
