@@ -15,6 +15,7 @@ from typing import Any
 from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.subjects import Subject, Subjects
+from scrapy_spider_suite.urls.traps import Limits
 
 _BLOCKED = "blocked"
 _OUTSIDE = "outside its hours"
@@ -67,7 +68,7 @@ class Policy:
     *job_max_pages* 0 mean no limit. *address* concurrency 0 means that addresses set none.
     *slots* are a project's own paces by pacing key (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is
     the least delay that a host begins with, where something measures and changes it afterwards.
-    *blocks* are an operator's, beside those of the file.
+    *traps* say what is taken for one. *blocks* are an operator's, beside those of the file.
     """
 
     host: Pace = field(default_factory=lambda: Pace(4.0))
@@ -81,6 +82,7 @@ class Policy:
     overrides: Overrides = field(default_factory=Overrides)
     slots: dict[str, Pace] = field(default_factory=dict)
     start_delay: float = 0.0
+    traps: Limits = field(default_factory=Limits)
     blocks: Subjects[Block] = field(default_factory=Subjects)
     revision: int = 0
 

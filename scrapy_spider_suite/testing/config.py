@@ -86,6 +86,8 @@ class FakeWebConfig:
     hostile_pace: float = knob(1.0, "secs", "pause between the pieces of a slow hostile answer")
     hostile_seconds: float = knob(600.0, "secs", "length of hostile answers that never end")
 
+    traps: bool = knob(False, "flag", "also serve six traps, URLs without end, on *-trap.test")
+
     dns_port: int = knob(0, "count", "UDP port of the name server on 127.0.0.1 (0 = any free one)")
     ttl: int = knob(300, "count", "time to live of DNS answers, in seconds")
     seeds: int = knob(1, "count", "number of hosts whose / is listed as a seed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.testing import traps
 from scrapy_spider_suite.testing.addresses import Endpoint
 from scrapy_spider_suite.testing.folders import FolderSite
 from scrapy_spider_suite.testing.http import HTML, Reply, Request, Site, reply
@@ -21,7 +22,8 @@ MISDIRECTED = 421
 
 def extra_endpoints(config: FakeWebConfig) -> int:
     """How many listening addresses there are beside those of the synthetic hosts."""
-    return 2 + len(config.sites) + (_hostile_count() if config.hostile else 0)
+    count = 2 + len(config.sites) + (_hostile_count() if config.hostile else 0)
+    return count + (len(traps.NAMES) if config.traps else 0)
 
 
 def _hostile_count() -> int:
@@ -42,7 +44,8 @@ class PlainSite:
 
 class Directory:
     """All hosts, given the *endpoints* in their order: the pool that the synthetic hosts share,
-    two for the special names, one a site, the hostile ones, one that refuses, one that hangs.
+    two for the special names, one a site, the hostile ones, those of the traps, one that refuses,
+    one that hangs.
     """
 
     def __init__(
@@ -61,6 +64,9 @@ class Directory:
         self._places[REFUSED], self._places[HANGING] = rest[-2:]
         if config.hostile:
             self._add_hostile(config, rest[2 + len(config.sites) : -2])
+        self._traps = rest[-2 - len(traps.NAMES) : -2] if config.traps else []
+        for host in traps.host_names() if config.traps else ():
+            self._sites[host] = traps.TrapSite(self.base, config.seed)
 
     def _add_hostile(self, config: FakeWebConfig, places: Sequence[Endpoint]) -> None:
         from scrapy_spider_suite.testing.hostile import site
@@ -81,6 +87,8 @@ class Directory:
         place = self._places.get(host)
         if place is not None:
             return place
+        if self._traps and host.endswith("-trap.test"):
+            return self._traps[traps.trap_number(host)]
         return self._pool[self._web.address_index(self._web.host_index(host))]
 
     def address(self, host: str) -> str:
@@ -102,6 +110,8 @@ class Directory:
     def route(self, request: Request) -> Reply:
         """Let the host that *request* names answer it; 421 if there is no such host."""
         site = self._sites.get(request.host, self._synthetic)
+        if self._traps and request.host.endswith(".farm-trap.test"):
+            site = self._sites["farm-trap.test"]
         try:
             return site.answer(request)
         except LookupError:

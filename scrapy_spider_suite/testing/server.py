@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.testing import traps
 from scrapy_spider_suite.testing.addresses import (
     BACKLOG,
     MOST_ADDRESSES,
@@ -202,6 +203,8 @@ class FakeWeb:
         seeds = self.web.roots(config.seeds) + [self.url(site) for site in config.sites]
         if config.hostile:
             seeds.append(self.url("hostile.test"))
+        if config.traps:
+            seeds += [self.url(host) for host in traps.host_names()]
         return Ready(
             ports=ports,
             dns_port=dns_port,

@@ -1,0 +1,370 @@
+"""Traps: spaces of URLs without end, told by the URLs themselves (G8; BUbiNG's 4.8).
+
+Whatever looks like one is judged by three things, each cheap:
+
+- the URL alone (`look`): its length, its segments, one that comes again and again, a date of a far
+  year;
+- the URLs of its host so far (`Ground.took`, `Ground.crowded`): how many session ids a page has,
+  how much of the host lies below one folder;
+- what the pages of its host said and led to (`Ground.saw`, `Ground.combined`): a space whose pages
+  all say the same is a trap, however its URLs look. Endless calendars, mirrored paths and soft 404s
+  end there, and facets where their combinations lead to nothing new.
+
+A `Ground` is bounded: it forgets what matters least when it is full.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from itertools import permutations
+from typing import Final, NamedTuple
+
+import xxhash
+
+
+class Trap(StrEnum):
+    """What a URL is refused for: the last word of the stat that counts it, and of its setting."""
+
+    LENGTH = "length"
+    SEGMENTS = "segments"
+    REPEATS = "repeats"
+    CALENDAR = "calendar"
+    PERMUTED = "permuted"
+    QUERY = "query"
+    SESSIONS = "sessions"
+    SAME = "same"
+    HOSTS = "hosts"
+    PREFIX = "prefix"
+    """Not refused: what lies below a folder that has had its share comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of each is allowed; 0 is no limit. `docs/traps.md` says what each means."""
+
+    length: int = 0
+    segments: int = 0
+    repeats: int = 0
+    calendar: int = 0
+    permuted: int = 0
+    query: int = 0
+    sessions: int = 0
+    same: int = 0
+    hosts: int = 0
+    prefix: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any limit at all."""
+        return any(getattr(self, name) for name in self.__slots__)
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """Those of the fields."""
+        return tuple(each.name for each in fields(Limits))
+
+
+class Refusal(NamedTuple):
+    """Why a URL is refused; *space* is what is closed, "" where the URL alone decides."""
+
+    trap: Trap
+    space: str = ""
+
+
+# The URL alone
+
+# Between slashes, or the whole value of a parameter: numbers of things look like years, too.
+_DATE: Final = re.compile(
+    r"[/=]([12][0-9]{3})(?:[/-](?:0?[1-9]|1[0-2])(?![0-9])(?:[/-][0-9]{1,2})?)(?=[/&?]|$)"
+    r"|[?&](?:year|yr|y)=([12][0-9]{3})(?=&|$)"
+)
+_CENTURIES: Final = 300
+"""Years ahead beyond which a number is none."""
+_SCHEME_AND_HOST: Final = 3  # slashes before the path
+
+
+def look(url: str, limits: Limits, year: int) -> Trap | None:
+    """Which trap the normal *url* betrays by itself, in the *year* (AD); None: none."""
+    if 0 < limits.length < len(url):
+        return Trap.LENGTH
+    slashes = url.count("/")
+    if 0 < limits.segments <= slashes - _SCHEME_AND_HOST and _segments(url) > limits.segments:
+        return Trap.SEGMENTS
+    if 0 < limits.repeats <= slashes - _SCHEME_AND_HOST and _repeats(url) > limits.repeats:
+        return Trap.REPEATS
+    if limits.calendar and ("=2" in url or "/2" in url):
+        for found in _DATE.finditer(url):
+            ahead = int(found[1] or found[2]) - year
+            if limits.calendar < ahead < _CENTURIES:
+                return Trap.CALENDAR
+    return None
+
+
+def _path(url: str) -> list[str]:
+    return url.partition("?")[0].split("/")[_SCHEME_AND_HOST:]
+
+
+def _segments(url: str) -> int:
+    """How many segments the path of *url* has."""
+    return len([segment for segment in _path(url) if segment])
+
+
+def _repeats(url: str) -> int:
+    """How often the segment that comes most often in the path of *url* is there."""
+    segments = [segment for segment in _path(url) if segment]
+    if len(set(segments)) == len(segments):
+        return 1
+    return max(Counter(segments).values())
+
+
+# Spaces: what a URL is one of many of
+
+_VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}|[0-9]+")
+"""What differs from page to page: numbers, and tokens that are no words."""
+_TOKEN: Final = r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{12,}"
+_SESSION: Final = re.compile(
+    rf"(?:;jsessionid=[^/?&;]+|[?&](?:[a-z]*sess(?:ion)?_?(?:id)?|[a-z]*sid|cftoken|oscsid|zenid)="
+    rf"{_TOKEN}(?=&|$)|(?<=/)\([A-Z]\({_TOKEN}\)\)/)",
+    re.I,
+)
+
+
+def spaces(url: str) -> Iterator[str]:
+    """The spaces that the normal *url* lies in, the narrowest first.
+
+    Its pattern (numbers and tokens made alike, of the query the names), all queries of its path,
+    two folders, the host. URLs with a query have spaces of their own: what is printed or sorted in
+    ever new ways says nothing about the pages beside it.
+    """
+    path, question, query = _local(url).partition("?")
+    path = _VARIABLE.sub("0", path)
+    if question:
+        names = sorted({pair.partition("=")[0] for pair in query.split("&")})
+        yield f"{path}?{_VARIABLE.sub('0', '&'.join(names))}"
+    yield path + question
+    for folder in folders(path):
+        yield folder + question
+    yield f"/{question}"
+
+
+def folders(path: str) -> Iterator[str]:
+    """The second and the first folder of *path*, as far as it lies in any."""
+    first = path.find("/", 1) + 1
+    if first:
+        second = path.find("/", first) + 1
+        if second:
+            yield path[:second]
+        yield path[:first]
+
+
+def _local(url: str) -> str:
+    """Path and query of a normal *url*."""
+    return url[url.index("/", 8) :]
+
+
+def combination(url: str) -> tuple[str, list[str]]:
+    """The path of the normal *url*, and the parameters of its query, each with its value."""
+    path, _, query = _local(url).partition("?")
+    return path, query.split("&") if query else []
+
+
+def without_session(url: str) -> tuple[str, str] | None:
+    """*url*, from its path on, without its session id, and that; None if it has none."""
+    local = _local(url)
+    if "=" not in local and "(" not in local:
+        return None
+    found = _SESSION.search(local)
+    return None if found is None else (_SESSION.sub("", local, count=1), found[0])
+
+
+class Permutations:
+    """Remembers in which order the parameters of some 260,000 queries came, in 2 MiB."""
+
+    def __init__(self, slots: int = 1 << 18) -> None:
+        self._slots = slots
+        self._table: array[int] | None = None
+
+    def met(self, url: str) -> bool:
+        """Whether the normal *url* was met before with the parameters of its query in another
+        order; else this is its order from now on."""
+        path, _, query = url.partition("?")
+        pairs = sorted(query.split("&"))
+        if len(pairs) < 2:
+            return False
+        if self._table is None:
+            self._table = array("Q", bytes(8 * self._slots))
+        whole = xxhash.xxh3_64_intdigest(f"{path}?{'&'.join(pairs)}".encode())
+        slot, order = whole % self._slots, xxhash.xxh3_64_intdigest(query.encode()) & 0xFFFF
+        mixed = whole & ~0xFFFF | order
+        known = self._table[slot]
+        if known != mixed and known & ~0xFFFF == whole & ~0xFFFF:
+            return True
+        self._table[slot] = mixed
+        return False
+
+
+def permutations_of(url: str, most: int = 24) -> Iterator[str]:
+    """The normal *url* with the parameters of its query in every other order.
+
+    None where there are more than *most*.
+    """
+    path, _, query = url.partition("?")
+    pairs = query.split("&")
+    if 1 < math.factorial(len(pairs)) <= most:
+        for order in permutations(pairs):
+            other = f"{path}?{'&'.join(order)}"
+            if other != url:
+                yield other
+
+
+# What a host has had
+
+MOST: Final = 128
+"""Spaces of each kind that a host is remembered by."""
+FRESH: Final = 4
+"""How many pages that say the same one makes up for that says something new."""
+_HOST: Final = ("/", "/?")
+_WHOLE_HOST: Final = 4
+"""How many times as many it takes to give up a whole host."""
+_BITS: Final = 512
+
+
+def key_of(kind: str, text: str) -> int:
+    """The number by which a ground knows a space."""
+    return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
+
+
+class Ground:
+    """What is known of one host (or, for its hosts, of one registered domain).
+
+    *counts*: by space, how many pages in a row said the same there, or how many URLs lie there.
+    *kinds*: by page, a sketch of how many different session ids it had.
+    *closed*: spaces that are traps. None has more than `MOST` entries for long. *mined*: how many
+    URLs were tried that nobody linked to.
+    """
+
+    __slots__ = ("closed", "counts", "kinds", "mined")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.kinds: dict[int, int] = {}
+        self.closed: dict[int, Trap] = {}
+        self.mined = 0
+
+    def __len__(self) -> int:
+        """How much is known; 0 need not be kept."""
+        return len(self.counts) + len(self.kinds) + len(self.closed) + self.mined
+
+    # Asking
+
+    def refuses(self, url: str) -> Refusal | None:
+        """Why the normal *url* is in a trap, by what is known; None: it is in none."""
+        closed = self.closed
+        if not closed:
+            return None
+        for space in spaces(url):
+            if key_of("same", space) in closed:
+                return Refusal(Trap.SAME, space)
+        path, parameters = combination(url)
+        if len(parameters) > 1 and key_of("query", path) in closed:
+            return Refusal(Trap.QUERY, path)
+        session = without_session(url)
+        if session is not None and key_of("session", session[0]) in closed:
+            return Refusal(Trap.SESSIONS, session[0])
+        return None
+
+    # Learning
+
+    def took(self, url: str, limits: Limits) -> bool:
+        """The normal *url* is new, and was queued; whether anything is learnt from that."""
+        session = without_session(url) if limits.sessions else None
+        if session is None:
+            return False
+        key, text = key_of("session", session[0]), session[1]
+        old = self.kinds.get(key, 0)
+        new = old | 1 << xxhash.xxh3_64_intdigest(text.encode()) % _BITS
+        if new == old or key in self.closed:
+            return False
+        if _different(new) > limits.sessions:
+            self.kinds.pop(key, None)
+            self._close(key, Trap.SESSIONS)
+            return True
+        self.kinds[key] = new
+        if len(self.kinds) > MOST:
+            self.kinds = dict(list(self.kinds.items())[MOST // 2 :])
+        return True
+
+    def crowded(self, url: str, share: int, room: int) -> int:
+        """Count the normal *url*, new and queued; in how many folders it comes after their share.
+
+        That is *share* percent of what was counted, and at least *room* URLs.
+        """
+        total = self.add(key_of("all", ""), 1)
+        room = max(room, total * share // 100)
+        return sum(
+            self.add(key_of("below", folder), 1) > room
+            for folder in folders(_VARIABLE.sub("0", _local(url).partition("?")[0]))
+        )
+
+    def saw(self, url: str, limit: int, *, same: bool) -> str | None:
+        """A page was fetched at *url*, which says the *same* as an earlier one, or something new.
+
+        Returns the space that is a trap from now on, if one is: when *limit* more pages there said
+        the same than new ones make up for, `FRESH` each.
+        """
+        keys = [(key_of("same", space), space) for space in spaces(url)]
+        for at, (key, space) in enumerate(keys):
+            if key in self.closed:
+                break  # it was on its way when that was closed
+            most = limit * _WHOLE_HOST if space in _HOST else limit
+            if self.add(key, 1 if same else -FRESH) >= most:
+                self.counts.pop(key, None)
+                self._close(key, Trap.SAME)
+                # What the wider ones saw there is dealt with.
+                for wider, _ in keys[at + 1 :]:
+                    self.add(wider, 1 - limit)
+                return space
+        return None
+
+    def combined(self, path: str, limit: int, *, vain: bool) -> bool:
+        """A page was fetched at *path* whose query combines values that others of it had.
+
+        *vain*: it led to nothing new but more queries of that path. Whether that makes the
+        combinations a trap: when *limit* more were in vain than others make up for, `FRESH` each.
+        """
+        key = key_of("query", path)
+        if key in self.closed or self.add(key, 1 if vain else -FRESH) < limit:
+            return False
+        self.counts.pop(key, None)
+        self._close(key, Trap.QUERY)
+        return True
+
+    def _close(self, key: int, trap: Trap) -> None:
+        self.closed[key] = trap
+        if len(self.closed) > MOST:
+            self.closed = dict(list(self.closed.items())[MOST // 2 :])
+
+    def add(self, key: int, change: int) -> int:
+        """Change a count, and return it; one of 0 or less is none."""
+        counts = self.counts
+        count = counts.get(key, 0) + change
+        if count <= 0:
+            counts.pop(key, None)
+            return 0
+        counts[key] = count
+        if len(counts) > MOST:
+            largest = sorted(counts.items(), key=lambda item: item[1], reverse=True)
+            self.counts = dict(largest[: MOST // 2])
+        return count
+
+
+def _different(sketch: int) -> float:
+    """How many different things a *sketch* of 512 bits has seen (linear counting, Whang 1990)."""
+    empty = _BITS - sketch.bit_count()
+    return _BITS * math.log(_BITS / empty) if empty else math.inf

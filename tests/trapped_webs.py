@@ -1,0 +1,79 @@
+"""The traps of the in-vitro web in virtual time: for tests that need no sockets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from virtual import WALL, Crawl, Web
+
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.testing.http import Request
+from scrapy_spider_suite.testing.traps import NAMES, TrapSite, host_names, trap_number, trap_of
+from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.traps import Limits
+
+BROAD = Limits(
+    length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=24, sessions=4, same=24,
+    hosts=24, prefix=50,
+)  # fmt: skip
+"""The defaults of the broad profile."""
+YEAR = 2026
+
+
+class _Addresses(dict[str, str]):
+    """A trap's hosts share an address; whatever else there is has one of its own."""
+
+    def __missing__(self, host: str) -> str:
+        try:
+            return f"10.0.0.{trap_number(host)}"
+        except LookupError:
+            return f"10.1.0.{len(self)}"
+
+
+class TrapCrawl(Crawl):
+    """A crawl of the traps that goes by *limits*; *resume* as for any crawl."""
+
+    def __init__(self, store: Store, limits: Limits, *, seats: int = 8, **more: object) -> None:
+        policy = Policy(host=Pace(1.0), address=Pace(0.1), traps=limits)
+        self.site = TrapSite(lambda host: f"http://{host}")
+        web = Web(_Addresses(), self._links)
+        super().__init__(store, web, policy, seats=seats, wall=WALL, **more)  # type: ignore[arg-type]
+
+    def _links(self, url: str) -> list[str]:
+        return extract(self.body(url), url=url).links
+
+    def body(self, url: str) -> bytes:
+        """What is answered at *url*."""
+        host = host_of(url)
+        target = url[url.index("/", 8) :]
+        path = target.partition("?")[0]
+        return self.site.answer(Request("GET", target, path, host, True, 0)).data
+
+    def follow(self, lease: Lease) -> None:
+        """As the bulk path does: learn from the page, then drop what leads into a trap."""
+        traps, entry = self.frontier.traps, lease.entry
+        first = not self.frontier.residents.touch(entry.host).done
+        for url in self._links(entry.url):
+            refusal = traps.refuses(url, host_of(url), YEAR)
+            if refusal is None:
+                lease.links.append(url)
+            else:
+                traps.met[refusal.trap] += 1
+        traps.saw(entry.url, entry.host, self.body(entry.url), lease.links, first=first)
+
+    def in_traps(self) -> Counter[str]:
+        """How many pages were fetched of each trap."""
+        names = (trap_of(host_of(url), url[url.index("/", 8) :]) for url in self.urls)
+        return Counter(name for name in names if name is not None)
+
+
+def seeds() -> list[str]:
+    """The ways into all traps."""
+    return [f"http://{host}/" for host in host_names()]
+
+
+__all__ = ["BROAD", "NAMES", "YEAR", "TrapCrawl", "seeds"]
