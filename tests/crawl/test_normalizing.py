@@ -247,7 +247,7 @@ def _core(folder: Path) -> CrawlCore:
         "SUITE_PROFILE": "broad", "SUITE_PREFER_HTTPS": True, "JOBDIR": str(folder / "job"),
         "REDIRECT_ENABLED": True,
     }  # fmt: skip
-    crawler = get_crawler(Spider, settings)
+    crawler = get_crawler(Reading, settings)
     crawler.spider = crawler._create_spider("x")
     crawler.crawling = True
     return core_of(crawler)
