@@ -213,18 +213,6 @@ def _text_lines(path: Path) -> Iterator[str]:
         yield raw.decode("utf-8", "replace").rstrip("\r")
 
 
-def read_seeds(sources: Iterable[str]) -> Iterator[str]:
-    """Yield the URLs in *sources*, those of bare host names with https, without bad lines.
-
-    Raises `SettingsError` for a file that cannot be read.
-    """
-    lines = SeedLines("")
-    for line in lines_of(sources, ""):
-        seed = lines.read(line.encode())
-        if isinstance(seed, Seed):
-            yield seed.url
-
-
 def _raw_lines(path: Path) -> Iterator[bytes]:
     rest = b""
     try:

@@ -24,9 +24,10 @@ class Ledger:
     """
 
     def __init__(
-        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST
+        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST, cache: int = 0
     ) -> None:
         self.counters = counters
+        self.cache = FingerprintCache(cache)
         self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
@@ -36,7 +37,14 @@ class Ledger:
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever taken or refused."""
-        return identity in self._volatile_known or self._store.state(identity) is not None
+        if identity in self.cache:
+            return True
+        if identity in self._volatile_known:
+            return True
+        if self._store.state(identity) is None:
+            return False
+        self.cache.add(identity)
+        return True
 
     def take(self, entry: Entry, record: HostRecord) -> None:
         """Write a new pending *entry* of the host with *record*, and give it its order key."""
@@ -116,6 +124,13 @@ class Ledger:
         if not entry.volatile:
             self._store.put_row(entry)
 
+    def put_first(self, entry: Entry, record: HostRecord, priority: int) -> None:
+        """Let *entry*, which is pending, have a higher *priority*."""
+        if not entry.volatile:
+            self._store.delete_row(entry.host, entry.key)
+        entry.priority = max(entry.priority, priority)
+        self._give_key(entry, record.head)
+
     def write_states(self, states: list[tuple[bytes, bytes]]) -> None:
         """Write what became of the volatile entries of a page that is done."""
         for identity, state in states:
@@ -141,4 +156,6 @@ def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float
     url = entry.url if entry.payload is not None else ""
     # Of what was asked for and answered, the fetch log knows where it came from.
     via = entry.referrer if state is State.FAILED and not status else ""
-    return UrlState(state, event, entry.attempts, status, int(wall), url, via).to_bytes()
+    return UrlState(
+        state, event, entry.attempts, status, int(wall), url, via, entry.depth
+    ).to_bytes()

@@ -23,6 +23,7 @@ _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
 _STATE = struct.Struct(">BBBHI")
 _STATES = tuple(State)
+_DEPTH_MAX = 63  # a state takes two bits of its byte
 _EVENTS = tuple(Event)
 _FATES = {"", *(event.value for event in Event)}
 
@@ -121,12 +122,15 @@ class UrlState:
     """Only for identities from which the URL cannot be read."""
     via: str = ""
     """The page that it came from; only of URLs that failed without an answer."""
+    depth: int = 0
+    """Links from a seed, as far as 63; of URLs of earlier releases, and new ones, 0."""
 
     def to_bytes(self) -> bytes:
         """Pack the state (9 bytes and the URLs)."""
         event = 0 if self.event is None else _EVENTS.index(self.event) + 1
+        depth = max(0, min(self.depth, _DEPTH_MAX))
         packed = _STATE.pack(
-            _STATES.index(self.state), event, min(self.attempts, 255),
+            _STATES.index(self.state) | depth << 2, event, min(self.attempts, 255),
             max(0, min(self.status, 0xFFFF)), max(0, min(self.when, 0xFFFFFFFF)),
         )  # fmt: skip
         return packed + (f"{self.url}\n{self.via}" if self.via else self.url).encode()
@@ -138,7 +142,7 @@ class UrlState:
             state, event, attempts, status, when = _STATE.unpack_from(data)
             url, _, via = data[_STATE.size :].decode().partition("\n")
             reason = _EVENTS[event - 1] if event else None
-            return cls(_STATES[state], reason, attempts, status, when, url, via)
+            return cls(_STATES[state & 3], reason, attempts, status, when, url, via, state >> 2)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise JobDamagedError(f"a URL's row cannot be read ({error})") from error
 

@@ -11,9 +11,10 @@ from heapq import heapify
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.entries import Entry, order_key
+from scrapy_spider_suite.frontier.orders import LONGEST
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FIRST = 1 << 30
 """The priority of what an operator wants before all else of its host."""
+BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
+"""Lies behind all order keys of that priority, and before all others."""
 
 
 class Rework:
@@ -83,6 +86,18 @@ class Rework:
         self._residents.save_touched()
         return bool(dead)
 
+    def put_first(self, entry: Entry, now: float, wall: float) -> bool:
+        """Let a queued *entry* come before everything else of its host; False if it is out now."""
+        residents = self._residents
+        if residents.fronts.is_leased(entry):
+            return False
+        record = residents.touch(entry.host)
+        self._take_from_front(entry)
+        self._ledger.put_first(entry, record, FIRST)
+        residents.push(entry, record, now, wall)
+        residents.save_touched()
+        return True
+
     # No longer pending
 
     def pending(self, host: str, after: bytes, limit: int) -> list[Entry]:
@@ -104,10 +119,8 @@ class Rework:
             return False
         record = residents.touch(entry.host)
         self._ledger.remove(entry, record)
-        host = self._workbench.hosts.get(entry.host)
+        host = self._take_from_front(entry)
         if host is not None:
-            host.front = [item for item in host.front if item[0] != entry.key]
-            heapify(host.front)
             if host.more and not host.front:
                 residents.fronts.refill(host)
             self._workbench.offer(host)
@@ -115,6 +128,14 @@ class Rework:
             residents.retire(entry.host)
         residents.save_touched()
         return True
+
+    def _take_from_front(self, entry: Entry) -> HostState | None:
+        """Let a host in memory know nothing of *entry*; the host, if it is one."""
+        host = self._workbench.hosts.get(entry.host)
+        if host is not None:
+            host.front = [item for item in host.front if item[0] != entry.key]
+            heapify(host.front)
+        return host
 
     # Forgotten
 

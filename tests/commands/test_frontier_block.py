@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from running import running, until
+from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
@@ -67,7 +68,7 @@ def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: 
 
 def test_a_range_cannot_be_dropped(job: Path, frontier: Frontier) -> None:
     """Which hosts live there, nobody knows; nothing is blocked then."""
-    said = frontier("block", "192.0.2.0/24", "--drop", "--reason", "x", "-j", str(job))
+    said = frontier("block", "192.0.2.0/24", "--drop", "--yes", "--reason", "x", "-j", str(job))
     assert said.code == 1
     assert "not known" in said.out
     assert rows(frontier, "blocks", "-j", str(job)) == []
@@ -80,7 +81,7 @@ def test_drop(job: Path, frontier: Frontier, subject: str, tmp_path: Path) -> No
     urls = tmp_path / "urls.txt"
     urls.write_text("".join(f"http://{h}/{n}\n" for n in range(300) for h in ("a.test", "b.org")))
     frontier("add", str(urls), *on)
-    [said] = rows(frontier, "block", subject, "--drop", "--reason", "asked to leave", *on)
+    [said] = rows(frontier, "block", subject, "--drop", "--yes", "--reason", "asked to leave", *on)
     assert said["dropped"] == 300
     assert rows(frontier, "status", *on)[0]["pending"] == 300
     gone = rows(frontier, "urls", "a.test", "--limit", "0", *on)
@@ -88,6 +89,25 @@ def test_drop(job: Path, frontier: Frontier, subject: str, tmp_path: Path) -> No
     assert frontier("check", *on) == Said(0, "everything agrees\n")
     assert rows(frontier, "retry", "--reason", "barred", *on)[0]["urls"] == 300
     assert frontier("check", *on) == Said(0, "everything agrees\n")
+
+
+def test_a_dry_run_counts(job: Path, frontier: Frontier) -> None:
+    """What a block would hold, or fail, and what would go on without it; nothing is changed."""
+    on = ("-j", str(job))
+    frontier("add", "http://a.test/1", "http://a.test/2", "http://b.a.test/", *on)
+    why = ("--dry-run", "--reason", "x", *on)
+    for subject, count in ((".a.test", 3), ("a.test", 2), ("http://a.test/2", 1), (HOST, 0)):
+        assert rows(frontier, "block", subject, *why)[0]["urls"] == count
+        assert rows(frontier, "block", subject, "--drop", *why)[0]["urls"] == count
+    assert rows(frontier, "block", "192.0.2.0/24", *why)[0]["urls"] is None
+    assert frontier("unblock", ".a.test", "--dry-run", *on).code == 1
+    with pytest.raises(UsageError, match="give --yes, or --dry-run"):
+        frontier("block", "a.test", "--drop", "--reason", "x", *on)
+    assert rows(frontier, "blocks", *on) == []
+    frontier("block", ".a.test", "--reason", "x", *on)
+    assert rows(frontier, "unblock", ".a.test", "--dry-run", *on)[0]["urls"] == 3
+    assert len(rows(frontier, "blocks", *on)) == 1
+    assert rows(frontier, "status", *on)[0]["pending"] == 3
 
 
 def test_a_block_that_is_over_is_forgotten() -> None:

@@ -42,11 +42,18 @@ def test_add(job: Path, frontier: Frontier, tmp_path: Path) -> None:
     seeds.write_text("# some\nb.test\n\nhttp://c.test/x\nftp://c.test/x\n" + "\n".join(
         f"http://many.test/{n}" for n in range(450)
     ))  # fmt: skip
-    said = frontier("add", "http://a.test/", str(seeds), "-j", str(job), "--json")
+    on = ("http://a.test/", str(seeds), "-j", str(job), "--json")
+    [dry] = frontier("add", "--dry-run", *on).rows
+    assert (dry["urls"], dry["new"], dry["no_web_addresses"]) == (453, 453, 1)
+    assert dry["first_bad"] == [f"{seeds}:5 'ftp://c.test/x': no web address"]
+    assert status(frontier, job)["pending"] == 0
+    said = frontier("add", "--yes", *on)
     assert said.code == 0
     row = said.rows[0]
     assert (row["urls"], row["new"], row["no_web_addresses"]) == (454, 453, 1)
     assert status(frontier, job)["pending"] == 453
+    [dry] = frontier("add", "--dry-run", *on).rows
+    assert (dry["urls"], dry["new"]) == (453, 0)
     again = frontier("add", str(seeds), "-j", str(job), "--json").rows[0]
     assert (again["urls"], again["new"]) == (453, 0)
     assert list(actions.iterdir()) == []
@@ -95,11 +102,14 @@ def test_refetch_a_pattern_and_a_file(job: Path, frontier: Frontier, tmp_path: P
     said = frontier("refetch", f"{root}*.html", "-j", str(job), "--json").rows[0]
     assert said["urls"] == sum(url.endswith(".html") for url in known)
     listed = tmp_path / "again.txt"
-    listed.write_text(f"{root}\n{one}\nhttp://never.test/\n")
+    listed.write_text(f"# some\n{root}\n???\n{one}\nhttp://never.test/\n")
+    bad = [f"{listed}:3 '???': neither a URL nor a host name"]
     dry = frontier("refetch", str(listed), "--dry-run", "-j", str(job), "--json").rows[0]
-    assert dry["urls"] == 1
-    said = frontier("refetch", str(listed), "--first", "-j", str(job), "--json").rows[0]
+    assert (dry["urls"], dry["no_web_addresses"], dry["first_bad"]) == (1, 1, bad)
+    said = frontier("refetch", str(listed), "--first", "--yes", "-j", str(job), "--json").rows[0]
     assert (said["urls"], said["pending_already"], said["unknown"]) == (1, 1, 1)
+    assert (said["no_web_addresses"], said["first_bad"]) == (1, bad)
+    assert said["said"].endswith(f"; 1 lines are no URLs: {bad[0]}")
     [why] = frontier("why", HOST, "-j", str(job), "--json").rows
     assert why["next_urls"][0] == root
     assert sound(frontier, job)

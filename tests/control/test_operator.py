@@ -134,7 +134,7 @@ def test_each_is_answered_and_written_down(yard: Yard) -> None:
         left(yard, "shout", text="a"): (True, "A"),
         left(yard, "shout"): (False, "shout: the argument 'text' is missing or no text"),
         left(yard, "refuse"): (False, "not today"),
-        left(yard, "jump"): (False, "there is no verb 'jump'; known: loiter, write, write-much, chatter"),
+        left(yard, "jump"): (False, "there is no verb 'jump'; known: loiter, write, write-much"),
         left(yard, "shout", job="another", text="a"): (False, "the action was left for another"),
         left(yard, "break"): (False, "it failed: ZeroDivisionError()"),
     }

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.folder import ActionFolder
-from scrapy_spider_suite.control.renewing import matches, parse_pattern
+from scrapy_spider_suite.control.patterns import matches, parse_pattern
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.seeds.lines import LONGEST
 from scrapy_spider_suite.storage.frontier import Frontier
@@ -31,13 +33,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
     store.close()
 
 
-def carried_out(site: Site, verb: str) -> dict[str, Any]:
+def carried_out(site: Site, verb: str, **arguments: Any) -> dict[str, Any]:
     """The facts of the answer."""
-    work = VERBS[verb](site, Action("1", verb, {}, "job", "me", 0.0))
+    work = VERBS[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     while True:
         try:
             next(work)
+            site.commit()
         except StopIteration as end:
             _, facts = end.value
             return dict(facts)
@@ -65,7 +68,69 @@ def test_a_line_without_end_is_read_in_pieces(site: Site) -> None:
     path.write_text("http://a.test/b\n")
     assert carried_out(site, "add")["new"] == 1
     path.write_bytes(b"x" * (LONGEST * 3 - 1) + b"\nhttp://a.test/b\n")
-    assert carried_out(site, "refetch") == {"urls": 0, "unknown": 3, "pending_already": 1}
+    bad = f"URLs:1 {'x' * 100!r}: longer than {LONGEST} bytes"
+    assert carried_out(site, "refetch") == {
+        "urls": 0, "pending_already": 1, "no_web_addresses": 1, "first_bad": [bad],
+    }  # fmt: skip
+
+
+def queue(site: Site) -> list[tuple[str, int]]:
+    """The URLs of a.test that are pending, in their order, and their depths."""
+    return [(each.url[-1], each.depth) for each in site.rework.pending("a.test", b"", 2_000)]
+
+
+def listed(site: Site, *urls: str) -> None:
+    """Let these be the URLs of the action."""
+    path = ActionFolder(site.folder).urls_of("1")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{url}\n" for url in urls))
+
+
+@pytest.mark.parametrize("pattern", [True, False])
+def test_a_url_keeps_its_depth(site: Site, pattern: bool) -> None:
+    """As far as it is known: of a job of an earlier release it is not."""
+    url = "http://a.test/1"
+    site.frontier.schedule([Entry("a.test", url, depth=3)], 0.0)
+    site.commit()
+    [entry] = site.rework.pending("a.test", b"", 5)
+    assert site.rework.fail(entry, Event.TIMEOUT, 0.0)
+    listed(site, url)
+    facts = carried_out(site, "refetch", **({"pattern": url} if pattern else {}))
+    assert facts == {"urls": 1}
+    assert queue(site) == [("1", 3)]
+
+
+@pytest.mark.parametrize("pattern", [True, False])
+@pytest.mark.parametrize("fronted", [0, 1])
+def test_what_is_pending_comes_to_the_front(site: Site, pattern: bool, fronted: int) -> None:
+    """In the order in which it stood, wherever it is; done once more, nothing changes."""
+    urls = [f"http://a.test/{n}" for n in range(200)] + ["http://a.test/x", "http://a.test/y"]
+    site.frontier.schedule((Entry("a.test", url) for url in urls), 0.0)
+    site.commit()
+    host = site.frontier.workbench.hosts["a.test"]
+    wanted = [urls[0], urls[150], urls[-1]] if fronted else urls[-2:]
+    listed(site, *reversed(wanted))
+    before = queue(site)
+    for pass_ in range(2):
+        facts = {"moved_to_the_front": 0, "pending_already": 0}
+        asked = wanted if pattern else [""]
+        for each in asked:
+            found = carried_out(site, "refetch", first=True, **({"pattern": each} if each else {}))
+            facts = {name: n + found.get(name, 0) for name, n in facts.items()}
+        moved = 0 if pass_ else len(wanted)
+        assert facts == {"moved_to_the_front": moved, "pending_already": len(wanted)}
+    assert queue(site)[: len(wanted)] == [(url[-1], 0) for url in wanted]
+    assert sorted(queue(site)) == sorted(before)
+    assert min(host.front)[1].url == wanted[0]
+    assert len({key for key, _ in host.front}) == len(host.front)
+
+
+def test_a_host_without_a_scheme_is_known_with_either(site: Site) -> None:
+    """It fell back to http when it was first fetched."""
+    site.frontier.schedule([Entry("a.test", "http://a.test/")], 0.0)
+    site.commit()
+    listed(site, "a.test", "b.test")
+    assert carried_out(site, "refetch") == {"urls": 0, "pending_already": 1, "unknown": 1}
 
 
 def naive(text: str, pattern: str) -> bool:

@@ -7,7 +7,7 @@ import http.server
 import lzma
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,12 +26,20 @@ from scrapy_spider_suite.seeds.lines import (
     Source,
     check_sources,
     lines_of,
-    read_seeds,
 )
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download
 from scrapy_spider_suite.spiders import BroadSpider
 
 COMPRESS = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}
+
+
+def read_seeds(sources: Iterable[str]) -> Iterator[str]:
+    """The URLs in *sources*, without bad lines."""
+    lines = SeedLines("")
+    for line in lines_of(sources, ""):
+        seed = lines.read(line.encode())
+        if isinstance(seed, Seed):
+            yield seed.url
 
 
 def read(*lines: bytes, tag: str = "") -> list[Seed | BadLine | None]:

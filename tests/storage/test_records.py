@@ -84,13 +84,13 @@ def test_a_new_record_is_small() -> None:
 
 @given(
     st.sampled_from(State), st.none() | st.sampled_from(Event), st.integers(0, 255),
-    st.integers(0, 999), counts, text,
+    st.integers(0, 999), counts, text, st.integers(0, 63),
 )  # fmt: skip
 def test_url_states_come_back(
-    state: State, event: Event | None, attempts: int, status: int, when: int, url: str
+    state: State, event: Event | None, attempts: int, status: int, when: int, url: str, depth: int
 ) -> None:
     """Every field; the URL where there is one."""
-    row = UrlState(state, event, attempts, status, when, url)
+    row = UrlState(state, event, attempts, status, when, url, depth=depth)
     assert UrlState.from_bytes(row.to_bytes()) == row
 
 
@@ -103,6 +103,7 @@ def test_url_states_clamp_what_does_not_fit() -> None:
     for status, stored in ((100_000, 65_535), (-1, 0)):
         row = UrlState.from_bytes(UrlState(State.DONE, None, 1, status).to_bytes())
         assert row.status == stored
+    assert UrlState.from_bytes(UrlState(State.DONE, depth=64).to_bytes()).depth == 63
     assert len(PENDING) == 9
 
 
@@ -114,7 +115,7 @@ def entries(draw: st.DrawFn) -> Entry:
     return Entry(
         host, url, identity,
         priority=draw(st.integers(-(2**31), 2**31 - 1)), depth=draw(st.integers(0, 0xFFFF)),
-        hops=draw(st.integers(0, 255)), flags=draw(st.integers(0, 127)),
+        hops=draw(st.integers(0, 15)), beyond=draw(st.integers(0, 15)), flags=draw(st.integers(0, 127)),
         attempts=draw(st.integers(0, 255)), referrer=draw(text),
         payload=draw(st.none() | st.binary(min_size=1, max_size=200)), key=b"k" * 10,
     )  # fmt: skip
@@ -141,9 +142,12 @@ def test_long_urls_fit() -> None:
 
 def test_what_does_not_fit_is_clamped() -> None:
     """Depths, hops, attempts and priorities have an end; a page may ask for more."""
-    entry = Entry("h", "u", b"i", priority=10**12, depth=10**6, hops=10**6, attempts=10**6)
+    entry = Entry(
+        "h", "u", b"i", priority=10**12, depth=10**6, hops=10**6, attempts=10**6, beyond=10**6
+    )
     back = unpack_row("h", b"k" * 10, pack_row(entry))
-    assert (back.priority, back.depth, back.hops, back.attempts) == (2**31 - 1, 65_535, 255, 255)
+    assert (back.priority, back.depth, back.attempts) == (2**31 - 1, 65_535, 255)
+    assert (back.hops, back.beyond) == (15, 15)
 
 
 @given(st.integers(-(2**40), 2**40), st.integers(-(2**40), 2**40), st.integers(0, 2**48 - 2))

@@ -36,6 +36,18 @@ def add_options(
     )  # fmt: skip
 
 
+def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
+    """Declare ``--dry-run`` and ``--yes``, which all verbs take that destroy or change much.
+
+    Only those that *ask* ask whether it is meant: what they do cannot be taken back.
+    """
+    parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
+    parser.add_argument(
+        "--yes", action="store_true",
+        help="do not ask whether it is meant" if asks else "nothing: it does not ask anyway",
+    )  # fmt: skip
+
+
 def act(
     call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
 ) -> int:

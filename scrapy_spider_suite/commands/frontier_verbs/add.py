@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.seeds.lines import lines_of
 
@@ -18,6 +18,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--tag", metavar="NAME", type=_tag,
         help="where the seeds come from, unless their lines say it",
     )  # fmt: skip
+    acting.add_caution(parser)
     acting.add_options(parser)
 
 
@@ -33,6 +34,8 @@ def _run(call: Call) -> int:
         f"{source} #tag={options.tag}" if options.tag else source for source in options.sources
     ]
     lines = lines_of(sources, str(call.settings["USER_AGENT"]))
+    if options.dry_run:
+        return counting.count_seeds(call, lines)
     return acting.act(call, "add", {"first": options.first}, urls=lines)
 
 
@@ -49,6 +52,7 @@ VERBS = (
         examples=(
             "add https://example.com/ seeds.txt -j crawls/news",
             "add breaking.txt --first -j crawls/news",
+            "add seeds.txt --dry-run -j crawls/news",
             "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
         ),
         exits=acting.EXITS,

@@ -6,7 +6,7 @@ import argparse
 import math
 import time
 
-from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.frontier.subjects import Subject
@@ -41,14 +41,19 @@ def _block_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--drop", action="store_true",
-        help="fail what is pending there, instead of letting it wait",
+        help="fail what is pending there, instead of letting it wait; asks whether it is meant",
     )  # fmt: skip
+    acting.add_caution(parser, asks=True)
     acting.add_options(parser, needed=True)
 
 
 def _block(call: Call) -> int:
     options = call.options
     arguments = {"subject": options.subject, "drop": options.drop}
+    if options.dry_run:
+        return counting.count_pending(call, Subject.parse(options.subject))
+    if options.drop:
+        acting.confirm(call, f"Block {options.subject}, and fail all that is pending there?")
     if options.seconds is not None:
         arguments["seconds"] = options.seconds
     return acting.act(call, "block", arguments)
@@ -56,10 +61,13 @@ def _block(call: Call) -> int:
 
 def _unblock_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar=_SUBJECT, type=subject)
+    acting.add_caution(parser)
     acting.add_options(parser)
 
 
 def _unblock(call: Call) -> int:
+    if call.options.dry_run:
+        return counting.count_pending(call, Subject.parse(call.options.subject), blocked=True)
     return acting.act(call, "unblock", {"subject": call.options.subject})
 
 
@@ -94,7 +102,8 @@ VERBS = (
         ),
         examples=(
             'block example.com --for 7d --reason "complaint of 3 May" -j crawls/news',
-            'block .example.com --drop --reason "asked to leave" -j crawls/news',
+            'block .example.com --drop --dry-run --reason "asked to leave" -j crawls/news',
+            'block .example.com --drop --yes --reason "asked to leave" -j crawls/news',
             'block 192.0.2.0/24 --reason "their firewall" -j crawls/news',
             'block https://example.com/calendar/ --reason "endless" -j crawls/news',
         ),

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from scrapy_spider_suite.commands.frontier_verbs.judges import terms_of_job
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row
+from scrapy_spider_suite.control.blocks import STORE, stored
 from scrapy_spider_suite.control.reach import within
-from scrapy_spider_suite.control.renewing import known
+from scrapy_spider_suite.control.renewing import known_seed
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
 from scrapy_spider_suite.storage.reader import StoreReader, UrlRow
-from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.storage.records import UrlState, state_key
+from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
 
-_SHOWN = 10
+_SHOWN, _BAD = 10, 5
 
 
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--dry-run``."""
-    parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
+@dataclass
+class _Bad:
+    """Lines that are no seeds."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, line: BadLine) -> None:
+        self.count += 1
+        if len(self.first) < _BAD:
+            self.first.append(str(line))
+
+    def facts(self) -> Row:
+        """For people: nothing if there are none."""
+        return {"no_web_addresses": self.count, "first_bad": self.first} if self.count else {}
 
 
 def count_urls(
@@ -41,19 +57,74 @@ def count_urls(
         return _print(call, found)
 
 
-def count_listed(call: Call, urls: Iterable[str]) -> int:
-    """Count those of *urls* that are done or failed."""
+def normal_of(call: Call) -> Normal:
+    """The normaliser of the job's crawl."""
+    with StoreReader(call.folder()) as reader:
+        return normalizer_to_look(terms_of_job(call, reader), reader.store)
+
+
+def count_listed(call: Call, lines: Iterable[str], *, pending_too: bool) -> int:
+    """Count those of a list that are done or failed, or pending too."""
     with StoreReader(call.folder()) as reader:
         normal = normalizer_to_look(terms_of_job(call, reader), reader.store)
-        return _print(call, _known(reader, urls, normal))
+        bad = _Bad()
+        found = _known(reader, _seeds(lines, bad, normalize), normal, pending_too=pending_too)
+        return _print(call, found, bad)
 
 
-def _known(reader: StoreReader, urls: Iterable[str], normal: Normal) -> Iterator[UrlRow]:
-    for url in urls:
-        entry, data = known(reader.store, url, normal)
+def count_seeds(call: Call, lines: Iterable[str]) -> int:
+    """Count the seeds of a list, and those that the job does not know (one that comes twice twice).
+    """
+    with StoreReader(call.folder()) as reader:
+        normal = normalizer_to_look(terms_of_job(call, reader), reader.store)
+        bad = _Bad()
+        total, new, first = 0, 0, list[str]()
+        for seed in _seeds(lines, bad, normal):
+            total += 1
+            if reader.store.state(state_key(host_of(seed.url), seed.url)) is None:
+                new += 1
+                first += [seed.url] * (len(first) < _SHOWN)
+        call.facts({"dry_run": True, "urls": total, "new": new, "first": first, **bad.facts()})
+        return 0
+
+
+def count_pending(call: Call, subject: Subject, *, blocked: bool = False) -> int:
+    """Count what is pending at *subject*, which is *blocked*, or is to be."""
+    with StoreReader(call.folder()) as reader:
+        known = [each for each in stored(reader.store.kv(STORE)) if each.subject == str(subject)]
+    if blocked and not known:
+        print(f"{subject} is not blocked by itself", file=sys.stderr)
+        return 1
+    if subject.kind is Kind.RANGE:
+        call.facts({"dry_run": True, "urls": None, "why": "which hosts live there is not known"})
+        return 0
+    prefix = subject.text if subject.kind is Kind.PREFIX else ""
+
+    def wanted(url: str, state: UrlState) -> bool:
+        return state.state is State.PENDING and url.startswith(prefix)
+
+    return count_urls(call, subject, wanted, pending_too=True)
+
+
+def _seeds(lines: Iterable[str], bad: _Bad, normal: Normal) -> Iterator[Seed]:
+    """The seeds in *lines*; what is none goes to *bad*."""
+    read = SeedLines("", normal=normal)
+    for line in lines:
+        seed = read.read(line.encode())
+        if isinstance(seed, BadLine):
+            bad.add(seed)
+        elif seed is not None:
+            yield seed
+
+
+def _known(
+    reader: StoreReader, seeds: Iterable[Seed], normal: Normal, *, pending_too: bool
+) -> Iterator[UrlRow]:
+    for seed in seeds:
+        entry, data = known_seed(reader.store, seed, normal)
         if entry is not None and data is not None:
             state = UrlState.from_bytes(data)
-            if state.state is not State.PENDING:
+            if pending_too or state.state is not State.PENDING:
                 yield UrlRow(entry.url, state)
 
 
@@ -67,7 +138,7 @@ def _hosts(reader: StoreReader, subject: Subject | None, *, failed_only: bool) -
             yield name
 
 
-def _print(call: Call, found: Iterable[UrlRow]) -> int:
+def _print(call: Call, found: Iterable[UrlRow], bad: _Bad | None = None) -> int:
     counts: dict[str, int] = {}
     first: list[str] = []
     for row in found:
@@ -76,7 +147,8 @@ def _print(call: Call, found: Iterable[UrlRow]) -> int:
         if len(first) < _SHOWN:
             first.append(row.url)
     total = {"dry_run": True, "urls": sum(counts.values())}
-    call.facts({**total, **({"by_reason": counts} if call.json else counts), "first": first})
+    reasons = {"by_reason": counts} if call.json else counts
+    call.facts({**total, **reasons, "first": first, **(bad.facts() if bad else {})})
     return 0
 
 

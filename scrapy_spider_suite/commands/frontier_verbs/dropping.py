@@ -28,8 +28,7 @@ def _droppable(text: str) -> Subject:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar="HOST|PREFIX", type=_droppable)
-    counting.add_dry_run(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask whether it is meant")
+    acting.add_caution(parser, asks=True)
     acting.add_options(parser)
 
 

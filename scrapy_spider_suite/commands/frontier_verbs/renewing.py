@@ -7,10 +7,10 @@ import os
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
-from scrapy_spider_suite.control.renewing import parse_pattern, parse_reason
+from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.seeds.lines import is_called_as_a_file, read_seeds
+from scrapy_spider_suite.seeds.lines import is_called_as_a_file, lines_of
 
 _PATTERN = "FILE|PATTERN"
 
@@ -18,9 +18,10 @@ _PATTERN = "FILE|PATTERN"
 def _refetch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar=_PATTERN)
     parser.add_argument(
-        "--first", action="store_true", help="before everything else of their hosts"
-    )
-    counting.add_dry_run(parser)
+        "--first", action="store_true",
+        help="before everything else of their hosts, those that are pending too",
+    )  # fmt: skip
+    acting.add_caution(parser)
     acting.add_options(parser)
 
 
@@ -28,15 +29,18 @@ def _refetch(call: Call) -> int:
     options = call.options
     arguments: dict[str, object] = {"first": options.first}
     if "://" not in options.source and os.path.isfile(options.source):
-        urls = list(read_seeds([options.source]))
+        lines = lines_of([options.source], "")
         if options.dry_run:
-            return counting.count_listed(call, urls)
-        return acting.act(call, "refetch", arguments, urls=urls)
+            return counting.count_listed(call, lines, pending_too=options.first)
+        return acting.act(call, "refetch", arguments, urls=lines)
     if "://" not in options.source and is_called_as_a_file(options.source):
         raise ActionError(f"{options.source!r} is no URL, and there is no such file")
     subject, wanted = parse_pattern(options.source)
     if options.dry_run:
-        return counting.count_urls(call, subject, lambda url, _: wanted(url))
+        subject, wanted = parse_pattern(options.source, counting.normal_of(call))
+        return counting.count_urls(
+            call, subject, lambda url, _: wanted(url), pending_too=options.first
+        )
     return acting.act(call, "refetch", {**arguments, "pattern": options.source})
 
 
@@ -49,7 +53,7 @@ def _reason(text: str) -> str:
 
 def _retry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar="PATTERN", nargs="?", help="of these hosts or URLs only")
-    counting.add_dry_run(parser)
+    acting.add_caution(parser)
     # Here the reason is not why somebody asks, but why the URLs failed.
     acting.add_options(parser, why="--why")
     parser.add_argument(
@@ -63,7 +67,9 @@ def _retry(call: Call) -> int:
     arguments = {"reason": options.reason}
     if options.subject is not None:
         arguments["subject"] = options.subject
-    subject = None if options.subject is None else parse_pattern(options.subject)[0]
+    subject = None
+    if options.subject is not None:
+        subject = parse_pattern(options.subject, counting.normal_of(call))[0]
     if options.dry_run:
         reason = Event(options.reason)
         return counting.count_urls(
