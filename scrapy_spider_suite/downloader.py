@@ -228,6 +228,8 @@ class PoliteDownloader(Downloader):
         if core.stopping:
             raise StoppedError("the crawl is being stopped")
         core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+        if lease is not None:
+            core.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit
         workbench = core.frontier.workbench
         workbench.begin(host, address, core.now(), visit=visit is not None)

@@ -7,6 +7,7 @@
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
     ├── HostBarred          the host is blocked, or outside its hours
     ├── UnwantedMediaType   the answer is of a media type that is not read
+    ├── FilterRefused       a filter does not want the URL, or its answer
     └── RedirectRefused     a redirect is not followed
         ├── TooManyHops     too many in a row
         └── RedirectLoop    a page that redirects to itself, again
@@ -59,6 +60,18 @@ class UnwantedMediaType(IgnoreRequest):
     def __init__(self, response: Response) -> None:
         kind = (response.headers.get("Content-Type") or b"").decode("latin-1")[:100]
         super().__init__(f"{response.url} is {kind!r}, which SUITE_MEDIA_TYPES does not name")
+        self.response = response
+
+
+class FilterRefused(IgnoreRequest):
+    """SUITE_FETCH_FILTER does not want the URL, or SUITE_PARSE_FILTER its answer.
+
+    Attributes:
+        response: the answer; None where nothing was fetched.
+    """
+
+    def __init__(self, message: str, response: Response | None = None) -> None:
+        super().__init__(message)
         self.response = response
 
 

@@ -65,6 +65,10 @@ _BOTH = (
     Component(
         "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.lineage.LineageMiddleware", order=1
     ),
+    # Before links are followed: a page that is not wanted goes no further.
+    Component(
+        "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.filters.PageFilters", order=940
+    ),
     # Scrapy's own is a pickle, which runs what it finds.
     Component(
         "EXTENSIONS",

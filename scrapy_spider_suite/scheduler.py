@@ -171,6 +171,8 @@ class FrontierScheduler(BaseScheduler):
         entry = core.translator.entry(request)
         if self._duplicates.filters(request, entry, core):
             return False
+        if not core.filtering.admits(request, entry, lease):
+            return False
         if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
         core.frontier.adopt(lease, [entry], core.now())

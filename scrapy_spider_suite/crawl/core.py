@@ -22,6 +22,7 @@ from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
 from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
+from scrapy_spider_suite.crawl.filtering import filtering_of
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.crawl.normalizing import make_normalizer, register
 from scrapy_spider_suite.crawl.ordering import order_of, window_of
@@ -87,6 +88,8 @@ class CrawlCore:
         self.broad = self.settings.profile == "broad"
         self.resolver = suite_resolver(crawler)
         self.overriding = overriding_of(crawler)
+        self.filtering = filtering_of(crawler)
+        self.filtering.use_scope(getattr(crawler.spider, "allowed_domains", None))
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.dead_hosts = DeadHosts(self)
@@ -329,6 +332,7 @@ class CrawlCore:
         self.trusted.stop()
         self.at_end(reason)
         self.overriding.stop()
+        self.filtering.stop()
         with suppress(StoreWriteError):  # that has been said
             self.frontier.flush()
         with suppress(StoreWriteError):

@@ -21,6 +21,7 @@ from scrapy.http import Request, Response
 
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import (
+    FilterRefused,
     HostBarred,
     HostUnreachable,
     RedirectLoop,
@@ -38,6 +39,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
     (HostBarred, Event.BARRED),
     (UnwantedMediaType, Event.MEDIA_TYPE),
+    (FilterRefused, Event.FILTERED),
     (TooManyHops, Event.TOO_MANY_HOPS),
     (RedirectLoop, Event.REDIRECT_LOOP),
     (IgnoreRequest, Event.IGNORED),

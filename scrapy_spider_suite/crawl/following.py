@@ -15,8 +15,9 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.urls.extract import PageLinks, extract
+from scrapy_spider_suite.urls.filters import Stage, Subject
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.scope import Scope
+from scrapy_spider_suite.urls.scope import Reason, Scope
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -75,12 +76,17 @@ class Follower:
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
             links = [url for url in links if self._in_scope(url, depth)]
+        links = self._core.filtering.followed(self._trapping.passed(links), lease, response)
+        self._trapping.learn(lease, response, links)
         kept = links
         if self._choose is not None:
             kept = self._spelling.chosen(links, self._choose(response, kept))
+        kept = self._core.filtering.scheduled(kept, lease)
         self._stats.inc_value("suite/links/found", len(page.links))
         self._stats.inc_value("suite/links/followed", len(kept))
         self._hand_over(lease, response, kept)
+        if not page.nofollow:
+            self._trapping.mine(lease, self._may_enter)
 
     def links_of(self, response: Response) -> PageLinks:
         """The links of *response*, whatever their scope."""
@@ -96,21 +102,29 @@ class Follower:
 
     def _in_scope(self, url: str, depth: int) -> bool:
         reason = self._scope.refuses(url, host_of(url), depth)
-        if reason is None:
+        if reason is None or (reason is Reason.OFF_SITE and self._core.filtering.opens_scope):
             return True
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
 
+    def _may_enter(self, url: str, depth: int) -> bool:
+        """Whether *url*, which no page led to, may be tried at *depth*."""
+        return self._in_scope(url, depth) and self._core.filtering.wants(
+            Stage.SCHEDULE, url, Subject(depth=depth)
+        )
+
     def _hand_over(self, lease: Lease, response: Response, links: list[str]) -> None:
-        if self._rank is None:
+        rank, filtering, page = self._rank, self._core.filtering, lease.entry
+        if rank is None and not filtering.opens_scope:
             lease.links.extend(links)
             return
         for url in links:
             host = host_of(url)
             lease.children.append(
                 Entry(
-                    host, url, state_key(host, url), priority=self._rank(response, url),
-                    depth=lease.entry.depth + 1, referrer=lease.entry.url,
+                    host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
+                    priority=0 if rank is None else rank(response, url),
+                    beyond=filtering.beyond(url, page.beyond),
                 )
             )  # fmt: skip
 

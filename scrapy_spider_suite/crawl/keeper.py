@@ -83,6 +83,7 @@ class Keeper:
         if not self._operating:
             self._operate()
         self._core.overriding.look()
+        self._core.filtering.look()
         if not self._revising:
             self._revise()
         self._end_at_caps()
@@ -244,6 +245,10 @@ class Keeper:
             stats.set_value(f"suite/job/{name}", getattr(counters, name))
         for event, count in counters.events.items():
             stats.set_value(f"suite/outcome/{event.value}", count)
+        for trap, count in core.frontier.traps.met.items():
+            stats.set_value(f"suite/trap/{trap.value}", count)
+        for name, count in core.frontier.miner.found.items():
+            stats.set_value(f"suite/mined/{name}", count)
         stats.max_value("suite/frontier/hosts_max", statistics.hosts)
         if self._looks % _LOOKS and not self._ended:
             return

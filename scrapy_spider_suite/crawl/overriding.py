@@ -23,6 +23,7 @@ from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.traps import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ class Overriding:
     def __init__(self, settings: SuiteSettings) -> None:
         self.path = settings.overrides
         # Of the file whose rules are in force, or that was complained of.
-        self._stamp = _stamp(self.path)
+        self._stamp = stamp_of(self.path)
         self._seen = self._stamp
         self.policy = Policy(overrides=read_overrides(self.path), **policy_fields(settings))
         self.changed: Callable[[], None] = _nobody
@@ -74,7 +75,7 @@ class Overriding:
         """
         if self._reading is not None:
             return
-        stamp = _stamp(self.path)
+        stamp = stamp_of(self.path)
         if stamp != self._stamp and stamp == self._seen:
             self._reading = asyncio.ensure_future(self._read_again(self.path, stamp))
         self._seen = stamp
@@ -92,7 +93,7 @@ class Overriding:
             self._stamp = stamp
             logger.error("%s: the rules of before stay in force", error)
         else:
-            if _stamp(path) == stamp:  # else a later look takes what it is then
+            if stamp_of(path) == stamp:  # else a later look takes what it is then
                 self._stamp = stamp
                 self.policy.change(overrides=rules)
                 logger.info("%d rules of %s are in force", len(rules), path or "no file")
@@ -169,11 +170,12 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
             for name, slot in project.download_slots.items()
         },
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
+        "traps": Limits(**{each: getattr(settings, f"trap_{each}") for each in Limits.names()}),
     }
 
 
-def _stamp(path: Path | None) -> Stamp:
-    """What changes whenever the file does, also by another that takes its place."""
+def stamp_of(path: Path | None) -> Stamp:
+    """What changes whenever the file at *path* does, also by another that takes its place."""
     if path is None:
         return _NO_FILE
     try:

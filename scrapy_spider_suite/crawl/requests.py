@@ -33,9 +33,11 @@ OUR_SLOT = "suite_slot"
 """The ``download_slot`` that the gate wrote, so that copies of meta do not make it a wish."""
 BULK = "suite_bulk"
 HOPS = "suite_hops"
+BEYOND = "suite_beyond"
+"""How many links in a row have led out of the scope."""
 SELF_REDIRECT = "suite_self_redirect"
 VIA = "suite_via"
-_OF_BULK = (BULK, HOPS, SELF_REDIRECT, VIA, "dont_retry")
+_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, "dont_retry")
 
 # A host as nearly all URLs write it: parsing them takes ten times as long.
 _PLAIN_HOST = re.compile(r"https?://([a-z0-9._-]*[a-z0-9_-])(?::[0-9]*)?(?:[/?#]|$)")
@@ -125,6 +127,7 @@ class Translator:
             priority=request.priority,
             depth=int(meta.get("depth", 0)),
             hops=int(meta.get(HOPS, 0)),
+            beyond=int(meta.get(BEYOND, 0)),
             flags=_flags(request),
             referrer=(request.headers.get("Referer") or b"").decode("latin-1"),
         )  # fmt: skip
@@ -173,6 +176,9 @@ class Translator:
         meta = {BULK: True, "depth": entry.depth, "dont_retry": True, VIA: entry.referrer}
         if entry.hops:
             meta[HOPS] = entry.hops
+        if entry.beyond:
+            meta[BEYOND] = entry.beyond
+            meta["allow_offsite"] = True  # or Scrapy's OffsiteMiddleware stops it
         if entry.flags & _SELF_REDIRECT:
             meta[SELF_REDIRECT] = True
         return Request(entry.url, meta=meta, priority=entry.priority)

@@ -6,13 +6,16 @@ other, with what a job has stored; nothing is fetched, and no name is looked up.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.control.pausing import paused_by
+from scrapy_spider_suite.crawl.filtering import FilterSet
 from scrapy_spider_suite.dns.addresses import AddressPolicy, literal_address
+from scrapy_spider_suite.explaining.filtered import refusals
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
@@ -22,10 +25,14 @@ from scrapy_spider_suite.frontier.robots_text import deciding
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import row_of
-from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.grounds import Grounds
+from scrapy_spider_suite.storage.records import HostRecord, state_key
 from scrapy_spider_suite.storage.robots import RobotsStore
+from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
 from scrapy_spider_suite.urls.scope import Reason, Scope
+from scrapy_spider_suite.urls.traps import Refusal, Trap, look, permutations_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
@@ -33,6 +40,17 @@ if TYPE_CHECKING:
 _UNUSABLE = {
     Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
     Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
+}
+_TRAPS = {
+    Trap.LENGTH: "a trap: longer than pages' URLs are",
+    Trap.SEGMENTS: "a trap: its path has more segments than pages' have",
+    Trap.REPEATS: "a trap: a segment comes again and again in its path",
+    Trap.CALENDAR: "a trap: a date in it is years ahead",
+    Trap.PERMUTED: "a trap: {} has the same parameters in another order",
+    Trap.QUERY: "a trap: the queries of {} combine what was there, and lead to nothing new",
+    Trap.SESSIONS: "a trap: {} comes with ever new session ids",
+    Trap.SAME: "a trap: the pages of {} all said the same",
+    Trap.HOSTS: "a trap: the hosts of {} all said the same",
 }
 _REASONS = {
     Reason.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
@@ -78,7 +96,7 @@ class Judge:
 
     def __init__(
         self, terms: Terms, policy: Policy, store: RocksStore | None, wall: float,
-        addresses: Mapping[str, str] | None = None,
+        addresses: Mapping[str, str] | None = None, filters: FilterSet | None = None,
     ) -> None:  # fmt: skip
         settings = terms.settings
         self._terms = terms
@@ -86,17 +104,21 @@ class Judge:
         self._store = store
         self._wall = wall
         self._known = addresses or {}
+        self._filters = filters or FilterSet()
         self._scope = Scope(
             terms.domains, settings.project.depth_limit, settings.project.urllength_limit
         )
         self._addresses = AddressPolicy(settings.allow_private_addresses)
+        self._traps = None if store is None else Traps(store, policy, Grounds(store), _nothing)
         if store is not None:
             self._robots = RobotsStore(store.kv("robots"))
             for name, _ in store.kv("trusted").items():
                 self._addresses.trust(name.decode())
 
-    def findings(self, url: str, depth: int = 1) -> list[Finding]:
+    def findings(self, url: str, depth: int = 1, entry: Entry | None = None) -> list[Finding]:
         """What each rule has to say of *url*, found *depth* links from a seed (0: a seed itself).
+
+        *entry* is it in the queue, where it is there already.
         """
         normal = parse(url, None)
         if isinstance(normal, Unusable):
@@ -104,7 +126,9 @@ class Judge:
         host = host_of(normal)
         record = HostRecord() if self._store is None else self._store.record(host) or HostRecord()
         return [
-            *self._of_scope(normal, host, depth), *self._of_budgets(host, record),
+            *self._of_scope(normal, host, depth), *self._of_filters(normal, host, depth, entry),
+            *self._of_traps(normal, host, depth),
+            *self._of_budgets(host, record),
             *self._of_job(), *self._of_address(host), *self._of_bars(normal, host),
             *self._of_robots(normal, host), *self._of_clock(host, record),
         ]  # fmt: skip
@@ -116,12 +140,19 @@ class Judge:
         excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
         if entry.flags & Flag.PROXIED:
             excused.add("address")
-        return [each for each in self.findings(entry.url, 0) if each.rule not in excused]
+        trapped: Iterator[Finding] = iter(())
+        if not entry.flags & (Flag.USER | Flag.START) and self._traps is not None:
+            trapped = self._trapped(self._traps.waited_in(entry.url, entry.host))
+        found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
+        return [*trapped, *found]
 
     def _of_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         # It is asked when a link is found: whoever names a seed means it.
         reason = self._scope.refuses(url, host, depth) if depth else None
-        if reason is None:
+        opened = self._filters.of.get(Stage.SCHEDULE)
+        if reason is None or (
+            reason is Reason.OFF_SITE and opened is not None and opened.asks(Fact.BEYOND)
+        ):
             return
         if reason is Reason.OFF_SITE:
             why, where = f"{host} is not among the allowed domains", (
@@ -131,6 +162,49 @@ class Judge:
             name, why = _REASONS[reason]
             where = self._terms.where(name)
         yield Finding("scope", Judgement.REFUSE, why, where)
+
+    def _of_filters(
+        self, url: str, host: str, depth: int, entry: Entry | None
+    ) -> Iterator[Finding]:
+        # Seeds, and what is in the queue, are past the first two.
+        stages = [stage for stage in Stage if depth or stage not in (Stage.SCHEDULE, Stage.FOLLOW)]
+        off_site = self._scope.refuses(url, host, 0) is Reason.OFF_SITE
+        subject = Subject("", depth, int(off_site), self._address(host))
+        known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}
+        if entry is not None:
+            subject.via, subject.depth, subject.beyond = entry.referrer, entry.depth, entry.beyond
+            known.add(Fact.VIA)
+        for each in refusals(self._filters, self._terms, stages, url, subject, known):
+            judgement = Judgement.REFUSE if each.final else Judgement.FETCH
+            yield Finding(f"{each.stage.value} filter", judgement, each.why, each.where)
+
+    def _of_traps(self, url: str, host: str, depth: int) -> Iterator[Finding]:
+        # As for scope: whoever names a seed means it.
+        limits = self._policy.traps
+        if not depth or not limits.any:
+            return
+        trap = look(url, limits, time.gmtime(self._wall).tm_year)
+        if trap is not None:
+            yield from self._trapped(Refusal(trap))
+        elif limits.permuted and (other := self._permuted(url, host)):
+            yield from self._trapped(Refusal(Trap.PERMUTED, other))
+        elif self._traps is not None:
+            yield from self._trapped(self._traps.closed(url, host))
+
+    def _permuted(self, url: str, host: str) -> str | None:
+        """What the job knows that differs from *url* in the order of its query only."""
+        store = self._store
+        if store is None or store.state(state_key(host, url)) is not None:
+            return None
+        known = (each for each in permutations_of(url) if store.state(state_key(host, each)))
+        return next(known, None)
+
+    def _trapped(self, refusal: Refusal | None) -> Iterator[Finding]:
+        if refusal is None:
+            return
+        why = _TRAPS[refusal.trap].format(refusal.space)
+        where = self._terms.where(f"SUITE_TRAP_{refusal.trap.name}")
+        yield Finding("trap", Judgement.REFUSE, why, where)
 
     def _of_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
         terms, policy = self._terms, self._policy
@@ -255,6 +329,11 @@ class Judge:
     def _address(self, host: str) -> str:
         """Where *host* lives, "" if that is not known."""
         return literal_address(host) or self._known.get(host, "")
+
+
+def _nothing(identity: bytes) -> bool:
+    """No page is read here that could lead to anything."""
+    return False
 
 
 def span(seconds: float) -> str:

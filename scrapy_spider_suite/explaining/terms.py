@@ -16,6 +16,8 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
 from scrapy.utils.python import global_object_name
 
+from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
+from scrapy_spider_suite.crawl.filtering import FilterSet, read_given
 from scrapy_spider_suite.crawl.overriding import read_overrides
 from scrapy_spider_suite.settings.declarations import full_name, plain, words
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -37,9 +39,12 @@ _SUITE = (
     "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
     *(f"trap_{name}" for name in Limits.names()),
+    *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip
 _KEY = b"terms"
+_APART = {"SUITE_OVERRIDES", "SUITE_COUNTRIES", *map(full_name, FILTERS.values())}
+"""Those that need files, which may be gone."""
 _GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}
 
 
@@ -85,14 +90,21 @@ class Terms:
 
     @cached_property
     def settings(self) -> SuiteSettings:
-        """The settings, those of the suite complete; the overrides have to be read apart."""
-        values = {name: value for name, value in self.values.items() if name != "SUITE_OVERRIDES"}
+        """The settings, those of the suite complete; overrides and filters are read apart."""
+        values = {name: value for name, value in self.values.items() if name not in _APART}
         return SuiteSettings.from_settings(Settings(values))
 
     def overrides(self) -> Overrides:
         """The rules in SUITE_OVERRIDES. Raises `SettingsError`."""
         path = self.values.get("SUITE_OVERRIDES")
         return read_overrides(None if path is None else Path(path))
+
+    def filters(self) -> FilterSet:
+        """The filters. Raises `SettingsError`."""
+        countries = self.values.get("SUITE_COUNTRIES")
+        given = read_given(None if countries is None else Path(countries))
+        texts = {stage: self.values.get(full_name(name)) or "" for stage, name in FILTERS.items()}
+        return FilterSet.read(texts, given)
 
     def where(self, name: str) -> str:
         """The setting *name*, its value and who gave it."""

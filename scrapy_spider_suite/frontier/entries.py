@@ -26,6 +26,8 @@ class Flag(IntFlag):
     """Its ``dont_obey_robotstxt`` is set."""
     SELF_REDIRECT = 16
     """A page that redirected to itself, fetched once more with its host's cookies."""
+    SPECULATIVE = 128
+    """Nobody linked to it: it was mined from another URL, and may not exist."""
 
 
 # Plain integers: operators of flags are Python code.
@@ -45,6 +47,7 @@ class Entry:
 
     __slots__ = (
         "attempts",
+        "beyond",
         "depth",
         "flags",
         "holder",
@@ -67,6 +70,7 @@ class Entry:
         priority: int = 0,
         depth: int = 0,
         hops: int = 0,
+        beyond: int = 0,
         flags: int = 0,
         attempts: int = 0,
         referrer: str = "",
@@ -80,6 +84,7 @@ class Entry:
         self.priority = priority
         self.depth = depth
         self.hops = hops
+        self.beyond = beyond  # how many links in a row have led out of the scope
         self.flags = int(flags)
         self.attempts = attempts
         self.referrer = referrer

@@ -80,6 +80,10 @@ class Event(StrEnum):
     DOMAIN_BUDGET = "domain_budget"
     DOMAIN_HOSTS = "domain_hosts"
     MEDIA_TYPE = "media_type"
+    TRAP = "trap"
+    NOT_THERE = "not_there"
+    FILTERED = "filtered"
+    NOT_PARSED = "not_parsed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ _DONE, _FAILED, _PENDING = State.DONE, State.FAILED, State.PENDING
 
 OUTCOMES: dict[Event, Outcome] = {
     Event.SUCCESS: Outcome("2xx, and the items are through the pipelines", _DONE),
-    Event.NOT_STORED: Outcome("2xx, and a pipeline dropped the item", _DONE),
+    Event.NOT_STORED: Outcome(
+        "2xx, and a pipeline dropped the item, or SUITE_STORE_FILTER does not want the page", _DONE
+    ),
     Event.CALLBACK_ERROR: Outcome("the callback raised", _DONE),
     Event.PIPELINE_ERROR: Outcome(
         "a pipeline raised something other than DropItem, or a feed could not take an item", _FAILED
@@ -183,6 +189,17 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.MEDIA_TYPE: Outcome(
         "2xx of a media type that is not wanted (SUITE_MEDIA_TYPES)", _FAILED
     ),
+    Event.TRAP: Outcome(
+        "it waited in what turned out to be a trap (SUITE_TRAP_SAME and the like)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
+    Event.NOT_THERE: Outcome(
+        "4xx of a URL that nobody linked to (SUITE_MINE); 408 and 429 count as ever", _FAILED
+    ),
+    Event.FILTERED: Outcome(
+        "SUITE_FETCH_FILTER does not want the URL", _FAILED, Retry.NOBODY, Health.NONE
+    ),
+    Event.NOT_PARSED: Outcome("2xx, and SUITE_PARSE_FILTER does not want the page", _DONE),
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.crawl.normalizing import twins_of
 from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
+    "countries": "it may be large, and is read once: stop the crawl, and start it again with it",
     "score": "what waits has its scores: stop the crawl, and start it again with it",
     "window": "memory holds what it chose: stop the crawl, and start it again with it",
     "window_size": "memory holds what it chose: stop the crawl, and start it again with it",
@@ -51,9 +53,12 @@ def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, obj
         raise SettingsError(f"{name} cannot be changed in a running crawl: {AT_START[field]}")
     # First what can fail.
     check_sources(new.seeds)
+    filters = core.filtering.prepare(new) if field in FILTERS.values() else None
     if new.overrides != old.overrides:
         core.frontier.policy.change(overrides=read_overrides(new.overrides))
         core.overriding.path = new.overrides
+    if filters is not None:
+        core.filtering.adopt(filters)
     replace_settings(core.crawler, new)
     core.settings = new
     _tell_core(core, old, new)

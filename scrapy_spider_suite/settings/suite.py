@@ -223,6 +223,33 @@ class SuiteSettings:
         "Longest time that a stop waits for requests that are under way.",
     )
 
+    # Filters
+    schedule_filter: str = setting(
+        v.filter_for("schedule"), "", FROM_NOW_ON,
+        "Which links and requests may enter the queue; seeds always may.",
+    )
+    fetch_filter: str = setting(
+        v.filter_for("fetch"), "", FROM_NOW_ON,
+        "Which pages may be fetched, asked just before; the others fail ('filtered').",
+    )
+    parse_filter: str = setting(
+        v.filter_for("parse"), "", FROM_NOW_ON,
+        "Which answers go to their callbacks and have their links followed; the others are done.",
+    )
+    follow_filter: str = setting(
+        v.filter_for("follow"), "", FROM_NOW_ON,
+        "Which links of pages are taken, where links are followed in bulk.",
+    )
+    store_filter: str = setting(
+        v.filter_for("store"), "", FROM_NOW_ON,
+        "Of which answers the items go to the pipelines.",
+    )
+    countries: Path | None = setting(
+        v.file(), None, FREE,
+        "A file that says in which country addresses are, for filters: lines of 'network,country' "
+        "or 'first,last,country'.",
+    )
+
     # Traps, and what nobody linked to
     trap_length: int = setting(
         v.integer(0, unit="characters"), 0, FROM_NOW_ON,
@@ -246,11 +273,18 @@ class SuiteSettings:
         "none are.",
         broad=10,
     )
+    trap_permuted: bool = setting(
+        v.boolean(), False, FROM_NOW_ON,
+        "Links followed in bulk: whether a URL whose query has the parameters of another in "
+        "another order is taken for a trap.",
+        broad=True,
+    )
     trap_query: int = setting(
-        v.integer(0, 200, "kinds of query"), 0, FROM_NOW_ON,
-        "Links followed in bulk: a path whose queries name their parameters in more ways and "
-        "orders is a trap, apart from queries of one parameter; 0: none is.",
-        broad=128,
+        v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
+        "Links followed in bulk: when so many pages of one path, whose queries combine values that "
+        "others of it had, led to nothing new but more of the kind, its combinations are a trap; "
+        "0: none are.",
+        broad=24,
     )
     trap_sessions: int = setting(
         v.integer(0, 200, "session ids"), 0, FROM_NOW_ON,

@@ -239,6 +239,36 @@ def import_path() -> ValueType:
     return ValueType(parse, "an import path such as 'project.scores.score'")
 
 
+def filter_for(stage: str) -> ValueType:
+    """Return the type of a filter for *stage*, as text: an expression, or ``@`` and a file's path.
+
+    An expression is checked here; a file, which may change, where it is read.
+    """
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not all(c.isprintable() or c in "\t\r\n" for c in raw):
+            raise ValueError(raw)
+        text = raw.strip()
+        if text.startswith("@") and not Path(text[1:]).is_file():
+            raise ValueError(raw)
+        if text and not text.startswith("@"):
+            _check_filter(text, stage)
+        return text
+
+    return ValueType(parse, "a filter such as 'HostEndsWith(.org)', or '@' and a file that exists")
+
+
+def _check_filter(text: str, stage: str) -> None:
+    # Who has no filter needs neither its parser nor the list of public suffixes.
+    from scrapy_spider_suite.errors import FilterError
+    from scrapy_spider_suite.urls.filters import Filter, Given, Stage
+
+    try:
+        Filter(text, Stage(stage), Given(country_of=str))
+    except FilterError as error:
+        raise WrongLine(str(error)) from None
+
+
 def name_servers() -> ValueType:
     """Return the type of a list of name servers, read as (numeric address, port) pairs."""
 

@@ -9,8 +9,14 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.workbench import Visit
 from scrapy_spider_suite.urls.normalize import host_of
 
-# A plain integer: operators of flags are Python code.
-_USER = int(Flag.USER)
+# Plain integers: operators of flags are Python code.
+_USER, _SPECULATIVE = int(Flag.USER), int(Flag.SPECULATIVE)
+
+
+_OF_PAGES = (
+    Event.PIPELINE_ERROR, Event.CALLBACK_ERROR, Event.NOT_PARSED, Event.NOT_STORED,
+)  # fmt: skip
+"""What may become of a page that came as it should; the first that holds counts."""
 
 
 def _is_link(entry: Entry) -> bool:
@@ -54,9 +60,11 @@ class Lease:
             if event in self.faults:
                 return event
         if self.event is Event.SUCCESS:
-            for event in (Event.PIPELINE_ERROR, Event.CALLBACK_ERROR, Event.NOT_STORED):
+            for event in _OF_PAGES:
                 if event in self.faults:
                     return event
+        if self.event is Event.CLIENT_ERROR and self.entry.flags & _SPECULATIVE:
+            return Event.NOT_THERE
         return self.event
 
     def fate(self, retry_times: int) -> tuple[State, Event, bool]:

@@ -164,8 +164,10 @@ def pack_row(entry: Entry) -> bytes:
     identity = entry.own_identity
     if identity and identity == host_key(entry.host) + url:
         identity = b""
+    # Rows of earlier releases have nothing in the upper half: they let nothing out of the scope.
+    hops = min(entry.hops, 15) | min(entry.beyond, 15) << 4
     head = _ROW.pack(
-        int(entry.flags), min(entry.attempts, 255), min(entry.depth, 0xFFFF), min(entry.hops, 255),
+        int(entry.flags), min(entry.attempts, 255), min(entry.depth, 0xFFFF), hops,
         max(-0x80000000, min(0x7FFFFFFF, entry.priority)), len(url), len(referrer), len(identity),
     )  # fmt: skip
     return head + url + referrer + identity + (entry.payload or b"")
@@ -184,7 +186,8 @@ def unpack_row(host: str, key: bytes, data: bytes) -> Entry:
             raise JobDamagedError(f"a queue row of {host} is cut short")
         return Entry(
             host, data[_ROW.size : to_referrer].decode(), data[to_identity:to_payload],
-            priority=priority, depth=depth, hops=hops, flags=flags, attempts=attempts,
+            priority=priority, depth=depth, hops=hops & 15, beyond=hops >> 4, flags=flags,
+            attempts=attempts,
             referrer=data[to_referrer:to_identity].decode(),
             payload=data[to_payload:] or None, key=key,
         )  # fmt: skip

@@ -28,6 +28,7 @@ from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.urls.filters import Stage
 
 
 @dataclass
@@ -124,6 +125,10 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "prefer_https": ("true", True, lambda p: p.core.normalizer.twins is not None),
     "body_max": ("1M", 1 << 20, _anew("body_max")),
     "media_types": ("Text/*", ("text/*",), _anew("media_types")),
+    **{
+        f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.core.filtering.of(stage)))
+        for stage in Stage
+    },
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "idle": ("finish", "finish", _anew("idle")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),

@@ -11,6 +11,7 @@ from scrapy.spiderloader import get_spider_loader
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call
 from scrapy_spider_suite.control import blocks
+from scrapy_spider_suite.crawl.filtering import FilterSet
 from scrapy_spider_suite.crawl.overriding import policy_fields
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.explaining.judging import Judge
@@ -34,12 +35,17 @@ def judge(
         policy.overrides = terms.overrides()
     except SettingsError as error:
         print(f"scrapy frontier: {error}: judged without its rules", file=sys.stderr)
+    filters = FilterSet()
+    try:
+        filters = terms.filters()
+    except SettingsError as error:
+        print(f"scrapy frontier: {error}: judged without filters", file=sys.stderr)
     wall = time.time()
     if reader is None:
-        return Judge(terms, policy, None, wall)
+        return Judge(terms, policy, None, wall, filters=filters)
     for each in blocks.stored(reader.store.kv(blocks.STORE)):
         policy.blocks.put(Subject.parse(each.subject), each.block())
-    return Judge(terms, policy, reader.store, wall, addresses)
+    return Judge(terms, policy, reader.store, wall, addresses, filters)
 
 
 def terms_of_job(call: Call, reader: StoreReader) -> Terms:

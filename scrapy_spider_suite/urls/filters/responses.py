@@ -101,7 +101,7 @@ def _digest_equals(argument: str, given: Given) -> Test:
 
 
 @atom(
-    "ResponseMatches(regex)", "(?s).*<form.*", "the *regex* matches the whole body as ISO-8859-1",
+    "ResponseMatches(regex)", '"(?s).*<form.*"', "the *regex* matches the whole body as ISO-8859-1",
     Fact.PAGE,
 )  # fmt: skip
 def _response_matches(argument: str, given: Given) -> Test:
@@ -110,7 +110,7 @@ def _response_matches(argument: str, given: Given) -> Test:
 
 
 @atom(
-    "ResponseContainsRegex(regex)", "(?i)<form", "the *regex* matches somewhere in the body",
+    "ResponseContainsRegex(regex)", '"(?i)<form"', "the *regex* matches somewhere in the body",
     Fact.PAGE,
 )  # fmt: skip
 def _response_contains_regex(argument: str, given: Given) -> Test:

@@ -1,0 +1,86 @@
+"""Asks of every answer whether it is to be parsed, and whether what comes of it is to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from scrapy import Request
+from scrapy.http import Response
+
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.filtering import filtering_of
+from scrapy_spider_suite.downloader import ADDRESS
+from scrapy_spider_suite.exceptions import FilterRefused
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.urls.filters import Stage
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+class PageFilters:
+    """SUITE_PARSE_FILTER and SUITE_STORE_FILTER.
+
+    What is not to be parsed ends as in Scrapy's HttpErrorMiddleware: its errback, if it has one,
+    gets `FilterRefused`, and nobody else hears of it. Of what is not to be stored the callback
+    runs, its requests are taken, and its items are dropped.
+
+    Stats: ``suite/filter/store/items``, and those of `Filtering`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._not_stored: WeakSet[Request] = WeakSet()
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> PageFilters:
+        """Build it for *crawler*."""
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Ask both filters. Raises `FilterRefused` if *response* is not to be parsed."""
+        request, filtering = response.request, filtering_of(self._crawler)
+        if request is None or not filtering.has(Stage.PARSE, Stage.STORE):
+            return
+        lease = core_of(self._crawler).leases.get(request)
+        if lease is None:
+            return
+        address = str(response.ip_address or request.meta.get(ADDRESS, ""))
+        if not filtering.of_page(Stage.STORE, response, lease.entry, address):
+            lease.faults.add(Event.NOT_STORED)
+            self._not_stored.add(request)
+        if not filtering.of_page(Stage.PARSE, response, lease.entry, address):
+            lease.faults.add(Event.NOT_PARSED)
+            raise FilterRefused(f"SUITE_PARSE_FILTER does not want {response.url}", response)
+
+    def process_spider_exception(
+        self, response: Response, exception: Exception
+    ) -> Iterable[Any] | None:
+        """A page that is not to be parsed brings nothing, and is no error."""
+        return [] if isinstance(exception, FilterRefused) else None
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
+        """Leave out the items of pages that are not to be stored."""
+        if not self._drops(response):
+            return result
+        return (output for output in result if self._passes(output))
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Leave out the items of pages that are not to be stored."""
+        drops = self._drops(response)
+        async for output in result:
+            if not drops or self._passes(output):
+                yield output
+
+    def _drops(self, response: Response) -> bool:
+        return response.request is not None and response.request in self._not_stored
+
+    def _passes(self, output: Any) -> bool:
+        if isinstance(output, Request):
+            return True
+        self._crawler.stats.inc_value("suite/filter/store/items")
+        return False
