@@ -40,6 +40,7 @@ _ESCAPED: Final = frozenset(("iso2022_jp", "iso2022_kr"))
 
 _ESCAPE: Final = b"\x1b"
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_SHIFTS: Final = re.compile(r"[\x0e\x0f\x1b]|[^\x00-\x7f]")
 # What the standard's special-query percent-encode set leaves alone.
 _QUERY_SAFE: Final = "!$%&()*+,-./:;=?@[\\]^_`{|}~"
 
@@ -88,14 +89,15 @@ class Page:
         if value.isascii() and b"&" not in value and not self._has_nul:
             return value.decode("ascii")
         text = self.read(value)
-        if text.isascii() or "?" not in text:
+        if "?" not in text or (text.isascii() and self._encoding not in _ESCAPED):
             return text
         encoding = self.encoding
         if encoding.startswith("utf"):
             return text
         head, hash_sign, fragment = text.partition("#")
         path, mark, query = head.partition("?")
-        query = _BEYOND_ASCII.sub(lambda match: _in_query(match[0], encoding), query)
+        own = _SHIFTS if encoding in _ESCAPED else _BEYOND_ASCII
+        query = own.sub(lambda match: _in_query(match[0], encoding), query)
         return path + mark + query + hash_sign + fragment
 
     @property
@@ -112,11 +114,24 @@ class Page:
 
 
 def _in_query(character: str, encoding: str) -> str:
-    """*character* as a query in *encoding* has it; as a character reference if it cannot."""
+    """*character* as a query in *encoding* has it; as a character reference if it cannot.
+
+    Encoding Standard: gb18030 has no bytes for U+E5E5 (§10.2.2), and what shifts ISO-2022-JP from
+    one set of characters to another stands for U+FFFD (§12.2.2).
+    """
+    if character == "\ue5e5" and encoding == "gb18030":
+        return _as_reference(character)
+    if character.isascii():
+        return _as_reference("\ufffd")
     try:
         return quote_from_bytes(character.encode(encoding), safe=_QUERY_SAFE)
     except UnicodeEncodeError:
-        return f"%26%23{ord(character)}%3B"
+        return _as_reference(character)
+
+
+def _as_reference(character: str) -> str:
+    """*character* as a character reference, escaped."""
+    return f"%26%23{ord(character)}%3B"
 
 
 def _from_http(encoding: str | None, content_type: bytes | str | None, body: bytes) -> str | None:

@@ -150,4 +150,5 @@ def _referred(match: re.Match[str]) -> str:
     code = int(digits, 16) if text[2] in "xX" else int(digits)
     if 0xA0 <= code < 0xD800 or 0x20 <= code < 0x7F:
         return chr(code)
-    return html_unescape(f"&#{code};")
+    # Python leaves out control characters and noncharacters, the standard does not.
+    return html_unescape(f"&#{code};") or chr(code)

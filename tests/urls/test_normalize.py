@@ -1,14 +1,11 @@
-"""The normal form of URLs: against the web platform's own tests, real URLs and made-up ones."""
+"""The normal form of URLs: against real URLs and made-up ones (``test_wpt``: the standard's)."""
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
-from ada_url import check_url
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy import Request
@@ -26,7 +23,6 @@ from scrapy_spider_suite.urls.normalize import (
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
 REAL = (DATA / "real_urls.txt").read_text(encoding="utf-8").splitlines()
-WPT = json.loads((DATA / "wpt_http.json").read_text(encoding="utf-8"))
 
 # Text in which URLs, their parts and what breaks them are likely.
 WORDS = """
@@ -46,43 +42,6 @@ BASES = st.sampled_from(
         "http://[::1]/x",
     ]
 )
-
-
-def spell(part: str) -> str:
-    """What the suite adds to the URL standard's spelling of a path or query, written otherwise."""
-    pieces = re.split("(%[0-9A-Fa-f]{2})", part)
-    decoded = [
-        chr(int(piece[1:], 16)) if re.fullmatch("%(2[DE]|[345679].|)", piece.upper()) else piece
-        for piece in pieces
-    ]
-    kept = [
-        new if re.fullmatch("[A-Za-z0-9._~-]", new) else old.upper()
-        for old, new in zip(pieces[1::2], decoded[1::2], strict=True)
-    ]
-    quoted = [quote(piece, safe="/?:@!$&'()*+,;=~") for piece in pieces[::2]]
-    return quoted[0] + "".join(escape + text for escape, text in zip(kept, quoted[1:], strict=True))
-
-
-def test_web_platform_tests() -> None:
-    """The result for http and https is the standard's, but for the documented additions."""
-    differences = []
-    for case in WPT:
-        base = case.get("base")
-        if base is not None and normalize(base) is None:
-            base = None
-        expected = None
-        host = case.get("hostname", "").rstrip(".")
-        # Without its dot a host may be empty, or read as a number that is none ("foo.09.").
-        if "failure" not in case and check_url(f"http://{host}"):
-            port = f":{case['port']}" if case["port"] else ""
-            query = "" if case["search"] == "?" else case["search"]
-            origin = f"{case['protocol']}//{host}{port}"
-            expected = origin + spell(case["pathname"]) + spell(query)
-        found = normalize(case["input"], base)
-        if found != expected:
-            differences.append((case["input"], base, expected, found))
-    assert differences == []
-    assert len(WPT) > 400
 
 
 @pytest.mark.parametrize(
