@@ -54,8 +54,8 @@ class FingerprintCache:
     set; 0 remembers nothing. The memory is taken at once and never grows.
 
     Attributes:
-        hits: how many keys were known when they were added.
-        misses: how many were not.
+        hits: how many keys were known when they were asked for, or added.
+        misses: how many were not when they were added.
     """
 
     def __init__(self, size: int) -> None:
@@ -68,6 +68,22 @@ class FingerprintCache:
     def add(self, key: bytes) -> bool:
         """Remember *key*; whether it was not known."""
         return bool(self.new((key,)))
+
+    def knows(self, key: bytes) -> bool:
+        """Whether *key* is remembered; if so, it was used a moment ago."""
+        table, print_ = self._table, _digest(key)
+        if not table:
+            return False
+        start = (hash(print_) & self._mask) * _SET
+        at = table.find(print_, start, start + _SET)
+        while (at - start) % _WIDTH and at >= 0:
+            at = table.find(print_, at + 1, start + _SET)
+        if at < 0:
+            return False
+        if at > start:
+            table[start : at + _WIDTH] = print_ + table[start:at]
+        self.hits += 1
+        return True
 
     def new(self, keys: Iterable[bytes]) -> list[bytes]:
         """Remember *keys*; those that were not known, in their order."""

@@ -13,6 +13,7 @@ what is handed out together with its number gets nothing twice.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from scrapy_spider_suite.seen.fingerprints import (
     key_of,
 )
 from scrapy_spider_suite.seen.flushing import Flush, Verdict, writing
+from scrapy_spider_suite.seen.opening import lock
 from scrapy_spider_suite.seen.parts import PART, SortedParts
 from scrapy_spider_suite.seen.rows import bytes_of, rows_of
 from scrapy_spider_suite.seen.waiting import Item, WaitingLog
@@ -67,8 +69,9 @@ class Sieve:
     opens the sieve again. *bits* (64 or 128) is fixed for the life of the files; *capacity* is the
     number of waiting items from which on the sieve is `full`.
 
-    Raises `JobDamagedError` if the manifest is damaged, `JobSettingsError` if *bits* is not that
-    of the files. Other damage is named by `stats`, and what was in the files is new again.
+    Raises `JobInUseError` if it is open already, `JobDamagedError` if the manifest is damaged,
+    `JobSettingsError` if *bits* is not that of the files, `StoreWriteError`. Other damage is named
+    by `stats`, and what was in the files is new again.
     """
 
     def __init__(
@@ -83,9 +86,18 @@ class Sieve:
         self.path = Path(path)
         self.capacity = capacity
         self._width = WIDTHS[bits]
-        self._parts = SortedParts(self.path, self._width // 8, part)
+        self._lock: int | None = lock(self.path)
         self._bucket = bytearray()
         self._flush: Flush | None = None
+        try:
+            with writing(self.path):
+                self._open(own_log, part)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _open(self, own_log: bool, part: int) -> None:
+        self._parts = SortedParts(self.path, self._width // 8, part)
         verdict = Verdict(**self._parts.manifest.notes)
         self._begun = verdict.end
         self._log = WaitingLog(self.path, verdict.end) if own_log else None
@@ -232,7 +244,6 @@ class Sieve:
         if self._flush is not None:
             raise ValueError("a flush is under way: accept it first")
 
-    @property
     def stats(self) -> SieveStatistics:
         """How much it holds."""
         bits = self._width * 8
@@ -254,6 +265,12 @@ class Sieve:
         if self._log is not None:
             self._log.close()
         self._parts.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def _holds(prints: bytes | bytearray, wanted: bytes) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Thread
 
+from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.seen.cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import WIDTHS, fingerprint, key_of
 from scrapy_spider_suite.seen.flushing import Flush
@@ -26,8 +28,12 @@ class SieveSet:
     """The set in the folder *path*, which is made if need be.
 
     Items are as with `Sieve`, whose files these are; so are *bits* and what is raised. *cache* is
-    the memory of the cache in bytes, *capacity* the number of items in memory from which on the
-    set is `full` and wants to be merged: by `flush`, or with `begin` in another thread.
+    the memory of the cache in bytes, *capacity* the number of items in memory from which on `poll`
+    merges them in a thread.
+
+    Attributes:
+        cache: the cache.
+        trouble: why the last merge failed, until one succeeds.
     """
 
     def __init__(
@@ -36,6 +42,10 @@ class SieveSet:
         self.cache = FingerprintCache(cache)
         self._width = WIDTHS[bits]
         self._sieve = Sieve(path, bits=bits, capacity=capacity)
+        self._capacity = self._patience = capacity
+        self._thread: Thread | None = None
+        self._closing = False
+        self.trouble = ""
         self._flush = self._sieve.under_way
         self._merging: set[bytes] = set()
         self.end()
@@ -71,13 +81,8 @@ class SieveSet:
         decided = self._flush is None or self._flush.decided
         return len(self._sieve) + len(self._recent) + (0 if decided else len(self._merging))
 
-    @property
-    def full(self) -> bool:
-        """Whether it is time for a merge to begin."""
-        return self._flush is None and self._sieve.full
-
     def begin(self) -> Flush:
-        """Begin to merge what is in memory; to be run, in any thread, and then `end`ed."""
+        """Begin to merge what is in memory: run it, in any thread, and then `end` it."""
         if self._flush is None:
             self._flush = self._sieve.begin()
             self._merging, self._recent = self._recent, set()
@@ -93,16 +98,50 @@ class SieveSet:
         return True
 
     def flush(self) -> None:
-        """Merge all that is in memory. Raises `StoreWriteError`: then it stays there."""
+        """Merge what is in memory, and wait for it. Raises `StoreWriteError`: nothing is lost."""
+        self.wait()
         for _ in range(2 if self._flush else 1):
             self.begin().run()
             self.end()
 
-    @property
+    def poll(self) -> None:
+        """Merge in a thread if it is time to; to be called every now and then.
+
+        Raises nothing: what goes wrong is in *trouble*, and is tried again when there is a quarter
+        more in memory. It waits for the thread when four times *capacity* are in memory.
+        """
+        late = len(self._recent) >= 4 * self._capacity
+        if self._thread is not None and (late or not self._thread.is_alive()):
+            self.wait()
+        if self._thread is None and len(self._recent) >= self._patience:
+            self._thread = Thread(target=self._merge, args=(self.begin(),), daemon=True)
+            self._thread.start()
+
+    def _merge(self, flush: Flush) -> None:
+        try:
+            while not self._closing and flush.step():
+                pass
+        except StoreWriteError as error:
+            self.trouble = str(error)
+
+    def wait(self) -> None:
+        """Wait for the thread that merges, if there is one."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if self.end():
+            self.trouble, self._patience = "", self._capacity
+        else:
+            self._patience = len(self._recent) + self._capacity // 4
+
     def stats(self) -> SieveStatistics:
         """How much it holds; what *waits* is in memory."""
-        return self._sieve.stats
+        return self._sieve.stats()
 
     def close(self) -> None:
-        """Let go of the files, when no thread runs a merge; what is in memory is in the log."""
+        """Stop a merge, and let go of the files; what is in memory is in the log."""
+        self._closing = True
+        if self._thread is not None:
+            self._thread.join()
         self._sieve.close()

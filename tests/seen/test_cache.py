@@ -85,3 +85,17 @@ def test_without_memory_nothing_is_known() -> None:
     assert b"a" not in cache
     cache.forget(b"a")
     assert repr(cache) == "<FingerprintCache: 0 bytes, 0% hits>"
+
+
+def test_asking_counts_as_use() -> None:
+    """What is asked for stays; what is not known is not remembered by asking."""
+    cache = FingerprintCache(WAYS * 16)
+    cache.new(keys(WAYS))
+    assert cache.knows(b"0")
+    assert not cache.knows(b"one more")
+    assert b"one more" not in cache
+    cache.add(b"one more")
+    assert b"0" in cache
+    assert b"1" not in cache
+    assert cache.hits == 1
+    assert not FingerprintCache(0).knows(b"0")
