@@ -81,6 +81,17 @@ class Catalogue:
     removed: tuple[tuple[str, int], ...] = ()
     twins: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def files(self) -> set[str]:
+        """The names of the segments."""
+        rows = (segment for row in self.ranges for segment in (row.base, row.recent))
+        return {row.name for row in rows if row is not None}
+
+    @property
+    def mark(self) -> int:
+        """The highest mark."""
+        return max(row.mark for row in self.ranges)
+
     def encode(self) -> bytes:
         """The bytes of a file."""
         text = json.dumps({"format": FORMAT, **asdict(self)}).encode()

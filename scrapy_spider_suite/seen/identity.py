@@ -24,6 +24,9 @@ TWIN_BITS: Final = 16
 MAX_KEY: Final = 65_535
 """Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
 
+_REMEMBERED: Final = 20_000
+"""Hosts whose slots are remembered; some 3 MB."""
+
 _hash = xxhash.xxh3_64_intdigest
 
 
@@ -48,33 +51,50 @@ def host_of_key(key: bytes) -> bytes:
     return authority
 
 
+def _ends_host(prefix: bytes) -> bool:
+    """Whether *prefix* ends in the colon before a port."""
+    authority = prefix.partition(b"://")[2]
+    return authority.endswith(b":") and (b"[" not in authority or b"]" in authority)
+
+
 class Identity:
     """What gives URLs their ids, for the life of a store.
 
     *seed* is the store's own. *mask* says which of the 48 bits are used; tests take few.
     """
 
-    __slots__ = ("mask", "seed")
+    __slots__ = ("_slots", "mask", "seed")
 
     def __init__(self, seed: int, mask: int = LOW) -> None:
         self.seed = seed
         self.mask = mask
+        self._slots: dict[bytes, int] = {}
 
     def of(self, key: bytes) -> int:
         """The id that *key* has unless it is a twin; never 0."""
-        parts = key.split(b"/", 3)
-        host = parts[2] if len(parts) > 2 else b""
-        if b":" in host:
-            host = host_of_key(key)
-        return (_hash(host) >> 48 << 48) | (_hash(key, self.seed) & self.mask) or 1
+        # As far as the first slash after "http:/", "https:/": the host, with its slash.
+        slot = self._slots.get(key[: key.find(b"/", 8) + 1])
+        if slot is None:
+            slot = self._slot(key)
+        return slot | _hash(key, self.seed) & self.mask or 1
+
+    def _slot(self, key: bytes) -> int:
+        """The slot of *key*, in its place; remembered, if it is plain whose URLs have it."""
+        slot = _hash(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
+        if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
+            if len(self._slots) >= _REMEMBERED:
+                self._slots.clear()
+            self._slots[key[:end]] = slot
+        return slot
 
     @staticmethod
     def span(prefix: bytes) -> tuple[int, int]:
         """The lowest id, and the id after the highest, that URLs with *prefix* can have.
 
-        With a whole host in it that is the host's slot, else everything.
+        With a whole host in it, to the slash or colon behind, that is the host's slot, else
+        everything.
         """
-        if prefix.count(b"/") < 3:
+        if prefix.count(b"/") < 3 and not _ends_host(prefix):
             return 0, END
         low = _hash(host_of_key(prefix)) >> 48 << 48
         return low, low + (1 << SLOT_SHIFT)

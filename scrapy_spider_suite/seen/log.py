@@ -96,11 +96,11 @@ class FileLog:
     by another process later is not seen.
 
     Attributes:
-        damage: what could not be read, a line each; a torn end is none, it was never acknowledged.
+        damage: what could not be read, by files. A torn end is none: it was never acknowledged.
     """
 
     def __init__(self, folder: Path, floor: int = 0, *, readonly: bool = False) -> None:
-        self.damage: list[str] = []
+        self.damage: dict[str, str] = {}
         self._folder = folder
         self._readonly = readonly
         self._starts: list[int] = []
@@ -229,7 +229,7 @@ class FileLog:
         if not last and good < len(data):
             gaps += len(data) - good
         if gaps:
-            self.damage.append(f"{path.name}: {gaps} bytes cannot be read")
+            self.damage[path.name] = f"{path}: {gaps} bytes cannot be read"
         if last and good < len(data) and not self._readonly:
             os.ftruncate(fd, good)
         self._starts.append(start)

@@ -13,12 +13,12 @@ import numpy as np
 
 from scrapy_spider_suite.errors import JobError, JobInUseError, StoreWriteError
 from scrapy_spider_suite.seen import catalogue as catalogues
-from scrapy_spider_suite.seen.build import SPLIT as SPLIT
 from scrapy_spider_suite.seen.building import MADE
-from scrapy_spider_suite.seen.catalogue import COPIES, Catalogue
+from scrapy_spider_suite.seen.catalogue import Catalogue, sync_folder
+from scrapy_spider_suite.seen.identity import Identity
 from scrapy_spider_suite.seen.log import FreshLog
 from scrapy_spider_suite.seen.ranges import Ranges
-from scrapy_spider_suite.seen.table import Handles, Table
+from scrapy_spider_suite.seen.table import Table
 
 LOCK: Final = "lock"
 
@@ -65,32 +65,34 @@ def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, di
 def sweep(folder: Path, catalogue: Catalogue) -> None:
     """Delete what a kill left: half-made segments, and those that were replaced."""
     shutil.rmtree(folder / MADE, ignore_errors=True)
-    named = {s.name for row in catalogue.ranges for s in (row.base, row.recent) if s is not None}
     for path in folder.glob("segment-*"):
-        if path.name not in named:
+        if path.name not in catalogue.files:
             path.unlink()
 
 
-def replay(log: FreshLog, ranges: Ranges, catalogue: Catalogue) -> tuple[int, Handles]:
-    """Put what is in *log* into the tables of *ranges*; how many, and what is no longer fresh."""
+def replay(
+    log: FreshLog, ranges: Ranges, catalogue: Catalogue, folder: Path, readonly: bool
+) -> int:
+    """Put what is fresh in *log* into the tables of *ranges*; how many rows those are."""
     frames = list(log.rows())
     if not frames:
-        return 0, np.zeros(0, np.int64)
+        return 0
     ids = np.concatenate([ids for ids, _ in frames])
     handles = np.concatenate([handles for _, handles in frames])
-    marks = np.array([row.mark for row in catalogue.ranges], np.int64)
     number = ranges.index(ids)
-    fresh = handles >= marks[number]
+    fresh = handles >= np.array([row.mark for row in catalogue.ranges], np.int64)[number]
     for prefix, mark in catalogue.removed:
         start = bytes.fromhex(prefix)
-        for at in np.flatnonzero(fresh & (handles < mark)).tolist():
+        low, high = Identity.span(start)
+        own = (ids >= np.uint64(low)) & (ids <= np.uint64(high - 1)) & (handles < mark)
+        for at in np.flatnonzero(fresh & own).tolist():
             fresh[at] = not log.read(int(handles[at])).startswith(start)
     for at, part in enumerate(ranges):
         mine = fresh & (number == at)
         if mine.any():
             part.live = Table.of(ids[mine], handles[mine])
             part.count = part.live.count
-    return sum(part.count for part in ranges), handles[~fresh]
-
-
-__all__ = ["COPIES", "SPLIT", "catalogue_of", "lock", "replay", "sweep"]
+    if not readonly and not fresh.all():
+        sync_folder(folder)
+        log.forget(handles[~fresh])
+    return sum(part.count for part in ranges)

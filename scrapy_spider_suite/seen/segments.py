@@ -1,9 +1,9 @@
 """A segment: an immutable file with a trie of URLs, a filter before it, and the way back from ids.
 
-The file is the trie (``marisa-trie``, mapped into memory), then for each of the *buckets* the
-number of URLs in those before it (4 bytes), then a byte of each URL's id, then, in a store with
-ids, the number that the trie gives each URL. The last two are in the order of buckets, and a URL's
-bucket is drawn from its id: sixteen of them on average share one.
+The file is the trie (``marisa-trie``, mapped into memory), then for each of the *buckets* where it
+begins (4 bytes), then the buckets: a byte of each URL's id. Then, in a store with ids, in the same
+order the number that the trie gives each URL. A URL's bucket goes by other bits of its id; some
+sixteen share one.
 
 So the bytes of a bucket are a filter: of the URLs that a segment does not hold, one in 16 passes.
 And where they agree, the trie's number stands at the same place: the same 1.25 bytes a URL spare a
@@ -18,6 +18,7 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from math import log2
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,11 +31,8 @@ from scrapy_spider_suite.seen.catalogue import SegmentRow
 from scrapy_spider_suite.seen.identity import Identity
 
 A_BUCKET: Final = 16
-"""URLs of a bucket, on average."""
+"""URLs of a bucket, on average: from 11 to 23, for the number of buckets is a power of two."""
 _BUCKET_SHIFT: Final = 8
-_BUCKET_BITS: Final = 32
-_BUCKET_MASK: Final = (1 << _BUCKET_BITS) - 1
-_CHECKS: Final = [bytes([byte]) for byte in range(256)]
 _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
 
 ABSENT, HELD, MAYBE = range(3)
@@ -49,7 +47,7 @@ class Segment:
     """A segment that is there to be looked up."""
 
     __slots__ = (
-        "_buckets", "_checks", "_identity", "_map", "_places", "_removed", "_starts", "_trie",
+        "_checks", "_identity", "_map", "_mask", "_places", "_removed", "_starts", "_trie",
         "_twins", "_width", "row",
     )  # fmt: skip
 
@@ -72,9 +70,9 @@ class Segment:
         self.row = row
         self._identity, self._twins = identity, twins
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
-        self._buckets = _buckets(row.keys)
+        self._mask = _buckets(row.keys) - 1
         starts = row.trie + -row.trie % 4
-        self._checks = starts + 4 * (self._buckets + 1)
+        self._checks = starts + 4 * (self._mask + 2)
         self._starts = whole[starts : self._checks].cast("I")
         self._places = self._checks + row.keys
         self._width = row.width
@@ -82,10 +80,9 @@ class Segment:
 
     def look(self, key: bytes, ident: int) -> int:
         """Whether *key*, whose id is *ident*, is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
-        bucket = (ident >> _BUCKET_SHIFT & _BUCKET_MASK) * self._buckets >> _BUCKET_BITS
-        begin, end = self._starts[bucket], self._starts[bucket + 1]
-        at = self._checks
-        if self._map.find(_CHECKS[ident & 255], at + begin, at + end) < 0:
+        bucket = ident >> _BUCKET_SHIFT & self._mask
+        starts = self._starts
+        if ident & 255 not in self._map[starts[bucket] : starts[bucket + 1]]:
             return ABSENT
         if self._removed and key.startswith(self._removed):
             return MAYBE
@@ -93,11 +90,12 @@ class Segment:
 
     def key_of(self, ident: int) -> bytes | None:
         """The URL here that has the id *ident*; None in a store without ids."""
-        bucket = (ident >> _BUCKET_SHIFT & _BUCKET_MASK) * self._buckets >> _BUCKET_BITS
-        checks, width = self._checks, self._width
-        at, end = checks + self._starts[bucket] - 1, checks + self._starts[bucket + 1]
-        while width and (at := self._map.find(_CHECKS[ident & 255], at + 1, end)) >= 0:
-            place = self._places + (at - checks) * width
+        bucket = ident >> _BUCKET_SHIFT & self._mask
+        begin, width = self._starts[bucket], self._width
+        checks = self._map[begin : self._starts[bucket + 1]]
+        at = -1
+        while width and (at := checks.find(ident & 255, at + 1)) >= 0:
+            place = self._places + (begin - self._checks + at) * width
             number = int.from_bytes(self._map[place : place + width], "little")
             key: bytes = self._trie.restore_key(number)
             own = self._twins.get(key) if self._twins else None
@@ -152,15 +150,17 @@ def write(
         numbers.append(number)
         idents.append(twins.get(key) or identity.of(key))
     found = np.frombuffer(idents, np.uint64)
-    bucket = found >> np.uint64(_BUCKET_SHIFT) & np.uint64(_BUCKET_MASK)
-    bucket = bucket * np.uint64(_buckets(count)) >> np.uint64(_BUCKET_BITS)
+    buckets = _buckets(count)
+    bucket = found >> np.uint64(_BUCKET_SHIFT) & np.uint64(buckets - 1)
     order = np.argsort(bucket, kind="stable")
     width = (max(1, count - 1).bit_length() + 7) // 8 if ids else 0
-    before = np.searchsorted(bucket[order], np.arange(_buckets(count) + 1), "left")
+    before = np.searchsorted(bucket[order], np.arange(buckets + 1), "left")
     text = trie.tobytes()
+    padding = -len(text) % 4
+    checks = len(text) + padding + 4 * (buckets + 1)
     rest = b"".join([
-        bytes(-len(text) % 4),
-        before.astype(np.uint32).tobytes(),
+        bytes(padding),
+        (before + checks).astype(np.uint32).tobytes(),
         found[order].astype(np.uint8).tobytes(),
         _narrow(np.frombuffer(numbers, np.uint32)[order], width),
     ])  # fmt: skip
@@ -179,7 +179,7 @@ def _narrow(numbers: np.ndarray[Any, np.dtype[np.uint32]], width: int) -> bytes:
 
 
 def _buckets(keys: int) -> int:
-    return keys // A_BUCKET + 1
+    return 1 << round(log2(max(1, keys / A_BUCKET)))
 
 
 def _sums(data: memoryview, trie: int) -> tuple[str, str]:

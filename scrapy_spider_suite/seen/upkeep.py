@@ -1,0 +1,199 @@
+"""The upkeep of a trie store: what is fresh goes to segments, without anyone waiting for it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.seen import catalogue as catalogues
+from scrapy_spider_suite.seen.building import MADE, Building
+from scrapy_spider_suite.seen.catalogue import Catalogue, SegmentRow
+from scrapy_spider_suite.seen.log import FreshLog, Rows
+from scrapy_spider_suite.seen.ranges import Range, Ranges
+from scrapy_spider_suite.seen.table import Handles
+
+AT_ONCE: Final = 16
+"""Ranges of one build for which somebody waits."""
+LOOK_AFTER: Final = 4_096
+"""Rows after which it is looked whether there is something to do."""
+
+
+class Upkeep:
+    """Adds rows to the log and the ranges of the store in *folder*, and has segments built.
+
+    There is one build at a time. What a build replaced is deleted once a failure of power cannot
+    bring it back: the next build makes sure of that, or `settle_all`.
+
+    Attributes:
+        catalogue: of the store, as it is on disk.
+        fresh: rows in no segment.
+        trouble: why the last build failed, until one succeeds.
+    """
+
+    def __init__(
+        self, folder: Path, catalogue: Catalogue, ranges: Ranges, log: FreshLog, *,
+        fresh: int, limit: int, split: int,
+    ) -> None:  # fmt: skip
+        self.catalogue = catalogue
+        self.fresh = fresh
+        self.trouble = ""
+        self._folder, self._ranges, self._log = folder, ranges, log
+        self._limit, self._split = limit, split
+        self._look_at = fresh + LOOK_AFTER
+        self._retry_at = 0
+        self._build: Building | None = None
+        self._spent: list[tuple[set[str], Handles]] = []
+        self._spent_before: list[tuple[set[str], Handles]] = []
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is fresh than should be."""
+        return self.fresh >= self._limit
+
+    def keep(self, rows: Rows) -> None:
+        """Add *rows*, none of which is there. Raises `StoreWriteError`; nothing is added then."""
+        handles = self._log.append(rows)
+        at = self._ranges.at
+        for (ident, _), handle in zip(rows, handles, strict=True):
+            at(ident).put(ident, handle)
+        self.fresh += len(rows)
+        if self._build is not None or self.fresh >= self._look_at:
+            self.poll()
+
+    def poll(self) -> bool:
+        """Do a step, if one is due; whether a build is under way. What goes wrong is *trouble*."""
+        self._look_at = self.fresh + LOOK_AFTER
+        if self._build is not None:
+            if not self._build.poll():
+                return True
+            self._try_install()
+        if self.fresh >= self._retry_at and (part := self._due()):
+            self._begin([part], wants_base)
+        return self._build is not None
+
+    def wait(self) -> None:
+        """Go on until the store is not behind, or something goes wrong."""
+        while self.poll() and self.behind and self._build is not None:
+            self._build.wait()
+
+    def rebuild(self, lows: Iterable[int], base: Callable[[Range], bool]) -> None:
+        """Build the ranges that begin at *lows*, those with damage left out, and wait for it.
+
+        *base* says whether everything of a range is merged. Raises `StoreWriteError`.
+        """
+        self.settle()
+        wanted = list(lows)
+        for start in range(0, len(wanted), AT_ONCE):
+            parts = [self._ranges.at(low) for low in wanted[start : start + AT_ONCE]]
+            sound = [part for part in parts if not part.damaged]
+            if sound:
+                self._begin(sound, base)
+                if (error := self.settle()) is not None:
+                    raise error
+        self._log.sync()
+        try:
+            catalogues.sync_folder(self._folder)
+        except OSError as error:
+            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
+        self._forget(self._spent)
+        self._spent = []
+        if not self.fresh and self.catalogue.removed:
+            # Whatever the log still has is in segments, or was removed.
+            ranges = tuple(replace(row, mark=self._log.end) for row in self.catalogue.ranges)
+            self.write(replace(self.catalogue, ranges=ranges, removed=()))
+            self._ranges.adopt(self.catalogue, verify=False)
+
+    def settle(self) -> StoreWriteError | None:
+        """Wait for the build that is under way; what went wrong with it."""
+        if self._build is None:
+            return None
+        self._build.wait()
+        return self._try_install()
+
+    def cancel(self) -> None:
+        """Stop the build that is under way."""
+        if self._build is not None:
+            self._build.cancel()
+            self._build = None
+
+    def write(self, catalogue: Catalogue) -> None:
+        """Make *catalogue*, one serial on, the one of the store. Raises `StoreWriteError`."""
+        after = replace(catalogue, serial=self.catalogue.serial + 1)
+        made = self._folder / MADE / "catalogue"
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+            catalogues.write(made, after)
+            catalogues.install(made, self._folder)
+            catalogues.sync_folder(self._folder)
+        except OSError as error:
+            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        self.catalogue = after
+
+    def _due(self) -> Range | None:
+        """The range whose fresh rows are to be written next."""
+        sound = [part for part in self._ranges if part.count and not part.damaged]
+        if not sound:
+            return None
+        oldest = min(sound, key=lambda part: part.oldest)
+        if self._log.overdue(oldest.oldest):
+            return oldest
+        return max(sound, key=lambda part: part.count) if self.fresh * 2 >= self._limit else None
+
+    def _begin(self, parts: Sequence[Range], base: Callable[[Range], bool]) -> None:
+        ranges = [(part, base(part)) for part in parts]
+        self._build = Building(self._folder, ranges, self._log, self._split)
+        self._spent_before, self._spent = self._spent, []
+
+    def _try_install(self) -> StoreWriteError | None:
+        """Take over what was built, which has ended."""
+        assert self._build is not None
+        build, self._build = self._build, None
+        try:
+            after = build.install()
+        except StoreWriteError as error:
+            self._spent = self._spent_before
+            self.trouble = str(error)
+            self._retry_at = self.fresh + max(self.fresh // 10, LOOK_AFTER)
+            return error
+        self._forget(self._spent_before)
+        before, self.catalogue = self.catalogue, after
+        self._ranges.adopt(after, build.built, verify=False)
+        self.fresh -= len(build.handles)
+        self._spent.append((before.files - after.files, build.handles))
+        self.trouble, self._retry_at = "", 0
+        return None
+
+    def _forget(self, spent: list[tuple[set[str], Handles]]) -> None:
+        """Delete what nothing leads to any more."""
+        for names, handles in spent:
+            for name in names:
+                (self._folder / name).unlink(missing_ok=True)
+            if len(handles):
+                self._log.forget(handles)
+
+
+def wants_base(part: Range) -> bool:
+    """Whether it is time to merge everything of a range into its base.
+
+    With *f* rows a time, a base of *b* and recent segments of up to *r*, a row is written
+    r / 2f + b / r + 1 times, which is least for r = sqrt(2fb).
+    """
+    if part.row.base is None:
+        return True
+    base = part.row.base.keys
+    recent = part.count + (0 if part.row.recent is None else part.row.recent.keys)
+    return recent >= min(base, sqrt(2 * part.count * base))
+
+
+def without(row: SegmentRow | None, prefix: bytes, found: int) -> SegmentRow | None:
+    """The row of a segment of whose URLs *found* with *prefix* count no more."""
+    if row is None or not found:
+        return row
+    return replace(row, removed=(*row.removed, prefix.hex()), gone=row.gone + found)
