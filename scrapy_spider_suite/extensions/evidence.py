@@ -84,7 +84,7 @@ class Evidence:
         folder, log = settings.fetch_log, None
         if isinstance(folder, Path):
             try:
-                log = FetchLog(folder, settings.fetch_log_size)
+                log = FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
             except SettingsError as error:
                 # What is raised here may be lost in a Deferred.
                 crawler.settings.set("SCHEDULER", RefusedCrawl.because(error), priority=1_000)
@@ -108,7 +108,8 @@ class Evidence:
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         """Go on as the settings say by now."""
         if self._log is not None:
-            self._log.size = new.fetch_log_size
+            self._log.size, self._log.most = new.fetch_log_size, new.fetch_log_max
+            self._log.tidy()
         if new.fetch_log != old.fetch_log:
             self._open(new)
             self._wanted = self._log is not None
@@ -120,8 +121,10 @@ class Evidence:
             folder = False if job is None else job.folder / FOLDER
         if self._log is not None and self._log.folder == folder:
             return
+        new = None
         try:
-            new = FetchLog(folder, settings.fetch_log_size) if isinstance(folder, Path) else None
+            if isinstance(folder, Path):
+                new = FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
         except SettingsError as error:
             logger.error("%s; the crawl goes on as it was", error)
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import traceback
 from collections import deque
 from pathlib import PurePath
@@ -21,7 +22,7 @@ from scrapy.utils.log import LogCounterHandler
 from scrapy_spider_suite.crawl.events import event_of_error
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.monitor.folding import INTERVAL, Folding
+from scrapy_spider_suite.monitor.folding import INTERVAL, Folding, Held
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -87,7 +88,7 @@ class QuietLog:
 
     def say(self) -> None:
         """Log how many lines of each kind were held back."""
-        for held in self._filter.folding.turn():
+        for held in self._filter.turn():
             logger.log(held.level, "%s more like this: %s", f"{held.count:,}", held.kind)
 
 
@@ -96,18 +97,29 @@ class _Filter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folding = Folding()
+        self._folding = Folding()
+        # Any thread logs; and what interrupts the one that holds it (a signal) may log, too.
+        self._lock = threading.RLock()
+
+    def turn(self) -> list[Held]:
+        """What was held back since the last time."""
+        with self._lock:
+            return self._folding.turn()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether *record* is written."""
         passes = getattr(record, _PASSES, None)
         if passes is None:
             kind = kind_of(record)
-            passes = kind is None or self.folding.passes(kind, record.levelno)
+            passes = kind is None or self._passes(kind, record.levelno)
             setattr(record, _PASSES, passes)
             if passes:
                 shorten(record)
         return bool(passes)
+
+    def _passes(self, kind: str, level: int) -> bool:
+        with self._lock:
+            return self._folding.passes(kind, level)
 
 
 def kind_of(record: logging.LogRecord) -> str | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import BufferedIOBase
 from pathlib import Path
@@ -69,8 +68,10 @@ def uncompressed(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("fetch-*.log") if times(path) is not None)
 
 
-def compress(path: Path) -> None:
+def compress(path: Path, stop: Callable[[], bool] = lambda: False) -> None:
     """Put a compressed file in the place of *path*; whatever happens, one of them is whole.
+
+    *stop* is asked after each megabyte; if it says so, *path* stays as it is.
 
     Raises:
         OSError: there is no room; *path* stays as it is.
@@ -80,7 +81,11 @@ def compress(path: Path) -> None:
     try:
         with path.open("rb") as source, new.open("wb") as target:
             with zstd.ZstdFile(target, "wb", level=LEVEL) as packed:
-                shutil.copyfileobj(source, packed, _BLOCK)
+                while (block := source.read(_BLOCK)) and not stop():
+                    packed.write(block)
+            if block:
+                new.unlink()
+                return
             target.flush()
             os.fsync(target.fileno())
         os.replace(new, done)
@@ -88,6 +93,22 @@ def compress(path: Path) -> None:
         new.unlink(missing_ok=True)
         raise
     path.unlink()
+
+
+def trim(folder: Path, room: int) -> list[Path]:
+    """Remove the oldest closed files of *folder* until those left take *room* bytes at most.
+
+    Returns those that were removed. Raises `OSError`: one cannot be.
+    """
+    sizes = {path: path.stat().st_size for path in closed_files(folder)}
+    total, removed = sum(sizes.values()), []
+    for path, size in sizes.items():
+        if total <= room:
+            break
+        path.unlink()
+        removed.append(path)
+        total -= size
+    return removed
 
 
 def clean(folder: Path) -> None:

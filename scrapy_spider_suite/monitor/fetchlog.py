@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from scrapy_spider_suite.errors import SettingsError
@@ -21,29 +22,38 @@ from scrapy_spider_suite.monitor.fetchfiles import (
     clean,
     closed_name,
     compress,
+    trim,
     uncompressed,
 )
 from scrapy_spider_suite.monitor.fetchline import HEAD, LINE_MAX, read_stamp
 
+logger = logging.getLogger(__name__)
+
 ROOM = 8 << 20
 """Bytes of lines that are kept while nothing can be written."""
+_CLOSING = 2.0
+"""Seconds that whoever closes the log waits at most for what is done beside."""
 
 
 class FetchLog:
     """The fetch log in *folder*, which is made if need be, for one writer.
 
-    *size*: bytes after which a new file is begun; it may be changed. *lines*, *written* and *lost*
+    *size*: bytes after which a new file is begun. *most*: bytes of all files, beyond which the
+    oldest are removed; 0: none are. Both may be changed (then `tidy`). *lines*, *written*, *lost*
     count lines, bytes and dropped lines since the opening; *error* is what the disk said last,
     None if all is well.
 
     Raises `SettingsError` if the folder cannot be used, or another writer uses it.
     """
 
-    def __init__(self, folder: Path, size: int = 64 << 20, room: int = ROOM) -> None:
+    def __init__(
+        self, folder: Path, size: int = 64 << 20, most: int = 0, room: int = ROOM
+    ) -> None:
         self.folder = folder
         self.lines = self.written = self.lost = 0
         self.error: OSError | None = None
         self.size = size
+        self.most = most
         self._room = room
         self._lines: list[bytes] = []
         self._waiting = 0  # bytes in them
@@ -68,7 +78,7 @@ class FetchLog:
             raise SettingsError(
                 f"the fetch log in {str(folder)!r} cannot be written: {error.strerror}"
             ) from error
-        self._compress()
+        self.tidy()
 
     def __repr__(self) -> str:
         return f"<FetchLog {self.folder}: {self.lines} lines, {self.lost} lost>"
@@ -108,8 +118,11 @@ class FetchLog:
         """Write what there is, for the last time; lines that the disk does not take are lost."""
         self.flush()
         self.lost += sum(not line.startswith(b"#") for line in self._rest.splitlines())
+        # What is just being compressed stays as it is, for whoever opens the log next.
         self._stopping.set()
-        self._worker.shutdown(wait=True)
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        if self._busy is not None:
+            wait([self._busy], _CLOSING)
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -149,7 +162,7 @@ class FetchLog:
         self._file = None
         self._first = self._last = 0.0
         self._open()
-        self._compress()
+        self.tidy()
 
     def _reach(self, first: float, last: float) -> None:
         """The file being written has lines from *first* to *last* (0.0: none)."""
@@ -157,20 +170,30 @@ class FetchLog:
             self._first = min(self._first or first, first)
             self._last = max(self._last, last)
 
-    # Compressing
+    # Beside the crawl
 
-    def _compress(self) -> None:
-        """Compress what is to be compressed, in a thread; the next rotation tries again."""
+    def tidy(self) -> None:
+        """Compress what is closed, and remove what is too much, in a thread; each rotation does."""
         # The thread lists the files: there may be thousands.
         if self._busy is None or self._busy.done():
-            self._busy = self._worker.submit(self._compress_all)
+            self._busy = self._worker.submit(self._tidy)
 
-    def _compress_all(self) -> None:
+    def _tidy(self) -> None:
         for path in uncompressed(self.folder):
             if self._stopping.is_set():
                 return
             with contextlib.suppress(OSError):  # no room: it stays as it is
-                compress(path)
+                compress(path, self._stopping.is_set)
+        if not self.most:
+            return
+        with contextlib.suppress(OSError):  # the next rotation tries again
+            # The file being written may come to its full size before the next look.
+            removed = trim(self.folder, max(0, self.most - self.size))
+            if removed:
+                logger.info(
+                    "fetch log: the oldest files were removed (SUITE_FETCH_LOG_MAX), %d of them, "
+                    "to %s", len(removed), removed[-1].name,
+                )  # fmt: skip
 
 
 def _take_lock(folder: Path) -> int:

@@ -440,6 +440,10 @@ class SuiteSettings:
         v.size(1 << 20), 64 << 20, FREE,
         "Size at which a file of the fetch log is closed and compressed.",
     )
+    fetch_log_max: int = setting(
+        v.size(0), 0, FREE,
+        "Size of the whole fetch log beyond which its oldest files are removed; 0: none are.",
+    )
     quiet_log: bool = setting(
         v.boolean(), False, FREE,
         "Fold the engine's repeated log lines and repeated tracebacks into counts, and leave out "

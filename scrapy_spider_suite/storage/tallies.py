@@ -1,11 +1,13 @@
 """Tallies of a job's fetches since its first day: by status, media type and kind.
 
 They are what the reports ``statuses``, ``types`` and ``crawl`` show, so that none of them reads
-the fetch log. A server can name as many media types as it likes; only so many have a row.
+the fetch log. A server can name as many media types as it likes; only so many have a row, and
+those that are known to be some always have one.
 """
 
 from __future__ import annotations
 
+import mimetypes
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +16,15 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
 
+OTHER = "(other)"
 KEYS_MAX = 1_000
 """Most rows of one table; what comes after that is counted under `OTHER`."""
-OTHER = "(other)"
+UNUSUAL_MAX = 200
+"""Most media types that are in no list of them: a server may make them up, and must not leave
+those that are without a row."""
+USUAL = frozenset(
+    name for table in mimetypes.MimeTypes().types_map for name in table.values()
+) | {"-", OTHER, "application/rss+xml", "application/atom+xml", "application/xhtml+xml"}
 
 _KEY = b"tallies"
 
@@ -39,10 +47,16 @@ class Tallies:
     def count(self, status: str, media_type: str, kind: str, size: int, ms: int) -> None:
         """Count one fetch of *size* bytes that took *ms* milliseconds."""
         for table, key in (
-            (self.statuses, status), (self.types, media_type), (self.kinds, kind),
+            (self.statuses, status), (self.types, self._row_of(media_type)), (self.kinds, kind),
         ):  # fmt: skip
             _count(table, key, 1, size, ms)
         self.changed = True
+
+    def _row_of(self, media_type: str) -> str:
+        known = self.types
+        if media_type in known or media_type in USUAL or len(known) < UNUSUAL_MAX:
+            return media_type
+        return media_type if sum(name not in USUAL for name in known) < UNUSUAL_MAX else OTHER
 
     def add(self, other: Tallies) -> None:
         """Count what *other* counted."""

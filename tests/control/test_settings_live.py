@@ -160,6 +160,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "cookies_max_bytes": ("1K", 1024, lambda p: p.cookies._max_bytes),
     "cookies_max_hosts": ("15", 15, lambda p: p.cookies._max_hosts),
     "fetch_log_size": ("16M", 16 << 20, lambda p: p.evidence._log and p.evidence._log.size),
+    "fetch_log_max": ("1G", 1 << 30, lambda p: p.evidence._log and p.evidence._log.most),
     "fetch_log": ("false", None, lambda p: p.evidence._log),
     "quiet_log": ("false", [], lambda p: p.quiet._handlers),
 }  # fmt: skip

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any
 
 import pytest
@@ -15,8 +18,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, running
 
-from scrapy_spider_suite.extensions.quietlog import QuietLog, kind_of, shorten
-from scrapy_spider_suite.monitor.folding import FIRST
+from scrapy_spider_suite.extensions.quietlog import QuietLog, _Filter, kind_of, shorten
+from scrapy_spider_suite.monitor.folding import FIRST, Folding
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -253,3 +256,25 @@ def test_a_fault_of_a_middleware_keeps_its_traceback() -> None:
     )  # fmt: skip
     shorten(record)
     assert record.exc_info is not None
+
+
+def test_threads_take_turns() -> None:
+    """Whoever logs, and whoever counts: two at once would count wrongly."""
+    inside: list[int] = []
+
+    class Alone(Folding):
+        def passes(self, kind: str, level: int) -> bool:
+            inside.append(1)
+            time.sleep(0.001)
+            passes = super().passes(kind, level)
+            assert len(inside) == 1
+            inside.pop()
+            return passes
+
+    folded = _Filter()
+    folded._folding = Alone()
+    line = logging.LogRecord("scrapy", logging.INFO, "here", 1, "one kind", (), None)
+    with ThreadPoolExecutor(4) as pool:
+        passed = list(pool.map(lambda _: folded.filter(copy(line)), range(40)))
+    assert passed.count(True) == FIRST
+    assert [held.count for held in folded.turn()] == [40 - FIRST]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from scrapy_spider_suite.extensions.ticking import SHARE, Ticker
 from tests.helpers_codec import in_a_loop, until
 
@@ -63,3 +65,22 @@ def test_a_long_action_is_called_less_often() -> None:
     in_a_loop(scenario())
     assert 0.02 * SHARE > 0.05
     assert calls == [1]
+
+
+def test_what_raises_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once for each time that it stopped working."""
+    calls: list[int] = []
+
+    async def scenario() -> None:
+        def action() -> None:
+            calls.append(1)
+            if len(calls) not in (4, 5):
+                raise ValueError("not now")
+
+        ticker = Ticker(0.001, action)
+        ticker.start()
+        await until(lambda: len(calls) >= 8)
+        ticker.stop()
+
+    in_a_loop(scenario())
+    assert [r.message.count("is tried again") for r in caplog.records] == [1, 1]

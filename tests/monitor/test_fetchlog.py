@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,55 @@ def test_files_are_rotated_and_compressed(log: FetchLog) -> None:
     assert numbers_in(log.folder) == list(range(60))
     compress_all(log.folder)
     assert not [p for p in closed_files(log.folder) if p.suffix != ".zst"]
+
+
+def test_closing_waits_for_no_compression(
+    log: FetchLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is broken off after the block it is at; the next writer does it."""
+    began, ended = threading.Event(), threading.Event()
+
+    def slowly(path: Path, stop: Callable[[], bool]) -> None:
+        began.set()
+        while not stop():
+            pass
+        compress(path, stop)
+        ended.set()
+
+    monkeypatch.setattr(fetchlog, "compress", slowly)
+    add(log, *range(30))
+    log.flush()
+    assert began.wait(10)
+    log.close()
+    assert ended.is_set()
+    [closed] = closed_files(log.folder)
+    assert closed.suffix == ".log"
+    assert not list(log.folder.glob("*.new"))
+    monkeypatch.undo()
+    compress_all(log.folder)
+    assert [path.suffix for path in closed_files(log.folder)] == [".zst"]
+    assert numbers_in(log.folder) == list(range(30))
+
+
+def test_the_oldest_files_go(log: FetchLog) -> None:
+    """So that all of them, with that which is written, take no more than they may."""
+    for number in range(60):
+        add(log, number)
+        log.flush()
+    before = closed_files(log.folder)
+    log.most = 3_000
+    while log._busy is None or not log._busy.done():
+        time.sleep(0.001)
+    log.tidy()
+    assert log._busy is not None
+    log._busy.result(30)
+    left = closed_files(log.folder)
+    assert 0 < len(left) < len(before)
+    assert [path.stem for path in left] == [path.stem for path in closed_files(log.folder)]
+    assert sum(path.stat().st_size for path in left) <= 2_000
+    assert numbers_in(log.folder)[-1] == 59
+    kept = numbers_in(log.folder)
+    assert kept == list(range(kept[0], 60))
 
 
 def test_a_day_that_is_over_is_not_opened(

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import MemoryStore
-from scrapy_spider_suite.storage.tallies import KEYS_MAX, OTHER, Tallies
+from scrapy_spider_suite.storage.tallies import (
+    KEYS_MAX,
+    OTHER,
+    UNUSUAL_MAX,
+    USUAL,
+    Tallies,
+)
 
 counted = st.lists(
     st.tuples(
@@ -44,15 +50,28 @@ def test_every_fetch_counts_once_in_each_table(
 
 
 def test_a_server_cannot_fill_the_memory() -> None:
-    """Media types without end share a row; those that were there keep theirs."""
+    """Media types without end share a row; those that were there, or are usual, have theirs."""
     tallies = Tallies()
     for number in range(3 * KEYS_MAX):
         tallies.count("200", f"x/{number}", "page", 1, 1)
-    tallies.count("200", "x/0", "page", 1, 1)
-    assert len(tallies.types) == KEYS_MAX + 1
+    for usual in ("x/0", "text/html", "application/pdf", "-"):
+        tallies.count("200", usual, "page", 1, 1)
+    assert len(tallies.types) == UNUSUAL_MAX + 1 + 3
     assert tallies.types["x/0"] == [2, 2, 2]
-    assert tallies.types[OTHER][0] == 2 * KEYS_MAX
-    assert tallies.total()[0] == 3 * KEYS_MAX + 1
+    assert tallies.types["text/html"] == [1, 1, 1]
+    assert tallies.types[OTHER][0] == 3 * KEYS_MAX - UNUSUAL_MAX
+    assert tallies.total()[0] == 3 * KEYS_MAX + 4
+
+
+def test_a_server_cannot_take_the_place_of_usual_types() -> None:
+    """Whatever came first, as many rows are left for what is none of them."""
+    tallies = Tallies()
+    for name in sorted(USUAL):
+        tallies.count("200", name, "page", 1, 1)
+    for number in range(2 * UNUSUAL_MAX):
+        tallies.count("200", f"x/{number}", "page", 1, 1)
+    assert len(tallies.types) == len(USUAL) + UNUSUAL_MAX < KEYS_MAX
+    assert tallies.types[OTHER][0] == 1 + UNUSUAL_MAX
 
 
 def test_a_new_job_has_none() -> None:
