@@ -24,10 +24,9 @@ class Ledger:
     """
 
     def __init__(
-        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST, cache: int = 0
+        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST
     ) -> None:
         self.counters = counters
-        self.cache = FingerprintCache(cache)
         self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
@@ -37,14 +36,7 @@ class Ledger:
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever taken or refused."""
-        if identity in self.cache:
-            return True
-        if identity in self._volatile_known:
-            return True
-        if self._store.state(identity) is None:
-            return False
-        self.cache.add(identity)
-        return True
+        return identity in self._volatile_known or self._store.state(identity) is not None
 
     def take(self, entry: Entry, record: HostRecord) -> None:
         """Write a new pending *entry* of the host with *record*, and give it its order key."""
