@@ -19,6 +19,7 @@ from scrapy_spider_suite.guards.exitcodes import MEANINGS
 from scrapy_spider_suite.profiles import LEAN
 from scrapy_spider_suite.settings.declarations import Derived, full_name, words
 from scrapy_spider_suite.settings.suite import DECLARATIONS
+from scrapy_spider_suite.urls.filters import ATOMS, Stage
 
 HERE = Path(__file__).parent
 
@@ -76,11 +77,20 @@ def exits() -> Iterator[str]:
         yield _row(str(int(code)), meaning, remedy)
 
 
+def atoms() -> Iterator[str]:
+    """The atoms of filters."""
+    yield from _head("Atom", "True if", "Example", "Stages")
+    for name, kind in sorted(ATOMS.items()):
+        stages = "all" if len(kind.stages) == len(Stage) else ", ".join(kind.stages)
+        yield _row(f"`{kind.usage}`", kind.meaning, f"`{name}({kind.example})`", stages)
+
+
 TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "settings": ("settings.md", settings),
     "outcomes": ("outcomes.md", outcomes),
     "lean": ("broad-crawls.md", lean),
     "exits": ("running.md", exits),
+    "atoms": ("filters.md", atoms),
 }
 """Each table: the page that it stands in, and what makes its lines."""
 

@@ -18,11 +18,16 @@ from scrapy.utils.misc import load_object
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import UnstorableError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.storage.records import host_key, state_key
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
+from scrapy_spider_suite.urls.sitemaps import BYTES_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
@@ -37,7 +42,9 @@ BEYOND = "suite_beyond"
 """How many links in a row have led out of the scope."""
 SELF_REDIRECT = "suite_self_redirect"
 VIA = "suite_via"
-_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, "dont_retry")
+SITEMAP = "suite_sitemap"
+"""The host that vouches for the sitemap that is asked for: its URLs it may name, too."""
+_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, SITEMAP, "dont_retry")
 
 # A host as nearly all URLs write it: parsing them takes ten times as long.
 _PLAIN_HOST = re.compile(r"https?://([a-z0-9._-]*[a-z0-9_-])(?::[0-9]*)?(?:[/?#]|$)")
@@ -45,6 +52,9 @@ _PLAIN_HOST = re.compile(r"https?://([a-z0-9._-]*[a-z0-9_-])(?::[0-9]*)?(?:[/?#]
 _DONT_FILTER, _START, _PROXIED = int(Flag.DONT_FILTER), int(Flag.START), int(Flag.PROXIED)
 _NO_ROBOTS, _SELF_REDIRECT = int(Flag.NO_ROBOTS), int(Flag.SELF_REDIRECT)
 _USER, _VOLATILE = int(Flag.USER), int(Flag.VOLATILE)
+
+# Begins no encoded request, whose first byte is the number of a format.
+_OF_SITEMAP = b"sitemap "
 
 _DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -76,6 +86,8 @@ def disown(request: Request) -> None:
     without its callback, method and body, and out of reach of RetryMiddleware.
     """
     if BULK in request.meta:
+        if BEYOND in request.meta:
+            request.meta.pop("allow_offsite", None)
         for key in _OF_BULK:
             request.meta.pop(key, None)
 
@@ -84,14 +96,15 @@ class Translator:
     """Turns requests into entries and back, for one crawl.
 
     *codec* is None where nothing is stored: entries then carry the requests themselves. *normal*
-    is the crawl's normaliser.
+    is the crawl's normaliser, *read_sitemap* the callback of sitemaps.
     """
 
     def __init__(
         self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool,
-        normal: Normalizer | None = None,
+        normal: Normalizer | None = None, read_sitemap: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         self._crawler = crawler
+        self._read_sitemap = read_sitemap
         self._normal = normal or Normalizer()
         self._codec = codec
         self._by_normal_form = broad and _default_fingerprinter(crawler.settings)
@@ -136,6 +149,8 @@ class Translator:
             if normal is not None:
                 entry.url = normal
                 entry.referrer = meta.get(VIA, "")
+                if SITEMAP in meta:
+                    entry.payload = sitemap_payload(meta[SITEMAP])
                 return entry
         entry.flags |= _USER
         entry.payload = request if self._codec is None else self._packed(request, entry)
@@ -171,7 +186,8 @@ class Translator:
         payload = entry.payload
         if isinstance(payload, Request):
             return payload
-        if payload is not None and self._codec is not None:
+        voucher = voucher_of(payload)
+        if voucher is None and payload is not None and self._codec is not None:
             return self._codec.decode(payload)
         meta = {BULK: True, "depth": entry.depth, "dont_retry": True, VIA: entry.referrer}
         if entry.hops:
@@ -181,7 +197,24 @@ class Translator:
             meta["allow_offsite"] = True  # or Scrapy's OffsiteMiddleware stops it
         if entry.flags & _SELF_REDIRECT:
             meta[SELF_REDIRECT] = True
-        return Request(entry.url, meta=meta, priority=entry.priority)
+        callback = None
+        if voucher is not None:
+            # Whatever is wanted of pages: of a sitemap it is as much as one may have.
+            meta |= {SITEMAP: voucher, TRUNCATE: BYTES_MAX, MEDIA_TYPES: ()}
+            callback = self._read_sitemap
+        return Request(entry.url, callback, meta=meta, priority=entry.priority)
+
+
+def sitemap_payload(voucher: str) -> bytes:
+    """The payload of the entry of a sitemap that the host *voucher* vouches for."""
+    return _OF_SITEMAP + voucher.encode()
+
+
+def voucher_of(payload: object) -> str | None:
+    """The host in the payload of a sitemap's entry; None in that of any other entry."""
+    if isinstance(payload, bytes) and payload.startswith(_OF_SITEMAP):
+        return payload[len(_OF_SITEMAP) :].decode()
+    return None
 
 
 def seed_entry(url: str, normal: Normal = normalize) -> Entry | None:

@@ -115,7 +115,8 @@ def entries(draw: st.DrawFn) -> Entry:
     return Entry(
         host, url, identity,
         priority=draw(st.integers(-(2**31), 2**31 - 1)), depth=draw(st.integers(0, 0xFFFF)),
-        hops=draw(st.integers(0, 15)), beyond=draw(st.integers(0, 15)), flags=draw(st.integers(0, 127)),
+        hops=draw(st.integers(0, 15)), beyond=draw(st.integers(0, 15)),
+        flags=draw(st.integers(0, 127)),
         attempts=draw(st.integers(0, 255)), referrer=draw(text),
         payload=draw(st.none() | st.binary(min_size=1, max_size=200)), key=b"k" * 10,
     )  # fmt: skip

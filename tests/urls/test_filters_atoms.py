@@ -39,6 +39,9 @@ LINKS = [
     ("HostEquals(Example.com.)", "http://example.com/", "http://www.example.com/"),
     ("HostEquals(bücher.de)", "http://xn--bcher-kva.de/x", "http://bucher.de/"),
     ("HostEquals([2001:db8::1])", "http://[2001:db8::1]:81/", "http://[2001:db8::2]/"),
+    ("HostEquals(a.com)", "http://a.com:81/", "http://a.com.b/"),
+    ("HostEndsWith(.com)", "https://a.com:81/", "https://a.org:81/.com"),
+    ("HostEndsWith(a.com)", "http://a.com/", "https://b/a.com"),
     ("HostEqualsOneOf(a.com, b.com)", "https://b.com:8080/", "https://c.com/"),
     ("not ForbiddenHost(a.com)", "https://b.com/", "https://a.com/"),
     ("HostEndsWith(.example.com)", "http://a.example.com/", "http://example.com/"),
@@ -63,10 +66,21 @@ LINKS = [
     ("PathEndsWithOneOf(/)", "http://a.com/?x", "http://a.com/x"),
     ("FileTypeEqualsOneOf(.pdf, GZ)", "http://a.com/x.tar.gz", "http://a.com/gz"),
     ("FileTypeEqualsOneOf(com)", "http://a.com/x.com", "http://a.com/x/"),
+    ("PathEndsWithOneOf(com/)", "http://a.org/com/", "http://a.com/"),
     ("NoMoreSlashThan(2)", "http://a.com/b/c?d/e/f", "http://a.com/b/c/d"),
     ("DuplicateSegmentsLessThan(3)", "http://a.com/x/y/x/y/", "http://a.com/x/y/x/y/x/y"),
     ("DuplicateSegmentsLessThan(2)", "http://a.com/x/y/x/z", "http://a.com/b/b"),
 ]
+
+
+def test_long_lists() -> None:
+    """They are looked up, and say the same."""
+    many = ", ".join(f".h{n}.com" for n in range(2_000))
+    for text in (f"HostEndsWithOneOf({many})", f"PathEndsWithOneOf({many})"):
+        found = Filter(text, Stage.SCHEDULE)
+        assert found.wants("http://a.h77.com:81/b.H1999.com?x", Subject())
+        assert not found.wants("http://h77.com/a.h2000.com?.h1.com", Subject())
+    assert not Filter(f"HostEndsWithOneOf({many})", Stage.FETCH).wants("http://h7.com/", Subject())
 
 
 @pytest.mark.parametrize(("text", "wanted", "unwanted"), LINKS)
@@ -85,6 +99,7 @@ def test_atoms_of_links(text: str, wanted: str, unwanted: str) -> None:
     [
         ("SameHost()", Subject(via="http://www.example.co.uk/"), Subject(via="http://a.com/")),
         ("SameHost()", Subject(), Subject(via="http://example.co.uk/")),
+        ("SameHost()", Subject(via="https://www.example.co.uk:8443/"), Subject(via="http://x/")),
         ("DepthLessThan(3)", Subject(depth=2), Subject(depth=3)),
         ("HopsBeyondScopeLessThan(1)", Subject(beyond=0), Subject(beyond=1)),
         ("CountryEqualsOneOf(de, FR)", Subject(address="192.0.2.1"),
@@ -165,6 +180,7 @@ def test_the_digest_is_that_of_the_fetch_log() -> None:
         ("URLMatchesRegex((a{500}){500})", "double quotes"),
         ("URLMatchesRegex(a{1000}a{1000})", "a shorter regular expression"),
         ("ResponseMatches(\u20ac)", "ISO-8859-1 characters"),
+        ("FileTypeEqualsOneOf(application/pdf)", "file types such as pdf"),
         ("SurtStartsWith(example.org)", "SURT prefixes such as (org,example,"),
         ("SurtStartsWith(\"ftp://(org,\")", "SURT prefixes for http or https"),
         ("CountryEqualsOneOf(Germany)", "country codes of two letters"),

@@ -7,17 +7,21 @@ from scrapy_spider_suite.urls.filters import arguments as read
 from scrapy_spider_suite.urls.filters.regexes import contains, matches
 from scrapy_spider_suite.urls.filters.registry import Given, atom
 from scrapy_spider_suite.urls.filters.repeats import repeats
-from scrapy_spider_suite.urls.filters.subject import Fact, Test
+from scrapy_spider_suite.urls.filters.subject import Fact, Subject, Test
 from scrapy_spider_suite.urls.filters.surt import host_part, surt
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+_AUTHORITY = len("http://")
+_FEW = 16
+"""Endings that are tried one by one."""
 
 # Hosts
 
 
 @atom("HostEquals(host)", "example.com", "the host is *host*")
 def _host_equals(argument: str, given: Given) -> Test:
-    host = read.host(read.text(argument))
-    return lambda url, subject: host_of(url) == host
+    beginnings = _beginnings(read.host(read.text(argument)))
+    return lambda url, subject: url.startswith(beginnings)
 
 
 _ONE_OF_HOSTS = "the host is one of *hosts*"
@@ -35,14 +39,33 @@ def _host_equals_one_of(argument: str, given: Given) -> Test:
     "the host ends with *suffix*: with a dot before it, what lies below a domain",
 )  # fmt: skip
 def _host_ends_with(argument: str, given: Given) -> Test:
-    suffix = read.host(read.text(argument))
-    return lambda url, subject: host_of(url).endswith(suffix)
+    return _host_ends((read.host(read.text(argument)),))
 
 
 @atom("HostEndsWithOneOf(suffixes)", ".de, .at, .ch", "the host ends with one of *suffixes*")
 def _host_ends_with_one_of(argument: str, given: Given) -> Test:
-    ends = read.ends_with_one_of(read.hosts(argument))
+    suffixes = read.hosts(argument)
+    if len(suffixes) <= _FEW:
+        return _host_ends(suffixes)
+    ends = read.ends_with_one_of(suffixes)
     return lambda url, subject: ends(host_of(url))
+
+
+def _host_ends(suffixes: tuple[str, ...]) -> Test:
+    """Without cutting out the host, which would take as long again; few have a port or a colon."""
+
+    def test(url: str, subject: Subject) -> bool:
+        slash = url.index("/", _AUTHORITY + 1)
+        if url.endswith(suffixes, _AUTHORITY, slash):
+            return True
+        return url.find(":", _AUTHORITY, slash) > 0 and host_of(url).endswith(suffixes)
+
+    return test
+
+
+def _beginnings(host: str) -> tuple[str, ...]:
+    """How all normal URLs on *host* begin."""
+    return tuple(f"{scheme}://{host}{end}" for scheme in ("http", "https") for end in "/:")
 
 
 @atom(
@@ -51,7 +74,15 @@ def _host_ends_with_one_of(argument: str, given: Given) -> Test:
 )  # fmt: skip
 def _same_host(argument: str, given: Given) -> Test:
     read.nothing(argument)
-    return lambda url, subject: not subject.via or host_of(url) == host_of(subject.via)
+    last, beginnings = "", _beginnings("")
+
+    def test(url: str, subject: Subject) -> bool:
+        nonlocal last, beginnings
+        if subject.via != last:  # the links of a page are asked about one after the other
+            last, beginnings = subject.via, _beginnings(host_of(subject.via or "http:///"))
+        return not last or url.startswith(beginnings)
+
+    return test
 
 
 @atom(
@@ -136,7 +167,7 @@ def _url_contains_one_of(argument: str, given: Given) -> Test:
         only = words[0]
         return lambda url, subject: only in url.lower()
 
-    def test(url: str, subject: object) -> bool:
+    def test(url: str, subject: Subject) -> bool:
         folded = url.lower()
         return any(word in folded for word in words)
 
@@ -154,8 +185,19 @@ def _surt_starts_with(argument: str, given: Given) -> Test:
 
 @atom("PathEndsWithOneOf(suffixes)", ".html, .htm, /", "the path ends so; case does not matter")
 def _path_ends_with_one_of(argument: str, given: Given) -> Test:
-    ends = read.ends_with_one_of(read.lowered(argument))
-    return lambda url, subject: ends(_path(url).lower())
+    return _path_ends(read.lowered(argument))
+
+
+def _path_ends(suffixes: tuple[str, ...]) -> Test:
+    if len(suffixes) > _FEW:
+        ends = read.ends_with_one_of(suffixes)
+        return lambda url, subject: ends(_path(url).lower())
+
+    def test(url: str, subject: Subject) -> bool:
+        query, path = url.find("?"), url.index("/", _AUTHORITY + 1)
+        return url.lower().endswith(suffixes, path, query if query > 0 else None)
+
+    return test
 
 
 @atom(
@@ -163,22 +205,18 @@ def _path_ends_with_one_of(argument: str, given: Given) -> Test:
     "what follows the last dot of the path's last segment; case does not matter",
 )  # fmt: skip
 def _file_type_equals_one_of(argument: str, given: Given) -> Test:
-    types = frozenset(each.removeprefix(".") for each in read.lowered(argument))
-
-    def test(url: str, subject: object) -> bool:
-        name = _path(url).rpartition("/")[2]
-        return name.rpartition(".")[2].lower() in types if "." in name else False
-
-    return test
+    types = read.lowered(argument)
+    if any("/" in each for each in types):
+        raise ValueError("file types such as pdf")
+    return _path_ends(tuple(f".{each.removeprefix('.')}" for each in types))
 
 
 @atom("NoMoreSlashThan(n)", "10", "the path has at most *n* slashes")
 def _no_more_slash_than(argument: str, given: Given) -> Test:
     limit = read.number(argument, 1) + 2  # those of "://"
-    return lambda url, subject: url.count("/", 0, url.find("?") % _FAR) <= limit
-
-
-_FAR = 1 << 30
+    return lambda url, subject: (
+        url.count("/") <= limit or url.partition("?")[0].count("/") <= limit
+    )
 
 
 @atom(
@@ -192,7 +230,7 @@ def _duplicate_segments_less_than(argument: str, given: Given) -> Test:
 
 def _path(url: str) -> str:
     """The path of a normal *url*."""
-    return url[url.index("/", 8) :].partition("?")[0]
+    return url[url.index("/", _AUTHORITY + 1) :].partition("?")[0]
 
 
 # How it was found
