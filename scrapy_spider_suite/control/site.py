@@ -22,6 +22,8 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.settings.suite import find_setting
 from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
@@ -138,6 +140,7 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         # Memory enough, and nobody resident: what is changed is changed on disk.
         store = RocksStore(folder / "store", memory=64 << 20)
+        store.archive = Archive.if_any(folder / ARCHIVE)
         inventory.forget(folder / "store")
         try:
             yield Site(folder, store, _frontier(store))

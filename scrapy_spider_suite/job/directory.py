@@ -29,6 +29,8 @@ from scrapy_spider_suite.settings.declarations import Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.whole import write_whole
@@ -107,6 +109,10 @@ class Job:
                 memory=max(16 << 20, settings.workbench_memory),
                 power_safe=settings.sync == "power",
             )
+            archive = self.folder / ARCHIVE
+            # One that was begun is there to stay, whatever the setting says now.
+            wanted = settings.seen == "trie"
+            self.store.archive = Archive(archive) if wanted else Archive.if_any(archive)
             self.resumed = self.store.meta.get(b"id") is not None
             if self.resumed and old is None:
                 raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")

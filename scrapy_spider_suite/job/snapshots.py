@@ -19,10 +19,11 @@ from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 
 _AFTER = (FETCHES, "audit.jsonl")
 _NOT_COPIED = (
-    "store", "actions", "lock", "job.json", "job.json.new", "files.json", "files.json.new",
+    "store", ARCHIVE, "actions", "lock", "job.json", "job.json.new", "files.json", "files.json.new",
     "status.json", "status.json.new", "stacks.txt",
 )  # fmt: skip
 """What is made anew in a copy, or belongs to a process."""
@@ -75,6 +76,8 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
     for name in set(names).difference(_AFTER):
         _copy(old / name, folder / name)
     _move(store(), folder / "store")
+    if (archive := folder / "store" / ARCHIVE).is_dir():
+        os.rename(archive, folder / ARCHIVE)
     for name in set(names).intersection(_AFTER):
         _copy_at_rest(old / name, folder / name)
     for name in os.listdir(jobdir):
@@ -99,7 +102,7 @@ def _move(store: Path, to: Path) -> None:
     except OSError:
         if not store.is_dir():
             raise
-    size = sum(path.stat().st_size for path in store.iterdir())
+    size = sum(path.stat().st_size for path in store.rglob("*"))
     free = shutil.disk_usage(to.parent).free
     try:
         if size > free:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import Domains
@@ -24,9 +25,10 @@ class Ledger:
     """
 
     def __init__(
-        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST
+        self, store: Store, counters: Counters, order: Order = BREADTH_FIRST, cache: int = 0
     ) -> None:
         self.counters = counters
+        self.cache = FingerprintCache(cache)
         self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
@@ -36,7 +38,12 @@ class Ledger:
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever taken or refused."""
-        return identity in self._volatile_known or self._store.state(identity) is not None
+        if self.cache.knows(identity) or identity in self._volatile_known:
+            return True
+        if self._store.state(identity) is None:
+            return False
+        self.cache.add(identity)
+        return True
 
     def take(self, entry: Entry, record: HostRecord) -> None:
         """Write a new pending *entry* of the host with *record*, and give it its order key."""
@@ -47,6 +54,7 @@ class Ledger:
             self._volatile_known.add(entry.identity)
         else:
             self._store.put_state(entry.identity, PENDING)
+            self.cache.add(entry.identity)
             if entry.flags & _START and self._store.durable:
                 seeds.note(self._store, entry)
         self._count(entry, record, 1)

@@ -13,6 +13,9 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.guards.status import read_status
+from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
+from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.archiving import archived
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import wrong_rows
@@ -22,6 +25,7 @@ from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
 _BATCH = 1_000
+_DONE = UrlState.from_bytes(ARCHIVED)
 _FINGERPRINT = b"\xff"
 """Begins, after its host's key, an identity that does not say the URL."""
 
@@ -52,6 +56,8 @@ class StoreReader:
             self.store = RocksStore(
                 folder / "store", memory=32 << 20, secondary=self._temporary / "secondary"
             )
+            # After the store: what moves there meanwhile is in both, and not in neither.
+            self.store.archive = Archive.if_any(folder / ARCHIVE, readonly=True)
         except BaseException:
             shutil.rmtree(self._temporary, ignore_errors=True)
             raise
@@ -88,7 +94,7 @@ class StoreReader:
             after = rows[-1].key
 
     def urls(self, host: str) -> Iterator[UrlRow]:
-        """Every URL of *host* that the job knows, in the order of their identities."""
+        """Every URL of *host* that the job knows; those in the archive come last."""
         prefix, queued = host_key(host), None
         for identity, data in self.store.states(prefix):
             state = UrlState.from_bytes(data)
@@ -98,6 +104,9 @@ class StoreReader:
                     queued = {entry.identity: entry.url for entry in self.pending(host)}
                 url = queued.get(prefix + identity, url)
             yield UrlRow(url, state, tag_of(self.store, prefix + identity))
+        for identity in archived(self.store, host):
+            url = identity.decode("utf-8", "replace")
+            yield UrlRow(url, _DONE, tag_of(self.store, prefix + identity))
 
     # Checking
 
@@ -116,6 +125,8 @@ class StoreReader:
                 yield f"{entry.url} is queued, but its state is {UrlState.from_bytes(state).state}"
         yield from self._check_hosts(rows, counters)
         yield from wrong_rows(self.store)
+        if self.store.archive is not None:
+            yield from self.store.archive.urls.damaged.values()
 
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
         due = {host for _, host in self.store.all_due()}

@@ -6,7 +6,7 @@ them lets the crawl have its turn, and a batch be written, between two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.orders import LONGEST
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.storage.archive import ARCHIVED
+from scrapy_spider_suite.storage.archiving import archived
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
@@ -27,6 +29,7 @@ FIRST = 1 << 30
 """The priority of what an operator wants before all else of its host."""
 BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
 """Lies behind all order keys of that priority, and before all others."""
+_DONE = UrlState.from_bytes(ARCHIVED)
 
 
 class Rework:
@@ -44,6 +47,7 @@ class Rework:
         self._health = health
         self._let_go = let_go
         self._refusal = refusal
+        self._archived: tuple[str, Iterator[bytes]] | None = None
 
     # Looking
 
@@ -52,9 +56,22 @@ class Rework:
         return list(islice(self._store.records(after), limit))
 
     def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
-        """Up to *limit* URLs of *host* beyond *after*: what follows the host's key, and states."""
-        rows = islice(self._store.states(host_key(host), after), limit)
-        return [(name, UrlState.from_bytes(data)) for name, data in rows]
+        """Up to *limit* URLs of *host* beyond *after*: what follows the host's key, and states.
+
+        Those with rows come first, in order, then those in the archive; an empty *after* begins
+        anew.
+        """
+        if not after or (self._archived is not None and self._archived[0] != host):
+            self._archived = None
+        if self._archived is None:
+            rows = list(islice(self._store.states(host_key(host), after), limit))
+            if rows:
+                return [(name, UrlState.from_bytes(data)) for name, data in rows]
+            self._archived = host, archived(self._store, host)
+        found = [(name, _DONE) for name in islice(self._archived[1], limit)]
+        if not found:
+            self._archived = None
+        return found
 
     def leased(self, host: str) -> int:
         """How many URLs of *host* are out."""
@@ -143,15 +160,19 @@ class Rework:
         """Take a queued *entry* out as if it had never been found; False if it is out now."""
         if not self._take_out(entry):
             return False
-        self._store.delete_state(entry.identity)
+        self._forget_state(entry.identity)
         return True
 
     def forget_state(self, host: str, name: bytes, state: UrlState) -> None:
         """Forget the URL *name* of *host* (see `urls`), which is done or failed."""
         record = self._residents.touch(host)
         self._ledger.take_back(host, record, state)
-        self._store.delete_state(host_key(host) + name)
+        self._forget_state(host_key(host) + name)
         self._residents.save_touched()
+
+    def _forget_state(self, key: bytes) -> None:
+        self._store.delete_state(key)
+        self._ledger.cache.forget(key)
 
     def forget_host(self, host: str, now: float) -> bool:
         """Forget a *host* without URLs; False while anything of it is queued, out or under way."""

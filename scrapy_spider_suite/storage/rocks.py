@@ -30,6 +30,8 @@ from rocksdict import (
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.erasing import Eraser
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import (
@@ -58,6 +60,9 @@ class RocksStore:
     *power_safe* syncs every batch to the medium, so that it survives a power cut as well.
 
     Raises `JobDamagedError` if the database cannot be opened.
+
+    Attributes:
+        archive: where URLs are that need no row any more, if there is one; closed with the store.
     """
 
     durable = True
@@ -78,6 +83,7 @@ class RocksStore:
         self._write_options = WriteOptions()
         self._write_options.sync = power_safe
         self._unwritten = Unwritten()
+        self.archive: Archive | None = None
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
         self._erasers: list[Eraser] = []
@@ -201,6 +207,8 @@ class RocksStore:
             self.flush()
         finally:
             self._let_go()
+            if self.archive is not None:
+                self.archive.close()
 
     def erase(self, host: str) -> Eraser:
         """Begin to rewrite the files in which deleted rows of *host* may still lie.
@@ -225,6 +233,9 @@ class RocksStore:
             for family in list(self._families.values()):
                 family.flush()
             Checkpoint(self._db).create_checkpoint(str(path))
+            # After it: what moves there meanwhile is in both, and not in neither.
+            if self.archive is not None:
+                self.archive.copy(path / ARCHIVE)
         except Exception as error:  # the library raises nothing narrower
             rmtree(path, ignore_errors=True)
             rmtree(f"{path}.tmp", ignore_errors=True)
@@ -234,7 +245,12 @@ class RocksStore:
 
     def state(self, key: bytes) -> bytes | None:
         """See `Store`."""
-        return self._get("states", key)
+        state = self._get("states", key)
+        return state if state is not None or self.archive is None else self.archive.get(key)
+
+    def has_row(self, key: bytes) -> bool:
+        """Whether the URL with this state key has a row, and is not only in the archive."""
+        return self._get("states", key) is not None
 
     def put_state(self, key: bytes, value: bytes) -> None:
         """See `Store`."""
@@ -255,6 +271,10 @@ class RocksStore:
             if not key.startswith(prefix):
                 return
             yield key[n:], value
+
+    def every_state(self, after: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The state keys beyond *after* that have rows, and their packed states."""
+        return self._scan("states", after + b"\0" if after else b"")
 
     # Queues
 

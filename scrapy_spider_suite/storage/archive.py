@@ -1,0 +1,145 @@
+"""The archive: URLs that are done, out of the database and in a third of the room.
+
+A row of the database says everything about a URL; of the most there are in a large crawl, those
+that were fetched and answered 200, nothing needs to be said but that. They move, a portion at a
+time, into a `TrieStore` beside the database. A row goes before what the archive says: what is
+fetched again has one until it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.seen import TrieStore
+from scrapy_spider_suite.seen.identity import encode, host_of_key
+from scrapy_spider_suite.storage.records import UrlState
+
+FOLDER: Final = "seen"
+"""Beside the database, in the job's ``suite`` folder."""
+ARCHIVED: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
+"""The state of every URL in the archive: when it was fetched the fetch log knows."""
+_MEMORY: Final = 16 << 20
+_COPIED: Final = "fresh-*"
+"""Files that grow; all others never change, and may be linked."""
+_LEFT_OUT: Final = {"lock", "made"}
+
+
+class Archive:
+    """The archive in *folder*, made if need be; with *readonly* as it is now, beside its user.
+
+    Keys are state keys (`frontier.keys.state_key`). Raises what `TrieStore` does.
+    """
+
+    def __init__(self, folder: Path, *, readonly: bool = False) -> None:
+        self.urls = TrieStore(folder, ids=False, memory=_MEMORY, readonly=readonly)
+        self._still = 0
+
+    @classmethod
+    def if_any(cls, folder: Path, *, readonly: bool = False) -> Archive | None:
+        """The archive in *folder*, if there is one."""
+        return cls(folder, readonly=readonly) if any(folder.glob("catalogue*")) else None
+
+    def get(self, key: bytes) -> bytes | None:
+        """The packed state under a state key, or None: it is not here."""
+        url = _url_of(key)
+        return ARCHIVED if url is not None and url in self.urls else None
+
+    def takes(self, key: bytes, state: bytes) -> bool:
+        """Whether the URL with this key and packed *state* belongs here."""
+        if _url_of(key) is None:
+            return False
+        known = UrlState.from_bytes(state)
+        return (known.state, known.event, known.status, known.url) == (
+            State.DONE, Event.SUCCESS, 200, "",
+        )  # fmt: skip
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        """Take in the URLs of *keys*. Raises `StoreWriteError`; none is here, then."""
+        self.urls.add(url for url in map(_url_of, keys) if url is not None)
+
+    def of_host(self, host: str) -> Iterator[bytes]:
+        """What follows the host's key in the state key of each URL of *host*, in no order."""
+        for prefix in _prefixes(host):
+            yield from map(encode, self.urls.iter(prefix))
+
+    def remove(self, host: str) -> int:
+        """Forget the URLs of *host*; return how many. Raises `StoreWriteError`."""
+        return sum(self.urls.remove(prefix) for prefix in _prefixes(host))
+
+    def sync(self) -> None:
+        """Make what was added survive a power failure. Raises `StoreWriteError`."""
+        self.urls._log.sync()
+
+    def poll(self) -> None:
+        """Do a step of upkeep, if one is due and no copy is being made."""
+        if not self._still:
+            self.urls.poll()
+
+    @property
+    def behind(self) -> bool:
+        """Whether it cannot take more at present."""
+        return bool(self._still) or self.urls.behind
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Nothing is taken in meanwhile, and files stay as they are."""
+        self._still += 1
+        try:
+            yield
+        finally:
+            self._still -= 1
+
+    def copy(self, target: Path) -> None:
+        """Copy all files to the new folder *target*; for a thread, while it lies still.
+
+        Raises `StoreWriteError`.
+        """
+        try:
+            target.mkdir(parents=True)
+            for path in self.urls.path.iterdir():
+                if path.is_file() and path.name not in _LEFT_OUT:
+                    if path.match(_COPIED):
+                        shutil.copyfile(path, target / path.name)
+                    else:
+                        _link(path, target / path.name)
+        except OSError as error:
+            raise StoreWriteError(f"{target}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.urls.close()
+
+
+def undisturbed(archive: Archive | None) -> AbstractContextManager[None]:
+    """`Archive.at_rest` of *archive*, if there is one."""
+    return nullcontext() if archive is None else archive.at_rest()
+
+
+def _url_of(key: bytes) -> str | None:
+    """The URL of a state key; None if that does not say it, or paces it as another host's."""
+    end = key.index(b"\0", 2)  # the slot may hold a NUL
+    name = key[end + 1 :]
+    if host_of_key(name) != key[2:end]:
+        return None
+    return name.decode("utf-8", "surrogatepass")
+
+
+def _prefixes(host: str) -> Iterator[str]:
+    """What the URLs of *host* begin with; any port may follow."""
+    for scheme in ("http", "https"):
+        for end in ("/", ":"):
+            yield f"{scheme}://{host}{end}"
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
