@@ -133,6 +133,7 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
             progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
         progress.save()
         yield
+            sitemaps.forget_url(site.store, prefix + name)
     return "", {}
 
 
@@ -163,5 +164,6 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
         yield WAITING
         yield from _empty_queue(site, Subject(Kind.HOST, host, host), progress)
     progress.save()
+    sitemaps.forget_host(site.store, host)
     yield
     return "", {}

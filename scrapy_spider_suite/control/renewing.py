@@ -19,7 +19,7 @@ from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.crawl.requests import seed_entry
+from scrapy_spider_suite.crawl.requests import seed_entry, sitemap_payload
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import State
@@ -30,6 +30,7 @@ from scrapy_spider_suite.seeds.sowing import Sower, Sown, planter
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sitemaps import voucher_of_sitemap
 from scrapy_spider_suite.urls.normalizer import Normal
 
 _SOWING = 0.005
@@ -248,6 +249,9 @@ def _again(
         progress.count("pending_already")
         return False
     progress.count("hosts_given_up", site.rework.forgive(entry.host))
+    voucher = voucher_of_sitemap(site.store, entry.identity)
+    if voucher is not None:
+        entry.payload = sitemap_payload(voucher)
     entry.priority, entry.depth = FIRST if first else 0, state.depth
     taken = site.rework.again(entry, state, site.now(), site.wall())
     progress.count("urls" if taken else "hosts_too_many_for_their_domain")

@@ -29,6 +29,7 @@ from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
+from scrapy_spider_suite.crawl.sitemaps import Sitemaps
 from scrapy_spider_suite.crawl.trust import TrustedHosts
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
@@ -115,6 +116,7 @@ class CrawlCore:
         register(crawler, self.normalizer)
         self.translator = self._translator()
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
+        self.sitemaps = Sitemaps(self)
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         resumed = self.job is not None and self.job.resumed
         now = self.now()
@@ -167,7 +169,10 @@ class CrawlCore:
         self.translator = self._translator()
 
     def _translator(self) -> Translator:
-        return Translator(self.crawler, self._codec(), broad=self.broad, normal=self.normalizer)
+        return Translator(
+            self.crawler, self._codec(), broad=self.broad, normal=self.normalizer,
+            read_sitemap=self.sitemaps.read,
+        )  # fmt: skip
 
     @staticmethod
     def now() -> float:

@@ -209,6 +209,7 @@ class Errands:
             key = host_of(rules.origin)
             host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
             self._keep_to(host, rules.origin)
+            self._core.sitemaps.heard(rules, host.record)
 
     def _keep_to(self, host: HostState, url: str) -> None:
         """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""

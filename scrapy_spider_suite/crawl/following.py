@@ -72,21 +72,27 @@ class Follower:
         if page.canonical is not None and page.canonical != response.url:
             links = [page.canonical, *links]
         links = self._spelling.links(response, links)
+        self._stats.inc_value("suite/links/found", len(page.links))
+        kept = self.pass_on(lease, response, links)
+        self._stats.inc_value("suite/links/followed", len(kept))
+        if not page.nofollow:
+            self._trapping.mine(lease, self._may_enter)
+
+    def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+        """Hand those of *links*, of a page or a sitemap, over that are wanted; return them."""
         depth = lease.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
-            links = [url for url in links if self._in_scope(url, depth)]
+            links = [url for url in links if self.in_scope(url, depth)]
         links = self._core.filtering.followed(self._trapping.passed(links), lease, response)
-        self._trapping.learn(lease, response, links)
+        if isinstance(response, HtmlResponse):
+            self._trapping.learn(lease, response, links)
         kept = links
         if self._choose is not None:
             kept = self._spelling.chosen(links, self._choose(response, kept))
         kept = self._core.filtering.scheduled(kept, lease)
-        self._stats.inc_value("suite/links/found", len(page.links))
-        self._stats.inc_value("suite/links/followed", len(kept))
         self._hand_over(lease, response, kept)
-        if not page.nofollow:
-            self._trapping.mine(lease, self._may_enter)
+        return kept
 
     def links_of(self, response: Response) -> PageLinks:
         """The links of *response*, whatever their scope."""
@@ -100,7 +106,8 @@ class Follower:
             max_url_length=self._longest,
         )
 
-    def _in_scope(self, url: str, depth: int) -> bool:
+    def in_scope(self, url: str, depth: int) -> bool:
+        """Whether *url* may be followed at *depth*; counts it if it may not."""
         reason = self._scope.refuses(url, host_of(url), depth)
         if reason is None or (reason is Reason.OFF_SITE and self._core.filtering.opens_scope):
             return True
@@ -109,7 +116,7 @@ class Follower:
 
     def _may_enter(self, url: str, depth: int) -> bool:
         """Whether *url*, which no page led to, may be tried at *depth*."""
-        return self._in_scope(url, depth) and self._core.filtering.wants(
+        return self.in_scope(url, depth) and self._core.filtering.wants(
             Stage.SCHEDULE, url, Subject(depth=depth)
         )
 

@@ -15,6 +15,7 @@ from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState, host_key, state_key
 from scrapy_spider_suite.storage.seeds import tag_of
+from scrapy_spider_suite.storage.sitemaps import lastmod
 from scrapy_spider_suite.urls.normalize import host_of
 
 SINCE = 600.0
@@ -33,6 +34,8 @@ class Trace:
     ahead: int
     tag: str | None
     of_spider: bool
+    lastmod: int | None = None
+    """When a sitemap says that its page changed, in seconds since the epoch."""
 
 
 def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
@@ -49,7 +52,8 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
                 entry = each
                 break
     of_spider = identity.startswith(host_key(host) + b"\xff")
-    return Trace(normal, state, entry, ahead, tag_of(reader.store, identity), of_spider)
+    tag, when = tag_of(reader.store, identity), lastmod(reader.store, identity)
+    return Trace(normal, state, entry, ahead, tag, of_spider, when)
 
 
 def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:

@@ -115,6 +115,12 @@ class SuiteSettings:
         "Hosts of the top window, or leaves of each host's leaf window.",
     )
 
+    sitemaps: Literal["off", "robots", "all"] = setting(
+        v.choice("off", "robots", "all"), "off", FROM_NOW_ON,
+        "Broad profile: read the sitemaps that a host's robots.txt names (robots), and look for "
+        "them by their usual names where it names none (all).",
+    )
+
     # Politeness
     host_delay: float = setting(
         v.duration(), Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay),

@@ -11,6 +11,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.filtering import filtering_of
+from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -44,6 +45,8 @@ class PageFilters:
         request, filtering = response.request, filtering_of(self._crawler)
         if request is None or not filtering.has(Stage.PARSE, Stage.STORE):
             return
+        if SITEMAP in request.meta:
+            return  # no page
         lease = core_of(self._crawler).leases.get(request)
         if lease is None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 
@@ -23,6 +24,7 @@ class FollowMiddleware:
         self._crawler = crawler
         self._follower: Follower | None = None
         self._always = issubclass(crawler.spidercls, BroadSpider)
+        crawler.signals.connect(self._opened, signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
@@ -34,13 +36,18 @@ class FollowMiddleware:
             raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
         return cls(crawler)
 
+    def _opened(self) -> None:
+        core_of(self._crawler).sitemaps.make_follower = self._get
+
     def process_spider_input(self, response: Response) -> None:
         """Follow the links of *response*, then let its callback have it."""
-        if not self._always and not suite_settings(self._crawler).follow:
-            return
+        if self._always or suite_settings(self._crawler).follow:
+            self._get().follow(response)
+
+    def _get(self) -> Follower:
         if self._follower is None:
             self._follower = self._make()
-        self._follower.follow(response)
+        return self._follower
 
     def _make(self) -> Follower:
         spider = self._crawler.spider

@@ -64,6 +64,7 @@ class FakeWebConfig:
     robots_missing: float = knob(0.0, "share", "share of hosts whose robots.txt is a 404")
     robots_error: float = knob(0.0, "share", "share of hosts whose robots.txt is a 503 for ever")
     robots_disallow: float = knob(0.0, "share", "share of hosts with a Disallow line that matters")
+    sitemaps: float = knob(1.0, "share", "share of hosts with a sitemap that robots.txt names")
     robots_crawl_delay: float = knob(0.0, "share", "share of hosts with a Crawl-delay")
     crawl_delay: float = knob(2.0, "secs", "the value of that Crawl-delay")
     retry_after: float = knob(0.0, "share", "share of hosts that begin with 429 or 503")

@@ -66,6 +66,7 @@ class HostTraits(NamedTuple):
     retry_after_requests: int
     retry_after_delay: float
     images: int
+    sitemap: bool
 
 
 class PagePlan(NamedTuple):
@@ -170,7 +171,7 @@ class SyntheticWeb:
 
     def _traits(self, host: int) -> HostTraits:
         config = self.config
-        pages, slow, robots, rules, crawl, retry, _, _ = unpack(
+        pages, slow, robots, rules, crawl, retry, named, _ = unpack(
             "<8H", shake_128(b"%d %d" % (config.seed, host)).digest(16)
         )
         status = 404 if robots < config.robots_missing * _ONE else 200
@@ -190,6 +191,7 @@ class SyntheticWeb:
             ),
             retry_after_delay=config.retry_after_delay,
             images=config.images,
+            sitemap=named < config.sitemaps * _ONE,
         )
         return drawn._replace(**cast(Any, config.overrides.get(host, {})))
 
@@ -280,7 +282,8 @@ class SyntheticWeb:
         lines = ["User-agent: *", "Disallow: /private/"]
         lines += ["Disallow: /0"] if traits.disallow else []
         lines += [f"Crawl-delay: {traits.crawl_delay:g}"] if traits.crawl_delay else []
-        lines += ["", f"Sitemap: {self.base(index)}/sitemap.xml", ""]
+        lines += ["", f"Sitemap: {self.base(index)}/sitemap.xml"] if traits.sitemap else []
+        lines += [""]
         return RobotsAnswer(200, "\n".join(lines))
 
     def allowed(self, url: str) -> bool:

@@ -37,7 +37,7 @@ class SyntheticSite:
         if path == "/robots.txt":
             robots = self._web.robots(request.host)
             return reply(robots.status, robots.body, TEXT, delay=traits.latency)
-        if path == "/sitemap.xml":
+        if path == "/sitemap.xml" and traits.sitemap:
             return reply(200, self._sitemap(host), "application/xml", delay=traits.latency)
         if path.startswith("/img/"):
             return _image(path)._replace(delay=traits.latency)

@@ -9,15 +9,20 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from virtual import WALL, copy_of, entry
 
 from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, BestFirst, BottomUp, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.storage import archiving
 from scrapy_spider_suite.storage import frontier as frontier_module
 from scrapy_spider_suite.storage import fronts, residents
+from scrapy_spider_suite.storage.archive import FOLDER, Archive
+from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
@@ -34,7 +39,13 @@ TINY = (
     (fronts, "_FRONT", 2), (residents, "_CACHE", 2), (residents, "_TURN", 2),
     (residents, "_MOVES", 3), (residents, "_COMING", 3),
     (frontier_module, "_BACKLOG", 9), (frontier_module, "_SPILL", 2),
+    (archiving, "_LEAST", 2), (archiving, "_PORTION", 3),
 )  # fmt: skip
+LEAVES = BottomUp(to_and_fro=True)
+ARRANGEMENTS: list[tuple[Order, tuple[str, int]]] = [
+    (BREADTH_FIRST, ("none", 1)), (BREADTH_FIRST, ("top", 1)), (LEAVES, ("leaf", 2)),
+    (BottomUp(), ("top", 3)), (BestFirst(lambda each: hash(each.url[-1:])), ("none", 1)),
+]  # fmt: skip
 EVENTS = [
     Event.SUCCESS, Event.SUCCESS, Event.CLIENT_ERROR, Event.SERVER_ERROR, Event.UNAVAILABLE,
     Event.TIMEOUT, Event.INTERRUPTED, Event.IGNORED,
@@ -52,7 +63,8 @@ class AtRandom(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="frontier-at-random-"))
         self.now = 0.0
         self.lives = 0
-        self.store = RocksStore(self.folder / "0" / "store", memory=1 << 20)
+        self.order, self.window = ARRANGEMENTS[0]
+        self.store = self.store_in(self.folder / "0")
         self.frontier = self.open(unclean=False)
         self.scheduled: set[str] = set()
         self.over: set[str] = set()
@@ -60,14 +72,28 @@ class AtRandom(RuleBasedStateMachine):
         self.working: list[Lease] = []
         self.number = 0
 
+    def store_in(self, folder: Path) -> RocksStore:
+        """The store there, with an archive beside it."""
+        store = RocksStore(folder / "store", memory=1 << 20)
+        store.archive = Archive(folder / FOLDER)
+        return store
+
     def open(self, *, unclean: bool) -> Frontier:
         """A frontier on the store as it is."""
         frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
-            counters=Counters.load(self.store), unclean=unclean,
+            counters=Counters.load(self.store), unclean=unclean, order=self.order,
+            window=Window.of(*self.window),
         )  # fmt: skip
         frontier.residents.open(self.now, WALL + self.now)
+        self.archiver = archiver_of(self.store, frontier.counters, "process")
         return frontier
+
+    @initialize(arrangement=st.sampled_from(ARRANGEMENTS))
+    def arrange(self, arrangement: tuple[Order, tuple[str, int]]) -> None:
+        """An order and a window, for all the lives of the job."""
+        self.order, self.window = arrangement
+        self.frontier = self.open(unclean=False)
 
     def teardown(self) -> None:
         """In the end everything that was scheduled is over."""
@@ -230,6 +256,7 @@ class AtRandom(RuleBasedStateMachine):
     def settle(self, lease: Lease) -> None:
         """Commit a page."""
         self.working.remove(lease)
+        lease.status = 200
         self.frontier.settle(lease, self.now)
         if self.state_of(lease.entry.url) is not State.PENDING:
             self.over.add(lease.entry.url)
@@ -240,6 +267,31 @@ class AtRandom(RuleBasedStateMachine):
         self.now += seconds
         self.frontier.tick(self.now)
         self.note_what_failed()
+
+    @rule()
+    def archive(self) -> None:
+        """What is done moves out of the database."""
+        assert isinstance(self.archiver, Archiver)
+        self.archiver.step()
+
+    @rule(host=st.sampled_from(HOSTS))
+    def drop(self, host: str) -> None:
+        """A person wants nothing to be known of the host's pages."""
+        done = [url for url in self.over if url.startswith(f"http://{host}/")]
+        rework = self.frontier.rework(self.store)
+        assert self.store.archive is not None
+        with self.store.archive.at_rest():
+            for _ in bring_back(self.store, host):
+                self.archive()
+            while rows := rework.urls(host, b"", 3):
+                rows = [(name, state) for name, state in rows if state.state is not State.PENDING]
+                if not rows:
+                    break
+                for name, state in rows:
+                    rework.forget_state(host, name, state)
+        gone = {url for url in done if self.store.state(entry(url).identity) is None}
+        self.over -= gone
+        self.scheduled -= gone
 
     @rule(host=st.sampled_from(HOSTS))
     def give_up(self, host: str) -> None:
@@ -261,8 +313,9 @@ class AtRandom(RuleBasedStateMachine):
             self.frontier.close(self.now)
         self.check()
         copy_of(self.store._path, folder / "store")
+        copy_of(self.store._path.parent / FOLDER, folder / FOLDER)
         self.store.close()
-        self.store = RocksStore(folder / "store", memory=1 << 20)
+        self.store = self.store_in(folder)
         self.visits, self.working = [], []
         self.frontier = self.open(unclean=kill)
 

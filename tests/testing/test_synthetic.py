@@ -102,6 +102,15 @@ def test_robots_and_sitemap_are_served() -> None:
     assert named == {url for url in web.reachable() if url.startswith(web.base(1))}
 
 
+def test_some_hosts_have_no_sitemap() -> None:
+    """Their robots.txt names none, and none is there."""
+    web, served = site(hosts=100, sitemaps=0.5)
+    named = ["Sitemap:" in web.robots(web.host_name(n)).body for n in range(100)]
+    there = [get(served, web.base(n) + "/sitemap.xml").status == 200 for n in range(100)]
+    assert named == there
+    assert 30 < sum(named) < 70
+
+
 def test_images_are_served() -> None:
     """Each page shows its own, and they are correct PNG files."""
     web, served = site(hosts=1, pages=5, images=3)

@@ -127,15 +127,16 @@ def _of_known(
     tries = f"{attempts}, and Scrapy's RetryMiddleware has its own"
     if not known.of_spider:
         tries = f"{attempts} of at most {terms.settings.retry_times + 1}"
-    when = datetime.fromtimestamp(state.when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     row: Row = {
         "state": state.state.value, "reason": None if event is None else event.value,
         "because": _because(terms, event),
-        "status": state.status or None, "since": when if state.when else None,
+        "status": state.status or None, "since": _time(state.when) if state.when else None,
         "attempts": tries, "came_from": came_from(known, fetch),
     }  # fmt: skip
     if fetch is not None and fetch.address:
         row["address"] = fetch.address
+    if known.lastmod is not None:
+        row["changed_by_sitemap"] = _time(known.lastmod)
     if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
     again = f"only `retry --reason {event}` has it tried again"
@@ -144,6 +145,10 @@ def _of_known(
     elif state.state is not State.FAILED:
         again = "only `refetch` has it tried again"
     return row | {"next_try": "never", "why_then": again}
+
+
+def _time(when: int) -> str:
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _because(terms: Terms, event: Event | None) -> str:

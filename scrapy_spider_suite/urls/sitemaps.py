@@ -1,0 +1,173 @@
+"""Sitemaps as https://www.sitemaps.org/protocol.html has them: read piece by piece, within bounds.
+
+A sitemap is XML (a ``urlset`` of pages or a ``sitemapindex`` of sitemaps) or text with a URL on
+every line, plain or as a gzip file. What strangers serve under that name is read forgivingly, for
+as long as it stays small: nothing is fetched for it, no entity of its own is expanded, and of the
+tree no more is kept than the entry that is being read.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from lxml import etree  # type: ignore[import-untyped]
+
+BYTES_MAX: Final = 50 << 20
+"""Bytes of a sitemap, unpacked, that are read; the protocol allows as many."""
+URLS_MAX: Final = 50_000
+"""Entries of a sitemap that are read; the protocol allows as many."""
+URL_MAX: Final = 2_048
+"""Characters of a URL; the protocol asks for fewer."""
+_ELEMENTS_MAX: Final = 5_000_000
+_KEPT_MAX: Final = 20_000  # elements inside of one entry
+_PIECE: Final = 1 << 16
+_ENTRIES: Final = {"url": False, "sitemap": True}
+_GZIP: Final = b"\x1f\x8b"
+_MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_BARE: Final = re.compile(rb"&(?!(?:[A-Za-z]\w{0,30}|#\d{1,7}|#x[0-9A-Fa-f]{1,6});)")
+_SHORT_DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?")
+
+
+class BadSitemap(ValueError):
+    """What was read is no sitemap, or only the beginning of one: what came before it counts."""
+
+
+class Location(NamedTuple):
+    """An entry: a URL as it is written, when its page changed, and whether it is a sitemap.
+
+    *lastmod* is in seconds since the epoch, None where the sitemap does not say.
+    """
+
+    url: str
+    lastmod: int | None
+    sitemap: bool
+
+
+def read(body: bytes) -> Iterator[Location]:
+    """Yield the entries of the sitemap *body*, as it came from the wire.
+
+    Raises `BadSitemap`, after what could be read, for the rest.
+    """
+    data = _unpacked(body)
+    entries = _of_xml(data) if _is_xml(data) else _of_text(data)
+    number = 0
+    for number, entry in enumerate(entries, 1):
+        if number > URLS_MAX:
+            raise BadSitemap(f"more than {URLS_MAX} entries")
+        yield entry
+    if len(data) > BYTES_MAX:
+        raise BadSitemap(f"more than {BYTES_MAX >> 20} MB")
+    if not number:
+        raise BadSitemap("no entries")
+
+
+def _unpacked(body: bytes) -> bytes:
+    """*body* without its compression, cut one byte after the most that is read."""
+    if not body.startswith(_GZIP):
+        return body[: BYTES_MAX + 1]
+    found, rest = b"", body
+    while rest.startswith(_GZIP) and len(found) <= BYTES_MAX:
+        packed = zlib.decompressobj(31)
+        try:
+            found += packed.decompress(rest, BYTES_MAX + 1 - len(found))
+        except zlib.error:
+            break  # a cut or damaged file: what came before the damage counts
+        rest = packed.unused_data
+    if not found:
+        raise BadSitemap("no gzip file")
+    return found
+
+
+def _is_xml(data: bytes) -> bool:
+    start = data[:1_000].replace(b"\0", b"")
+    for mark in _MARKS:
+        start = start.removeprefix(mark)
+    return start.lstrip().startswith(b"<")
+
+
+def _of_text(data: bytes) -> Iterator[Location]:
+    for line in data[:BYTES_MAX].splitlines():
+        url = line[: 4 * URL_MAX].decode("utf-8-sig", "replace").strip()
+        if url.lower().startswith(("http://", "https://")) and len(url) <= URL_MAX:
+            yield Location(url, None, False)
+
+
+def _of_xml(data: bytes) -> Iterator[Location]:
+    if b"<!ENTITY" in data or (b"\0" in data[:1_000] and b"<!ENTITY" in data.replace(b"\0", b"")):
+        # No sitemap has any, and what they do in attributes no option of the parser keeps off.
+        raise BadSitemap("it declares entities")
+    if b"&" in data:
+        data = _BARE.sub(b"&amp;", data)  # the most common mistake
+    elements = kept = 0
+    for element in _elements(data[:BYTES_MAX]):
+        elements, kept = elements + 1, kept + 1
+        if elements > _ELEMENTS_MAX or kept > _KEPT_MAX:
+            raise BadSitemap("too many elements")
+        parent = element.getparent()
+        if parent is None or parent.getparent() is not None:
+            continue  # the document, or a part of an entry
+        entry = _entry(element)
+        if entry is not None:
+            yield entry
+        kept = 0
+        element.clear()
+        while element.getprevious() is not None:
+            del parent[0]
+
+
+def _elements(data: bytes) -> Iterator[etree._Element]:
+    """The elements of *data* as they end; what is broken is mended, or left out."""
+    parser = etree.XMLPullParser(
+        events=("end",), recover=True, resolve_entities=False, no_network=True, load_dtd=False,
+        huge_tree=False, remove_comments=True, remove_pis=True,
+    )  # fmt: skip
+    events = parser.read_events()
+    with suppress(etree.XMLSyntaxError):  # nothing more can be made of it
+        for at in range(0, len(data), _PIECE):
+            parser.feed(data[at : at + _PIECE])
+            yield from (element for _, element in events)
+        parser.close()
+    yield from (element for _, element in events)
+
+
+def _entry(element: etree._Element) -> Location | None:
+    """What *element*, right below the document, says; None if it is no entry.
+
+    Entries of other vocabularies in it (images, videos, languages) have ``loc`` of their own.
+    """
+    space, _, name = element.tag.rpartition("}")
+    kind = _ENTRIES.get(name.lower())
+    if kind is None:
+        return None
+    prefix = f"{space}}}" if space else ""
+    url = (element.findtext(f"{prefix}loc") or "").strip()
+    if not url or len(url) > URL_MAX:
+        return None
+    return Location(url, seconds(element.findtext(f"{prefix}lastmod") or ""), kind)
+
+
+def seconds(text: str) -> int | None:
+    """A W3C date and time (https://www.w3.org/TR/NOTE-datetime) in seconds since the epoch.
+
+    Without a zone it is UTC; None for what is no such time from 1970 to 2105.
+    """
+    text = text.strip()
+    short = _SHORT_DATE.fullmatch(text)
+    try:
+        when = (
+            datetime(int(short[1]), int(short[2] or 1), 1) if short
+            else datetime.fromisoformat(text[:40])
+        )  # fmt: skip
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        found = int(when.timestamp())
+    except (ValueError, OverflowError):
+        return None
+    return found if 0 <= found <= 0xFFFFFFFF else None
+
+
