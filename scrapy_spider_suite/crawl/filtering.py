@@ -267,7 +267,9 @@ class Filtering:
         within = Subject(via, entry.depth + 1, 0, "", page)
         if not self.opens_scope:
             return self.keep(stage, links, within)
-        without = Subject(via, entry.depth + 1, entry.beyond + 1, "", page)
+        # What was fetched once more has forgotten how far out it was.
+        out = entry.beyond or self.beyond(via or entry.url, 0)
+        without = Subject(via, entry.depth + 1, out + 1, "", page)
         far = {url for url in links if self.beyond(url, 0)}
         kept = {*self.keep(stage, [url for url in links if url not in far], within)}
         kept.update(self.keep(stage, [url for url in links if url in far], without))

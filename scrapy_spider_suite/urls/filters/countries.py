@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from functools import lru_cache
 
 from scrapy_spider_suite.errors import SettingsError
 
+_IPV4 = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:/(\d\d?))?", re.ASCII)
 _V6_SHIFT = 64
 """Tables do not tell apart what a /64 holds: the upper half of an IPv6 address is enough."""
 
@@ -94,14 +96,24 @@ def _row(fields: list[str]) -> tuple[int, int, int, str]:
     *place, code = fields
     if not (len(code) == 2 and code.isascii() and code.isalpha()):
         raise ValueError(f"{code!r} is no country code of two letters")
-    if len(place) == 1:
-        network = ipaddress.ip_network(place[0])
-        first, last = network.network_address, network.broadcast_address
-    elif len(place) == 2:
-        first, last = ipaddress.ip_address(place[0]), ipaddress.ip_address(place[1])
-    else:
+    if len(place) not in (1, 2):
         raise ValueError("expected network,country or first,last,country")
-    if first.version != last.version or int(first) > int(last):
-        raise ValueError("the first address is beyond the last")
-    shift = _V6_SHIFT if first.version == 6 else 0
-    return first.version, int(first) >> shift, int(last) >> shift, code.upper()
+    version, first, last = _range(place[0])
+    if len(place) == 2:
+        other, _, last = _range(place[1])
+        if other != version or first > last:
+            raise ValueError("the first address is beyond the last")
+    shift = _V6_SHIFT if version == 6 else 0
+    return version, first >> shift, last >> shift, code.upper()
+
+
+def _range(text: str) -> tuple[int, int, int]:
+    """Version, first and last number of a network or an address. Raises `ValueError`."""
+    easy = _IPV4.fullmatch(text)
+    if easy is not None:  # ten times as fast, and most are
+        a, b, c, d, length = map(int, easy.groups(default="32"))
+        first, rest = a << 24 | b << 16 | c << 8 | d, (1 << 32 >> length) - 1
+        if max(a, b, c, d) < 256 and length <= 32 and not first & rest:
+            return 4, first, first | rest
+    network = ipaddress.ip_network(text)
+    return network.version, int(network.network_address), int(network.broadcast_address)
