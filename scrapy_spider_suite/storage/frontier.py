@@ -81,9 +81,11 @@ class Frontier:
         )
         self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
         self._grounds = Grounds(store)
-        self.traps = Traps(store, policy, self._grounds)
+        self.traps = Traps(store, policy, self._grounds, self.known)
         self.miner = Miner(self._grounds, self.known)
-        self._trapped = Trapped(self.traps, self.workbench, self.residents, self._health)
+        self._trapped = Trapped(
+            self.traps, self.miner, self.workbench, self.residents, self._health
+        )
         self.guesses = Guesses(store)
         self._leased = 0
         self.held = 0

@@ -72,6 +72,10 @@ class Miner:
             or ground.counts.get(key_of("missed", ""), 0) >= _MISSES_OF_HOST
         )
 
+    def gave_up(self, entry: Entry) -> bool:
+        """Whether *entry* was mined, and too many like it did not exist since."""
+        return bool(entry.flags & _SPECULATIVE) and self._misses(entry.host, entry.url)
+
     def concluded(self, entry: Entry, event: Event) -> None:
         """*entry*, if it was mined, is done or failed for *event*: go on there, or stop."""
         told = _TOLD.get(event)

@@ -1,10 +1,15 @@
-"""URLs that waited in what has turned out to be a trap: they fail when their turn has come."""
+"""URLs that waited for what has turned out to be a trap, or not to be there.
+
+They fail when their turn has come, and nothing is fetched.
+"""
 
 from __future__ import annotations
 
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import Visit, Workbench
 from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.traps import Traps
 
@@ -13,21 +18,22 @@ class Trapped:
     """Sorts out of visits what lies in a trap."""
 
     def __init__(
-        self, traps: Traps, workbench: Workbench, residents: Residents, health: Health
+        self, traps: Traps, miner: Miner, workbench: Workbench, residents: Residents, health: Health
     ) -> None:
         self._traps = traps
+        self._miner = miner
         self._workbench = workbench
         self._residents = residents
         self._health = health
 
     def sort_out(self, visit: Visit, now: float, wall: float) -> bool:
-        """Fail what of *visit* lies in a trap; False if nothing is left, and it is over."""
-        trapped = [entry for entry in visit.entries if self._traps.holds(entry)]
-        if not trapped:
+        """Fail what of *visit* is not worth it; False if nothing is left, and it is over."""
+        failing = [(entry, event) for entry in visit.entries if (event := self._event(entry))]
+        if not failing:
             return True
-        for entry in trapped:
+        for entry, event in failing:
             visit.entries.remove(entry)
-            self._health.fail(entry, Event.TRAP, now, wall)
+            self._health.fail(entry, event, now, wall)
         self._residents.save_touched()
         if visit.entries:
             return True
@@ -36,3 +42,8 @@ class Trapped:
             fronts.refill(host)
         self._workbench.cancel(visit)
         return False
+
+    def _event(self, entry: Entry) -> Event | None:
+        if self._miner.gave_up(entry):
+            return Event.NOT_THERE
+        return Event.TRAP if self._traps.holds(entry) else None

@@ -24,6 +24,7 @@ from scrapy_spider_suite.urls.traps import (
     Refusal,
     Trap,
     combination,
+    harmless,
     key_of,
     look,
 )
@@ -50,6 +51,8 @@ class Traps:
     ) -> None:
         self.met: Counter[Trap] = Counter()
         self._policy = policy
+        self._limits, self._year = policy.traps, 0
+        self._harmless = harmless(policy.traps, 0)
         self._known = known
         self._store = store
         self._grounds = grounds
@@ -64,9 +67,13 @@ class Traps:
     def refuses(self, url: str, host: str, year: int) -> Refusal | None:
         """Why a link to the normal *url* on *host* is not followed in *year*; None if it is."""
         limits = self._policy.traps
-        trap = look(url, limits, year)
-        if trap is not None:
-            return Refusal(trap)
+        if limits is not self._limits or year != self._year:
+            self._limits, self._year = limits, year
+            self._harmless = harmless(limits, year)
+        if not self._harmless(url):
+            trap = look(url, limits, year)
+            if trap is not None:
+                return Refusal(trap)
         if limits.permuted and "&" in url and self._orders.met(url):
             return Refusal(Trap.PERMUTED)
         return self.closed(url, host)
@@ -120,11 +127,11 @@ class Traps:
         url, host = entry.url, entry.host
         if limits.prefix:
             budget = self._policy.max_pages(host)
-            least = min(_FEW, budget // 4) if budget else _FEW
+            least = min(_FEW, budget // 10) if budget else _FEW
             if record.pending + record.done + record.failed >= least:
                 share, room = limits.prefix, _FEW
-                if budget:
-                    share, room = 0, budget * limits.prefix // 100
+                if budget:  # what was not counted may all have lain there
+                    share, room = 0, max(0, budget * limits.prefix // 100 - least)
                 crowded = self._grounds.learn(host).crowded(url, share, room)
                 entry.priority -= crowded * _BEHIND
                 self.met[Trap.PREFIX] += bool(crowded)

@@ -17,6 +17,7 @@ from scrapy_spider_suite.testing.http import HTML, TEXT, Reply, Request, reply
 _FILLER_LENGTH = 1 << 17
 _SITEMAP_PAGES = 50_000
 _IMAGE_SIDE = 32
+_HEADLINE = 60
 _TAIL = "</p>\n</body></html>\n"
 _HEAD = f"HTTP/1.1 200 OK\r\nServer: fakeweb\r\nContent-Type: {HTML}\r\nContent-Length: %d\r\n\r\n"
 
@@ -78,9 +79,11 @@ class SyntheticSite:
         pictures = "".join(
             f'<img src="{source}" alt="">\n' for source in self._web.images(host, page)
         )
+        # No two pages of a host say the same, however small they are.
+        words = self._text(plan.salt, _HEADLINE)
         front = (
             f"<!DOCTYPE html>\n<html><head><title>{title}</title></head>\n"
-            f"<body>\n<h1>{title}</h1>\n{pictures}<p>{links}</p>\n<p>"
+            f"<body>\n<h1>{words}</h1>\n{pictures}<p>{links}</p>\n<p>"
         )
         missing = plan.size - len(front) - len(_TAIL)
         return front + self._text(plan.salt, missing) + _TAIL

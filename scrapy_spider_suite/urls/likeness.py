@@ -17,7 +17,7 @@ _TEXT: Final = re.compile(rb"<(?:script|style)\b[^<>]*>[^<]*|>([^<]+)", re.I)
 _SHOWN: Final = re.compile(rb"""\bsrc=["']?([^"'\s>]+)""")
 _DROPPED: Final = b"0123456789 \t\r\n\f"
 _LITTLE: Final = 32
-"""Bytes of text below which what a page says is in its scripts: the whole page counts then."""
+"""Bytes of text below which there is nothing to go by: only equal pages say the same then."""
 _LONGEST: Final = 1 << 18
 """Bytes of a page that are looked at."""
 _SLOTS: Final = 1 << 20
@@ -31,8 +31,8 @@ def likeness(body: bytes, host: str) -> int:
     body = body[:_LONGEST].replace(host.encode(), b"")
     text = b"".join(_TEXT.findall(body)).translate(None, _DROPPED)
     if len(text) < _LITTLE:
-        text = body.translate(None, _DROPPED)
-    if not text:
+        text = body
+    if not text.strip():
         return 0
     digest = xxhash.xxh3_64(text)
     for shown in _SHOWN.findall(body):

@@ -46,9 +46,10 @@ def siblings(url: str) -> list[str]:
         digits = run[0]
         if len(digits) > DIGITS_MAX:
             continue
+        width = len(digits) if digits.startswith("0") else 0
         for number in (int(digits) + 1, int(digits) - 1):
             if number > 0:
-                found.append(url[: run.start()] + str(number).zfill(len(digits)) + url[run.end() :])
+                found.append(f"{url[: run.start()]}{number:0{width}}{url[run.end() :]}")
     return found
 
 

@@ -19,7 +19,7 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import permutations
@@ -87,6 +87,24 @@ _DATE: Final = re.compile(
 _CENTURIES: Final = 300
 """Years ahead beyond which a number is none."""
 _SCHEME_AND_HOST: Final = 3  # slashes before the path
+_NO_LIMIT: Final = 1 << 30
+
+
+def harmless(limits: Limits, year: int) -> Callable[[str], bool]:
+    """A quick look in the *year* (AD): of which URLs `look` need not be asked, as most of them."""
+    longest = limits.length or _NO_LIMIT
+    least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
+    slashes = least + _SCHEME_AND_HOST - 1
+    decade = str(year + limits.calendar + 1).zfill(4)[:3]
+    ahead = re.compile(rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9])[0-9]").search
+    dates = bool(limits.calendar)
+
+    def is_harmless(url: str) -> bool:
+        if len(url) > longest or url.count("/") > slashes:
+            return False
+        return not (dates and ("/2" in url or "=2" in url) and ahead(url))
+
+    return is_harmless
 
 
 def look(url: str, limits: Limits, year: int) -> Trap | None:
@@ -96,9 +114,9 @@ def look(url: str, limits: Limits, year: int) -> Trap | None:
     slashes = url.count("/")
     if 0 < limits.segments <= slashes - _SCHEME_AND_HOST and _segments(url) > limits.segments:
         return Trap.SEGMENTS
-    if 0 < limits.repeats <= slashes - _SCHEME_AND_HOST and _repeats(url) > limits.repeats:
+    if 0 < limits.repeats <= slashes - _SCHEME_AND_HOST and _repeats(url, limits.repeats):
         return Trap.REPEATS
-    if limits.calendar and ("=2" in url or "/2" in url):
+    if limits.calendar and ("/2" in url or "=2" in url):
         for found in _DATE.finditer(url):
             ahead = int(found[1] or found[2]) - year
             if limits.calendar < ahead < _CENTURIES:
@@ -115,21 +133,21 @@ def _segments(url: str) -> int:
     return len([segment for segment in _path(url) if segment])
 
 
-def _repeats(url: str) -> int:
-    """How often the segment that comes most often in the path of *url* is there."""
-    segments = [segment for segment in _path(url) if segment]
-    if len(set(segments)) == len(segments):
-        return 1
-    return max(Counter(segments).values())
+def _repeats(url: str, limit: int) -> bool:
+    """Whether any segment comes more often than *limit* times in the path of *url*."""
+    parts = url.split("/")
+    if len(parts) - len(set(parts)) < limit:
+        return False  # what comes n times leaves n - 1 over
+    return max(Counter(filter(None, _path(url))).values(), default=0) > limit
 
 
 # Spaces: what a URL is one of many of
 
 _VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}|[0-9]+")
 """What differs from page to page: numbers, and tokens that are no words."""
-_TOKEN: Final = r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{12,}"
+_TOKEN: Final = r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"
 _SESSION: Final = re.compile(
-    rf"(?:;jsessionid=[^/?&;]+|[?&](?:[a-z]*sess(?:ion)?_?(?:id)?|[a-z]*sid|cftoken|oscsid|zenid)="
+    rf"(?:;jsessionid=[^/?&;]+|[?&](?:[a-z]*sess(?:ion)?_?(?:id)?|(?:osc|p)?sid|cftoken|zenid)="
     rf"{_TOKEN}(?=&|$)|(?<=/)\([A-Z]\({_TOKEN}\)\)/)",
     re.I,
 )
@@ -240,6 +258,9 @@ def key_of(kind: str, text: str) -> int:
     return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
 
 
+_ALL: Final = key_of("all", "")
+
+
 class Ground:
     """What is known of one host (or, for its hosts, of one registered domain).
 
@@ -305,11 +326,10 @@ class Ground:
 
         That is *share* percent of what was counted, and at least *room* URLs.
         """
-        total = self.add(key_of("all", ""), 1)
-        room = max(room, total * share // 100)
+        room = max(room, self.add(_ALL, 1) * share // 100)
         return sum(
-            self.add(key_of("below", folder), 1) > room
-            for folder in folders(_VARIABLE.sub("0", _local(url).partition("?")[0]))
+            self.add(key_of("below", _VARIABLE.sub("0", folder)), 1) > room
+            for folder in folders(_local(url).partition("?")[0])
         )
 
     def saw(self, url: str, limit: int, *, same: bool) -> str | None:
@@ -364,7 +384,7 @@ class Ground:
         return count
 
 
-def _different(sketch: int) -> float:
+def _different(sketch: int) -> int:
     """How many different things a *sketch* of 512 bits has seen (linear counting, Whang 1990)."""
     empty = _BITS - sketch.bit_count()
-    return _BITS * math.log(_BITS / empty) if empty else math.inf
+    return round(_BITS * math.log(_BITS / empty)) if empty else _NO_LIMIT

@@ -1,0 +1,158 @@
+"""Traps: a crawl of real pages and six traps ends by itself, with every real page and few others.
+
+    python benchmarks/traps.py            # 20,000 real pages, the defaults of the broad profile
+    python benchmarks/traps.py --small    # for CI: 2,600 real pages, tighter limits
+    python benchmarks/traps.py --lists DIR    # no crawl: how many real URLs are taken for traps,
+                                              # of mixed_500k and sitemaps_300k in DIR
+
+The web is the in-vitro one with ``traps``: a hundred hosts, and an endless calendar, a faceted
+search, session ids, mirrored paths, soft 404s and a farm of hosts. What was fetched is what the
+servers logged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.settings import Settings
+
+from scrapy_spider_suite.crawl.overriding import policy_fields
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.storage.grounds import Grounds
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing.traps import NAMES, real_pages, trap_of
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+LISTS = ("mixed_500k.txt.xz", "sitemaps_300k.txt.xz")
+ALLOWED = 0.02
+"""The share of all pages fetched that may be in traps."""
+QUICK = {"SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0.001, "CONCURRENT_REQUESTS": 32}
+TIGHT = {
+    "SUITE_TRAP_SAME": 4, "SUITE_TRAP_HOSTS": 4, "SUITE_TRAP_QUERY": 4, "SUITE_TRAP_SESSIONS": 1,
+}  # fmt: skip
+
+
+class Wide(BroadSpider):
+    """Fetches whatever there is."""
+
+    name = "wide"
+
+
+def crawl(web: FakeWebProcess, limits: dict[str, int]) -> tuple[float, Counter[str], str]:
+    """Crawl *web* to the end; seconds, stats of traps, and the reason why it ended."""
+    settings = {
+        "ADDONS": {"scrapy_spider_suite.Addon": 500}, "LOG_LEVEL": "WARNING", **QUICK, **limits,
+        **web.ready.settings,
+    }  # fmt: skip
+    process = AsyncCrawlerProcess(settings)
+    crawler = process.create_crawler(Wide)
+    began = time.monotonic()
+    process.crawl(crawler, seeds=",".join(web.ready.seeds))
+    process.start()
+    stats = crawler.stats.get_stats()
+    met = {name: n for name, n in stats.items() if name.startswith(("suite/trap/", "suite/out"))}
+    return time.monotonic() - began, Counter(met), stats["finish_reason"]
+
+
+def judge(web: FakeWebProcess) -> bool:
+    """Print what the servers logged; whether it is as it should be."""
+    port = web.ready.ports[0]
+    wanted = set(web.web.reachable()) | set(real_pages(lambda host: f"http://{host}:{port}"))
+    fetched = Counter(
+        f"http://{each.host}:{port}{each.path}" for each in web.arrivals()
+        if each.path != "/robots.txt"
+    )  # fmt: skip
+    trapped: Counter[str] = Counter()
+    for url in fetched.keys() - wanted:
+        host, path = host_of(url), url[url.index("/", 8) :]
+        trapped[(trap_of(host, path) if "-trap." in host else None) or "unknown"] += 1
+    for name in NAMES:
+        print(f"{name:10} {trapped[name]:6,} pages")
+    missed, share = len(wanted - fetched.keys()), trapped.total() / len(fetched)
+    print(f"real pages {len(wanted) - missed:6,} of {len(wanted):,}")
+    print(f"in traps   {trapped.total():6,} of {len(fetched):,} pages fetched, {share:.2%}")
+    return not missed and share <= ALLOWED and not trapped["unknown"]
+
+
+def urls_in(path: Path) -> Iterator[str]:
+    """The normal forms of a list."""
+    with lzma.open(path, "rt", encoding="utf-8", errors="replace") as lines:
+        yield from filter(None, (normalize(line.strip()) for line in lines))
+
+
+def false_positives(folder: Path) -> None:
+    """Take each URL of the real lists for a link; print what is refused, and what that costs."""
+    settings = SuiteSettings.from_settings(Settings({"SUITE_PROFILE": "broad"}))
+    for name in LISTS:
+        urls = list(dict.fromkeys(urls_in(folder / name)))
+        policy = Policy(**policy_fields(settings))
+        store = MemoryStore()
+        traps = Traps(store, policy, Grounds(store), lambda identity: False)
+        refused: Counter[str] = Counter()
+        hosts = [host_of(url) for url in urls]
+        records: dict[str, HostRecord] = {}
+        began = time.process_time()
+        verdicts = [traps.refuses(*each, 2026) for each in zip(urls, hosts, strict=True)]
+        asking = time.process_time() - began
+        taking = 0.0
+        for url, host, verdict in zip(urls, hosts, verdicts, strict=True):
+            verdict = verdict or traps.closed(url, host)
+            if verdict is not None:
+                refused[verdict.trap] += 1
+                continue
+            entry, record = Entry(host, url), records.setdefault(host, HostRecord())
+            began = time.process_time()
+            traps.take(entry, record)
+            taking += time.process_time() - began
+            record.pending += 1
+        print(
+            f"{name}: {refused.total():,} of {len(urls):,} refused "
+            f"({refused.total() / len(urls):.4%}): {dict(refused.most_common())}, "
+            f"{traps.met['prefix']:,} put last"
+        )
+        each = 1e6 / len(urls)
+        print(f"  a link {asking * each:.2f} us, a new one {taking * each:.2f} us more")
+
+
+def main() -> None:
+    """Measure; exit code 1 if the crawl is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="for CI")
+    parser.add_argument("--lists", metavar="DIR", type=Path, help="the folder of the real lists")
+    options = parser.parse_args()
+    if options.lists is not None:
+        false_positives(options.lists)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        config = FakeWebConfig(
+            hosts=100, pages=200, addresses=50, degree=20, traps=True,
+            log=Path(folder) / "arrivals.tsv",
+        )  # fmt: skip
+        if options.small:
+            config = replace(config, hosts=25, pages=100)
+        with FakeWebProcess(config) as web:
+            seconds, met, reason = crawl(web, TIGHT if options.small else {})
+            web.stop()
+            good = judge(web)
+        print(f"ended by itself ({reason}) after {seconds:.1f} s: {json.dumps(met)}")
+    sys.exit(not (good and reason == "finished"))
+
+
+if __name__ == "__main__":
+    main()

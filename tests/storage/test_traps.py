@@ -1,0 +1,229 @@
+"""Traps in a frontier: a crawl of all six in virtual time, restarts, damage, bounds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trapped_webs import BROAD, NAMES, TrapCrawl, seeds
+from virtual import entry
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.storage import grounds
+from scrapy_spider_suite.storage.grounds import Grounds, pack, unpack
+from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.testing.traps import real_pages
+from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
+
+REAL = set(real_pages(lambda host: f"http://{host}"))
+TIGHT = replace(BROAD, same=6, hosts=6, query=6)
+
+
+def test_six_traps() -> None:
+    """By the defaults of the broad profile: it ends, with every real page and few others."""
+    crawl = TrapCrawl(MemoryStore(), BROAD, seats=32)
+    crawl.seed(*seeds())
+    crawl.run(fetches=5_000)
+    assert crawl.frontier.pending == 0
+    assert set(crawl.urls) >= REAL
+    trapped = crawl.in_traps()
+    assert set(trapped) == set(NAMES)
+    assert max(trapped.values()) <= 70
+    assert trapped.total() <= 240
+    for trap in (Trap.SAME, Trap.QUERY, Trap.PERMUTED, Trap.SESSIONS, Trap.HOSTS):
+        assert crawl.frontier.traps.met[trap]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("calendar", "same"), ("facets", "query"), ("sessions", "sessions"), ("mirror", "same"),
+        ("lost", "same"), ("farm", "hosts"),
+    ],
+)  # fmt: skip
+def test_one_trap_and_one_limit(name: str, limit: str) -> None:
+    """Each has the limit that ends it by itself; without limits it has no end."""
+    for limits in (Limits(**{limit: getattr(TIGHT, limit)}), Limits()):
+        crawl = TrapCrawl(MemoryStore(), limits)
+        crawl.seed(f"http://{name}-trap.test/")
+        crawl.run(fetches=200)
+        assert bool(crawl.frontier.pending) is not limits.any
+        assert set(crawl.frontier.traps.met) == ({Trap(limit)} if limits.any else set())
+
+
+def test_two_orders_of_one_query_are_fetched_once() -> None:
+    """Half of the facets' combinations are others in another order."""
+    for limits in (Limits(query=150, permuted=1), Limits(query=150)):
+        crawl = TrapCrawl(MemoryStore(), limits)
+        crawl.seed("http://facets-trap.test/")
+        crawl.run(fetches=200)
+        queries = ["&".join(sorted(url.partition("?")[2].split("&"))) for url in crawl.urls]
+        pairs = [query for query in queries if "&" in query]
+        assert (len(pairs) == len(set(pairs))) is bool(limits.permuted)
+
+
+def test_the_disk_does_not_fill(tmp_path: Path) -> None:
+    """What is refused leaves no row; what waited when a trap was found fails in its own."""
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    crawl = TrapCrawl(store, TIGHT)
+    crawl.seed(*seeds())
+    crawl.run(fetches=5_000)
+    crawl.frontier.close(crawl.now)
+    counters, refused = crawl.frontier.counters, crawl.frontier.traps.met.total()
+    known = sum(1 for host, _ in store.records() for _ in store.states(_prefix(host)))
+    assert known == counters.done + counters.failed
+    assert counters.failed == counters.events[Event.TRAP]
+    assert refused > known
+    assert set(crawl.urls) >= REAL
+    store.close()
+
+
+def _prefix(host: str) -> bytes:
+    return state_key(host, "")
+
+
+def test_a_restart_knows_the_traps(tmp_path: Path) -> None:
+    """What was closed stays closed, and what is asked for by name is fetched all the same."""
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    crawl = TrapCrawl(store, TIGHT)
+    crawl.seed(*seeds())
+    crawl.run(fetches=5_000)
+    crawl.frontier.close(crawl.now)
+    store.close()
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    again = TrapCrawl(store, TIGHT, start=crawl.now, resume=True)
+    inside = {
+        "http://lost-trap.test/lost/more": Trap.SAME,
+        "http://unheard-of.farm-trap.test/": Trap.HOSTS,
+        "http://facets-trap.test/search?size=small&sort=name": Trap.QUERY,
+    }
+    for url, trap in inside.items():
+        refusal = again.frontier.traps.refuses(url, url.split("/")[2], 2026)
+        assert refusal is not None
+        assert refusal.trap is trap
+    assert again.frontier.traps.closed("http://farm-trap.test/", "farm-trap.test") is None
+    urls = list(inside)
+    again.frontier.schedule([entry(urls[0], flags=Flag.START), entry(urls[1])], again.now)
+    again.run(fetches=20)
+    assert again.urls == urls[:1]
+    state = UrlState.from_bytes(store.state(entry(urls[1]).identity) or b"")
+    assert (state.state, state.event) == (State.FAILED, Event.TRAP)
+    store.close()
+
+
+def test_switched_off_while_it_runs() -> None:
+    """0 lets everything through again, what was closed too."""
+    crawl = TrapCrawl(MemoryStore(), TIGHT)
+    crawl.seed("http://lost-trap.test/")
+    crawl.run(fetches=500)
+    assert crawl.frontier.traps.closed("http://lost-trap.test/lost/x", "lost-trap.test")
+    crawl.frontier.policy.change(traps=replace(TIGHT, same=0))
+    assert crawl.frontier.traps.closed("http://lost-trap.test/lost/x", "lost-trap.test") is None
+
+
+@pytest.mark.parametrize("budget", [0, 400])
+def test_a_folder_that_has_had_its_share_comes_last(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is refused: when the others are done, what is left of the budget is its own."""
+    monkeypatch.setattr("scrapy_spider_suite.storage.traps._FEW", 200)
+    crawl = TrapCrawl(MemoryStore(), Limits(prefix=50))
+    crawl.frontier.policy.change(host=Pace(0.1), host_max_pages=budget)
+    crawl.on_page = lambda lease: None
+    big = [f"http://mirror-trap.test/big/{n}" for n in range(500)]
+    small = [f"http://mirror-trap.test/small/{n}" for n in range(150)]
+    crawl.seed(*big, *small)
+    crawl.run(fetches=2_000)
+    last = max(crawl.urls.index(url) for url in small)
+    assert last < (360 if budget else 560)
+    assert len(crawl.fetches) == (budget or 650)
+    assert set(small) <= set(crawl.urls)
+    assert crawl.frontier.traps.met[Trap.PREFIX] >= 99
+
+
+# Rows
+
+
+def filled(seed: int = 1) -> Ground:
+    """A ground with something of everything."""
+    draw, ground = random.Random(seed), Ground()
+    for _ in range(20):
+        ground.counts[draw.getrandbits(64)] = draw.randint(1, 99)
+        ground.kinds[draw.getrandbits(64)] = draw.getrandbits(512)
+        ground.closed[draw.getrandbits(64)] = draw.choice(list(Trap))
+    ground.mined = 7
+    return ground
+
+
+def test_rows() -> None:
+    """A ground comes back as it was."""
+    ground, again = filled(), unpack("a.test", pack(filled()))
+    for name in Ground.__slots__:
+        assert getattr(ground, name) == getattr(again, name)
+
+
+@pytest.mark.parametrize(
+    "row", [b"", b"\xc1", b"junk", pack(filled())[:-3], b"\x90", b"\x94\x01\x02\x03\x04"]
+)
+def test_damaged_rows(row: bytes) -> None:
+    """One clear error, which names the host."""
+    with pytest.raises(JobDamagedError, match=r"a\.test"):
+        unpack("a.test", row)
+
+
+def test_grounds_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With hardly any in memory they are what they would be with all of them."""
+    monkeypatch.setattr(grounds, "_MOST", 2)
+    monkeypatch.setattr(grounds, "_CACHE", 2)
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    kept, draw = Grounds(store), random.Random(3)
+    expected: dict[str, int] = {}
+    for _ in range(300):
+        host = f"h{draw.randrange(9)}.test"
+        if draw.random() < 0.1:
+            kept.forget(host)
+            expected.pop(host, None)
+        elif draw.random() < 0.5:
+            kept.learn(host).add(1, 1)
+            expected[host] = expected.get(host, 0) + 1
+        found = kept.get(host)
+        assert (found.counts.get(1, 0) if found else 0) == expected.get(host, 0)
+    kept.save()
+    store.flush()
+    store.close()
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    assert {host: Grounds(store).learn(host).counts[1] for host in expected} == expected
+    store.close()
+
+
+def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten, on disk as well."""
+    monkeypatch.setattr("scrapy_spider_suite.storage.traps._FARMS", 3)
+    store = MemoryStore()
+    policy = Policy(traps=Limits(hosts=2))
+
+    def traps() -> Traps:
+        return Traps(store, policy, Grounds(store), lambda identity: False)
+
+    ours = traps()
+    body = b"<p>This domain is for sale, and has been for quite some time now.</p>"
+    for farm in range(5):
+        for number in range(3):
+            host = f"h{number}.farm{farm}.test"
+            ours.saw(f"http://{host}/", host, body, (), first=True)
+    for each in (ours, traps()):
+        found = [each.closed(f"http://x.farm{n}.test/", f"x.farm{n}.test") for n in range(5)]
+        assert found == [None, None, *(Refusal(Trap.HOSTS, f"farm{n}.test") for n in (2, 3, 4))]
+    record = HostRecord()
+    record.attempts = 1
+    store.put_record("x.farm4.test", record)
+    assert ours.closed("http://x.farm4.test/", "x.farm4.test") is None, "it was visited before"

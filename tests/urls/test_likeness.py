@@ -1,0 +1,79 @@
+"""Which pages say the same."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from scrapy_spider_suite.urls.likeness import Recent, likeness
+
+HOST = "h.example"
+TEXT = "There are no events on this day, but there may be some on another one."
+
+
+def page(text: str = TEXT, head: str = "", more: str = "") -> bytes:
+    """A page that says *text*."""
+    return f"<html><head><title>A</title>{head}</head><p>{text}</p>{more}</html>".encode()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        page(f"7 {TEXT} 2031"),
+        page(TEXT.replace(" ", "\n  ")),
+        page(head="<script nonce=r4nd0m>let token = 'a1b2'</script><style>p {}</style>"),
+        page(more="<a href=/other?sid=12ab></a>"),
+        page().replace(b"<p>", b"<p class=x>"),
+        page(f"{TEXT}{HOST}"),
+    ],
+)
+def test_the_same(other: bytes) -> None:
+    """Numbers, white space, mark-up, scripts and the host's own name do not count."""
+    assert likeness(other, HOST) == likeness(page(), HOST)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        page(TEXT + " Or not."),
+        page(more='<img src="/photo-1.jpg">'),
+        page(more="<iframe src=/a></iframe>"),
+        b"",
+    ],
+)
+def test_something_else(other: bytes) -> None:
+    """Words count, and what is shown."""
+    assert likeness(other, HOST) != likeness(page(), HOST)
+
+
+def test_pictures_without_words_are_different_pages() -> None:
+    """A gallery whose pages differ by a number in the address of their picture."""
+    pictures = {likeness(page(more=f'<img src="/{n}.jpg">'), HOST) for n in range(50)}
+    assert len(pictures) == 50
+
+
+def test_where_hardly_anything_is_said_only_equal_pages_are_the_same() -> None:
+    """The shell of an application, or a list of links."""
+    assert likeness(b"<a href=/1>1</a>", HOST) != likeness(b"<a href=/2>2</a>", HOST)
+    assert likeness(b"<a href=/1>1</a>", HOST) == likeness(b"<a href=/1>1</a>", HOST)
+    assert likeness(b"", HOST) == likeness(b" \n", HOST) == 0
+
+
+@pytest.mark.parametrize("part", [b"<script", b"<", b">", b"src=", b"<script>", b"<!--", b" src"])
+def test_no_page_takes_long(part: bytes) -> None:
+    """Linear in the page: of a quarter of a megabyte some milliseconds."""
+    began = time.process_time()
+    likeness(part * (300_000 // len(part)), HOST)
+    assert time.process_time() - began < 1.0
+
+
+def test_recent_numbers() -> None:
+    """By whose they are; the table stays as large as it is."""
+    recent = Recent(slots=64)
+    assert not recent.meets("a", 1)
+    assert recent.meets("a", 1)
+    assert not recent.meets("b", 1)
+    for number in range(10_000):
+        recent.meets("c", number)
+    assert sum(recent.meets("c", number) for number in range(10_000)) < 200

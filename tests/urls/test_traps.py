@@ -1,0 +1,218 @@
+"""What is taken for a trap, and what is not."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.urls.traps import (
+    FRESH,
+    MOST,
+    Ground,
+    Limits,
+    Permutations,
+    Refusal,
+    Trap,
+    combination,
+    folders,
+    harmless,
+    look,
+    permutations_of,
+    spaces,
+    without_session,
+)
+
+LIMITS = Limits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
+H = "http://h.example"
+
+
+@pytest.mark.parametrize(
+    ("path", "trap"),
+    [
+        ("/", None),
+        ("/" + "x" * 300, Trap.LENGTH),
+        ("/a/b/c/d/e/f/g/h/i/j", None),
+        ("/a/b/c/d/e/f/g/h/i/j/k", Trap.SEGMENTS),
+        ("/a/b/a/b/a/b/", None),
+        ("/a/b/a/b/a/b/a/", Trap.REPEATS),
+        ("/a/b/c/a/d/a/e/a", Trap.REPEATS),
+        ("/x//////////y", None),
+        ("/?u=/a/a/a/a/a/a/a/a/a", None),
+        ("/events/2036/12/", None),
+        ("/events/2037/1/", Trap.CALENDAR),
+        ("/events/2037-01-31", Trap.CALENDAR),
+        ("/events?date=2041-06-01&view=day", Trap.CALENDAR),
+        ("/events?month=3&year=2040", Trap.CALENDAR),
+        ("/events?year=1940", None),
+        ("/events/2037/13/", None),
+        ("/papers/1471-2105/8/185", None),
+        ("/file/20461131.doc", None),
+        ("/item/2040", None),
+        ("/usn/USN-2139-1", None),
+        ("/a/2999/05/", None),
+        ("/old/1890/05/03/", None),
+    ],
+)
+def test_what_a_url_betrays_by_itself(path: str, trap: Trap | None) -> None:
+    """In 2026, with dates of ten years ahead allowed."""
+    assert look(H + path, LIMITS, 2026) is trap
+    assert trap is None or not harmless(LIMITS, 2026)(H + path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "b", "2040", "05", "2040-05-01", "", "x" * 60]), max_size=14),
+    st.sampled_from(["", "?year=2050", "?q=/1/1/1/1/1", "?date=2031-05"]),
+    st.sampled_from([LIMITS, Limits(), Limits(repeats=2), Limits(calendar=1), Limits(segments=3)]),
+    st.sampled_from([1, 1999, 2026, 2095]),
+)
+def test_the_quick_look_lets_no_trap_pass(
+    segments: list[str], query: str, limits: Limits, year: int
+) -> None:
+    """What it calls harmless, the whole look finds nothing in."""
+    url = f"{H}/{'/'.join(segments)}{query}"
+    if harmless(limits, year)(url):
+        assert look(url, limits, year) is None
+
+
+def test_without_limits_nothing_is_a_trap() -> None:
+    """Each can be switched off; together they can be, too."""
+    assert look(f"{H}/a" * 500, Limits(), 2026) is None
+    assert not Limits().any
+    assert all(Limits(**{name: 1}).any for name in Limits.names())
+    assert set(Limits.names()) == {trap.value for trap in Trap}
+
+
+def test_spaces_from_the_narrowest_to_the_host() -> None:
+    """Numbers and tokens are made alike; a query has spaces of its own."""
+    assert list(spaces(f"{H}/cal/2031/05/7.html")) == ["/cal/0/0/0.html", "/cal/0/", "/cal/", "/"]
+    assert list(spaces(f"{H}/s/x?b=1&a=2&b=3")) == ["/s/x?a&b", "/s/x?", "/s/?", "/?"]
+    assert list(spaces(f"{H}/")) == ["/", "/"]
+    token = "0123456789abcdef0123"
+    assert next(spaces(f"{H}/p/{token}")) == next(spaces(f"{H}/p/f{token}")) == "/p/0"
+    assert list(folders("/a/b/c/d")) == ["/a/b/", "/a/"]
+    assert list(folders("/a")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "without"),
+    [
+        ("/a;jsessionid=2806120F592304?x=1", "/a?x=1"),
+        ("/t?f=14&sid=f3dcb902f639861af915e7ffc746db8b", "/t?f=14"),
+        ("/t?PHPSESSID=pakdv2ab349t8thldrcoqb24q7&b=1", "/t&b=1"),
+        ("/(S(lit3py55t21z5v55vlm25s55))/a", "/a"),
+        ("/t?session_id=0123456789abcdef0", "/t"),
+        ("/t?newsID=2012-09-05-0009-and-more", None),
+        ("/t?sid=1234", None),
+        ("/t?sid=aKsf3mmmoaCg", None),
+        ("/t?obsession=0123456789abcdef0", "/t"),
+        ("/wiki/Rust_(programming_language)", None),
+    ],
+)
+def test_session_ids(path: str, without: str | None) -> None:
+    """By their names, and only where the value is a token: stories have a ``sid``, too."""
+    found = without_session(H + path)
+    assert (None if found is None else found[0]) == without
+
+
+def test_a_page_with_ever_new_session_ids() -> None:
+    """The first ids are let in; the page without one always is."""
+    ground = Ground()
+    for number in range(3):
+        assert ground.took(f"{H}/p?sid={number:020}", LIMITS)
+        assert ground.took(f"{H}/p?sid={number:020}", LIMITS) is False
+    assert ground.refuses(f"{H}/p?sid={9:020}") is None
+    ground.took(f"{H}/p?sid={4:020}", LIMITS)
+    assert ground.refuses(f"{H}/p?sid={9:020}") == Refusal(Trap.SESSIONS, "/p")
+    assert ground.refuses(f"{H}/p") is None
+    assert ground.refuses(f"{H}/q?sid={9:020}") is None
+
+
+def test_pages_that_say_the_same() -> None:
+    """The narrowest space that holds them all is closed, and nothing beside it."""
+    ground = Ground()
+    closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
+    assert closed == [None] * 4 + ["/cal/0/0"]
+    assert ground.refuses(f"{H}/cal/77/12") == Refusal(Trap.SAME, "/cal/0/0")
+    assert ground.refuses(f"{H}/cal/77/12/3") is None
+    assert ground.refuses(f"{H}/cal/77/12?print=1") is None
+    assert not ground.counts, "what was dealt with must not close the folder, too"
+
+
+def test_a_wider_space_where_every_page_has_a_pattern_of_its_own() -> None:
+    """Soft 404s: the words differ, their folder does not."""
+    ground = Ground()
+    words = ["ab", "cd", "ef", "gh", "ij"]
+    assert [ground.saw(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == "/lost/"
+    assert ground.refuses(f"{H}/lost/anything/at/all") is not None
+    assert ground.refuses(f"{H}/found/anything") is None
+
+
+def test_something_new_makes_up_for_several_that_say_the_same() -> None:
+    """Every fifth page says something new: that is no trap, however long it lasts."""
+    ground = Ground()
+    for number in range(500):
+        same = number % (FRESH + 1) != 0
+        assert ground.saw(f"{H}/list/{number}", FRESH + 1, same=same) is None
+    assert ground.refuses(f"{H}/list/1") is None
+
+
+def test_a_whole_host_takes_more() -> None:
+    """Pages without a folder: four times as many are read before the host is given up."""
+    ground = Ground()
+    names = [chr(97 + n // 26) + chr(97 + n % 26) for n in range(20)]
+    closed = [ground.saw(f"{H}/{name}", 5, same=True) for name in names]
+    assert closed == [None] * 19 + ["/"]
+
+
+def test_combinations_in_vain() -> None:
+    """Only queries of two and more parameters are a trap then."""
+    ground = Ground()
+    assert [ground.combined("/s", 3, vain=True) for _ in range(3)] == [False, False, True]
+    assert ground.refuses(f"{H}/s?a=1&b=2") == Refusal(Trap.QUERY, "/s")
+    assert ground.refuses(f"{H}/s?a=1") is None
+    assert combination(f"{H}/s?a=1&b=2") == ("/s", ["a=1", "b=2"])
+
+
+def test_permutations() -> None:
+    """The first order is the one that counts, and is never refused itself."""
+    orders = Permutations()
+    assert not orders.met(f"{H}/s?a=1&b=2")
+    assert not orders.met(f"{H}/s?a=1&b=2")
+    assert orders.met(f"{H}/s?b=2&a=1")
+    assert not orders.met(f"{H}/t?b=2&a=1")
+    assert not orders.met(f"{H}/s?b=2&a=3")
+    assert not orders.met(f"{H}/s?a=1")
+    assert list(permutations_of(f"{H}/s?a=1&b=2")) == [f"{H}/s?b=2&a=1"]
+    assert list(permutations_of(f"{H}/s?a=1")) == []
+    assert len(list(permutations_of(f"{H}/s?a&b&c&d"))) == 23
+    assert list(permutations_of(f"{H}/s?a&b&c&d&e")) == []
+
+
+def test_a_crowded_folder() -> None:
+    """It is told from the others once it has more than its share, and more than the least."""
+    ground = Ground()
+    crowded = [ground.crowded(f"{H}/big/{n}", 50, 10) for n in range(12)]
+    assert crowded == [0] * 10 + [1, 1]
+    assert ground.crowded(f"{H}/small/1", 50, 10) == 0
+    assert ground.crowded(f"{H}/big/deep/1", 50, 10) == 1, "its second folder is not crowded yet"
+
+
+def test_a_ground_is_bounded() -> None:
+    """Whatever a host serves, with little more than a screenful of spaces remembered."""
+    ground, draw = Ground(), random.Random(1)
+    tracemalloc.start()
+    for number in range(4_000):
+        words = ["".join(draw.choices("abcdefgh", k=6)) for _ in range(3)]
+        url = f"{H}/{'/'.join(words)}?sid={number:020}"
+        ground.took(url, LIMITS)
+        ground.crowded(url, 50, 5)
+        ground.saw(url, 3, same=draw.random() < 0.9)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert max(len(ground.counts), len(ground.kinds), len(ground.closed)) <= MOST + 1
+    assert size < 200_000
