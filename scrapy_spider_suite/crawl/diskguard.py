@@ -6,19 +6,25 @@ full is not filled further, since a store needs room to make room.
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+from scrapy.utils.project import data_path
 
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.guards.exitcodes import DISK_ERROR
 from scrapy_spider_suite.guards.room import Folder, Shortage, headroom, in_units, shortage
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.scheduler import FrontierScheduler
@@ -31,6 +37,12 @@ _LOOK = 1.0
 """Seconds between two looks at the disks."""
 _RETRY = 5.0
 """Seconds between two attempts to write."""
+_GIVE_UP = 900.0
+"""Seconds for which a disk may fail to write although it has room."""
+_CALM = 60.0
+"""Seconds without a failure after which the next one is another."""
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
+"""What a failure says that ends as soon as there is room, which may take as long as it likes."""
 _PAUSES = "%s: the crawl pauses until there is room; nothing is lost"
 
 
@@ -42,7 +54,10 @@ class DiskGuard:
         self._scheduler = scheduler
         self._next = core.now()
         self._paused = False
+        self._failing_since: float | None = None
+        self._failed_at = -math.inf
         self._log_folder = _log_folder(core)
+        self._component_folders = component_folders(core.crawler.settings)
         self.stuck = False
 
     def hold(self, why: str) -> None:
@@ -50,6 +65,22 @@ class DiskGuard:
         self.stuck = True
         self._next = self._core.now() + _RETRY
         self._pause(why)
+        self._failed(why)
+
+    def _failed(self, why: str) -> None:
+        """Count how long writing has failed; in the end, so does the crawl."""
+        now = self._core.now()
+        if self._failing_since is None or now - self._failed_at > _CALM:
+            self._failing_since = now
+        self._failed_at = now
+        if any(text in why for text in _FULL):
+            self._failing_since = None
+        elif now - self._failing_since >= _GIVE_UP and not self._scheduler.closing:
+            logger.critical(
+                "nothing could be written for %.0f minutes although there is room (%s): the crawl "
+                "ends; see to the disk, and start it again", _GIVE_UP / 60, why,
+            )  # fmt: skip
+            self._scheduler.stop(DISK_ERROR)
 
     def pulse(self, now: float) -> None:
         """Look at the disks, and whether writing works again, when it is time for that."""
@@ -58,6 +89,7 @@ class DiskGuard:
         self._next = now + (_RETRY if self.stuck else _LOOK)
         short = self.shortage()
         if short is not None:
+            self._failing_since = None
             self._pause(
                 f"{short.path} has {in_units(short.free)} free, SUITE_MIN_FREE and what the store "
                 f"may need for a while come to {in_units(short.needed)}"
@@ -86,13 +118,14 @@ class DiskGuard:
             found.append(Folder(self._log_folder))
         if isinstance(core.settings.fetch_log, Path):
             found.append(Folder(core.settings.fetch_log))
-        return [*found, *map(Folder, feed_folders(core.crawler))]
+        return [*found, *map(Folder, (*feed_folders(core.crawler), *self._component_folders))]
 
     def _writes(self) -> bool:
         try:
             self._core.store.recover()
             self._core.frontier.flush()
-        except StoreWriteError:
+        except StoreWriteError as error:
+            self._failed(str(error))
             return False
         return True
 
@@ -121,6 +154,16 @@ def feed_folders(crawler: Crawler) -> list[Path]:
     storages = () if exporter is None else (slot.storage for slot in exporter.slots)
     paths = [Path(each.path).absolute() for each in storages if isinstance(each, FileFeedStorage)]
     return [path.parent for path in paths if path.is_file() or not path.exists()]
+
+
+def component_folders(settings: BaseSettings) -> list[Path]:
+    """Where Scrapy's media pipelines and its HTTP cache put files, if that is here."""
+    stores = (str(settings[name] or "") for name in ("FILES_STORE", "IMAGES_STORE"))
+    found = [store.removeprefix("file://") for store in stores if store]
+    local = [Path(store).absolute() for store in found if "://" not in store]
+    if settings.getbool("HTTPCACHE_ENABLED"):
+        local.append(Path(data_path(settings["HTTPCACHE_DIR"])).absolute())
+    return local
 
 
 def temporary_folder() -> Path | None:

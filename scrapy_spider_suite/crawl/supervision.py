@@ -86,7 +86,9 @@ class Supervision:
         self._notifier.send(STATUS=line)
         if self._notifier.watchdog:
             self._notifier.send(WATCHDOG=1)
-        if facts["closing"] and not self._stopping:
+        # systemd counts TimeoutStopSec from this word on. A crawl that ends by itself may take
+        # longer (pipelines, feeds), so of that end it hears when it has come.
+        if facts["closing"] and not self._core.crawler.crawling and not self._stopping:
             self._stopping = True
             self._notifier.send(STOPPING=1)
         self._look_at_fetching(now)

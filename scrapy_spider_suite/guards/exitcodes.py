@@ -16,6 +16,9 @@ SEEDS_UNREAD = "seeds_unread"
 The next run reads them again.
 """
 
+DISK_ERROR = "disk_error"
+"""The finish reason of a crawl whose disk failed to write for long, although it had room."""
+
 
 class ExitCode(IntEnum):
     """What a supervisor is told; of several crawls of one command the highest holds."""
@@ -49,7 +52,9 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
     ExitCode.IN_USE: (
         "Refused: another process uses the job directory.", "nothing, or wait for that to end"),
     ExitCode.DAMAGED: (
-        "Refused: what the job directory holds cannot be read.", "restore a copy, or begin anew"),
+        "Refused: what the job directory holds cannot be read. Or `disk_error`: nothing could be "
+        "written for 15 minutes, although there was room.",
+        "restore a copy, or begin anew; after `disk_error` see to the disk, and start it again"),
     ExitCode.STALLED: (
         "It stood still for `SUITE_STALL_TIMEOUT` and was ended; the stacks are in the log and in "
         "the job's `stacks.txt`.", "start it again, and read them"),
@@ -60,6 +65,7 @@ _REASONS = {
     "finished": ExitCode.FINISHED,
     "shutdown": ExitCode.INTERRUPTED,
     STALLED: ExitCode.STALLED,
+    DISK_ERROR: ExitCode.DAMAGED,
 }
 
 

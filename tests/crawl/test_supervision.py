@@ -271,6 +271,7 @@ def test_notifications(small: Supervised) -> None:
     assert "WATCHDOG=1" in heard
     assert any("pages done" in line for line in heard if line.startswith("STATUS="))
     assert heard[-2:] == ["STOPPING=1", "STATUS=the crawl ended: finished"]
+    assert heard.count("STOPPING=1") == 1
 
 
 def test_a_script_keeps_its_exit_code(small: Supervised, tmp_path: Path) -> None:

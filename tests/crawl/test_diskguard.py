@@ -1,0 +1,144 @@
+"""The disk guard by itself: which folders it looks at, and when it gives up."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+
+from scrapy_spider_suite.crawl import diskguard
+from scrapy_spider_suite.crawl.diskguard import DiskGuard, component_folders
+from scrapy_spider_suite.crawl.supervision import Supervision
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.guards.exitcodes import DISK_ERROR, ExitCode, code_of_reason
+
+HOUR = 3_600.0
+
+
+class Crawl:
+    """A crawl as far as the guard is concerned, whose store fails with *trouble*."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.time = 0.0
+        self.trouble = ""
+        self.stopped: list[str] = []
+        self.closing = False
+        crawler = get_crawler(settings_dict=settings)
+        crawler.stats = SimpleNamespace(inc_value=lambda name: None)  # type: ignore[assignment]
+        self.core: Any = SimpleNamespace(
+            now=lambda: self.time, crawler=crawler, settings=SimpleNamespace(min_free=0),
+            store=self, frontier=SimpleNamespace(flush=lambda: None),
+        )  # fmt: skip
+        self.guard = DiskGuard(self.core, self)  # type: ignore[arg-type]
+
+    def recover(self) -> None:
+        """Of the store."""
+        if self.trouble:
+            raise StoreWriteError(f"the store cannot be opened: IO error: {self.trouble}")
+
+    def pause(self, why: str) -> None:
+        """Of the scheduler."""
+
+    unpause = pause
+
+    def stop(self, reason: str) -> None:
+        """Of the scheduler."""
+        self.stopped.append(reason)
+        self.closing = True
+
+    def go_on(self, seconds: float) -> None:
+        """Let time go by."""
+        end = self.time + seconds
+        while self.time < end:
+            self.time += 1.0
+            self.guard.pulse(self.time)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_a_broken_disk_ends_the_crawl(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """After a quarter of an hour, once, with a reason that a person has to look at."""
+    crawl = Crawl()
+    crawl.trouble = os.strerror(number)
+    crawl.guard.hold(f"IO error: {crawl.trouble}")
+    crawl.go_on(890)
+    assert crawl.stopped == []
+    crawl.go_on(HOUR)
+    assert crawl.stopped == [DISK_ERROR]
+    assert code_of_reason(DISK_ERROR) is ExitCode.DAMAGED
+    [line] = [r.message for r in caplog.records if r.levelno == logging.CRITICAL]
+    assert crawl.trouble in line
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_waited_for(number: int) -> None:
+    """However long that takes."""
+    crawl = Crawl()
+    crawl.trouble = os.strerror(number)
+    crawl.guard.hold(f"IO error: {crawl.trouble}")
+    crawl.go_on(24 * HOUR)
+    assert crawl.stopped == []
+    crawl.trouble = ""
+    crawl.go_on(10)
+    assert not crawl.guard.stuck
+
+
+def test_a_pipeline_that_fails_again_and_again_is_one_failure() -> None:
+    """Although the store can write in between; failures far apart are none of it."""
+    crawl = Crawl()
+    for _ in range(100):
+        crawl.guard.hold(f"an item cannot be written: {os.strerror(errno.EIO)}")
+        crawl.go_on(120)
+    assert crawl.stopped == []
+    for _ in range(100):
+        crawl.guard.hold(f"an item cannot be written: {os.strerror(errno.EIO)}")
+        crawl.go_on(10)
+    assert crawl.stopped == [DISK_ERROR]
+
+
+def test_folders_of_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of media and of the HTTP cache, if they are on a disk of this machine."""
+    monkeypatch.chdir(tmp_path)
+    assert component_folders(Settings({"FILES_STORE": "s3://bucket/x", "IMAGES_STORE": ""})) == []
+    settings = Settings({
+        "FILES_STORE": "files", "IMAGES_STORE": f"file://{tmp_path}/images",
+        "HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path / "cache"),
+    })  # fmt: skip
+    expected = [tmp_path / name for name in ("files", "images", "cache")]
+    assert component_folders(settings) == expected
+
+
+def test_folders_of_components_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crawl pauses for them, too."""
+    crawl = Crawl(IMAGES_STORE=str(tmp_path))
+    asked: list[Path] = []
+    monkeypatch.setattr(
+        diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
+    )
+    crawl.core.settings = SimpleNamespace(min_free=1, fetch_log=False)
+    crawl.core.job = crawl.core.temporary = None
+    crawl.go_on(2)
+    assert set(asked) == {tmp_path}
+
+
+@pytest.mark.parametrize("crawling", [True, False])
+def test_systemd_hears_of_a_stop_at_once_and_of_an_end_when_it_has_come(crawling: bool) -> None:
+    """`Crawler.crawling` is False as soon as a signal has stopped it."""
+    sent: list[str] = []
+    notifier = SimpleNamespace(send=lambda **said: sent.extend(said), watchdog=False)
+    watched: Any = object.__new__(Supervision)
+    watched._core = SimpleNamespace(crawler=SimpleNamespace(crawling=crawling))
+    watched._scheduler = SimpleNamespace(pauses=[])
+    watched._notifier, watched._status, watched._stopping = notifier, None, False
+    watched._look_at_fetching = lambda now: None
+    for _ in range(2):
+        watched.pulse(0.0, {"done": 1, "failed": 2, "pending": 3, "closing": True})
+    assert sent.count("STOPPING") == (0 if crawling else 1)
