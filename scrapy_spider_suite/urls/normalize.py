@@ -4,8 +4,8 @@ A *normal* URL is what the WHATWG URL standard makes of the text (parsed by ``ad
 
 - its scheme is http or https; every other URL has no normal form;
 - it has no fragment, no user name or password, no default port, no empty query and no dot at the
-  end of its host; its host is one that a name server could know (RFC 1035 §2.3.4); its path is at
-  least ``/``;
+  end of its host; its host is one that a name server could know (RFC 1035 §2.3.4: no label is
+  empty, nothing too long); its path is at least ``/``;
 - it holds nothing but the characters of RFC 3986: what browsers leave alone besides (``[ ] | ^``
   and the like, and a ``%`` that begins no escape) is percent-encoded;
 - the hexadecimal digits of its escapes are upper case, and no letter, digit, ``-``, ``.``, ``_`` or
@@ -211,6 +211,8 @@ def _respelled(url: str) -> str:
         # Without its dot the host may read as a number: "0x7f.." is a name, "0x7f" 127.0.0.1.
         again = normalize_url(f"{scheme}://{host}{colon}{port}{slash}{path}")
         return _respelled(again)
+    if host.startswith(".") or ".." in host:
+        raise ValueError("a host with an empty label")
     if len(host) > _MAX_LABEL and (len(host) > _MAX_HOST or _LONG_LABEL.search(host)):
         raise ValueError("a host that no name server can know")
     path = _TO_RESPELL.sub(lambda match: _SPELLING[match[0]], path)

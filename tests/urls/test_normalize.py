@@ -210,6 +210,8 @@ def test_parts_by_example() -> None:
         ("a." * 122 + "example", True),
         ("A." * 122 + "example..", True),
         ("A." * 123 + "examples.", False),
+        ("a..example", False),
+        (".a.example", False),
     ],
 )
 def test_hosts_that_no_name_server_can_know(host: str, known: bool) -> None:

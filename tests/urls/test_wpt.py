@@ -50,7 +50,7 @@ def named(host: str) -> bool:
     """Whether *host*, as the standard spells it, can be a name server's; its last dots apart."""
     host = host.rstrip(".")
     # Without its dots a host may be empty, or read as a number that is none ("foo.09.").
-    known = len(host) <= 253 and max(map(len, host.split("."))) <= 63
+    known = len(host) <= 253 and all(1 <= len(label) <= 63 for label in host.split("."))
     return known and check_url(f"http://{host}")
 
 
