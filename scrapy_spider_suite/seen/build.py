@@ -158,16 +158,20 @@ def cuts(ids: Ids, parts: int, low: int) -> list[int]:
     return found
 
 
+def carry_out(path: Path) -> None:
+    """Carry out the plan in the file *path*. Raises OSError, `SuiteError`."""
+    plan = Plan.read(path)
+    catalogue, _ = catalogues.read(Path(plan.folder))
+    if catalogue is None:
+        raise JobDamagedError(f"{plan.folder} holds no store of URLs")
+    Builder(plan, path.parent, catalogue).run()
+
+
 def main(arguments: list[str]) -> int:
     """Carry out the plan in the file that is named."""
-    path = Path(arguments[0])
     os.nice(NICENESS)
     try:
-        plan = Plan.read(path)
-        catalogue, _ = catalogues.read(Path(plan.folder))
-        if catalogue is None:
-            raise JobDamagedError(f"{plan.folder} holds no store of URLs")
-        Builder(plan, path.parent, catalogue).run()
+        carry_out(Path(arguments[0]))
     except (OSError, SuiteError) as error:
         print(error, file=sys.stderr)
         return 1

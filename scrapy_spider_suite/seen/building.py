@@ -25,7 +25,6 @@ MADE: Final = "made"
 """The folder of what is being made; whatever a killed process left there goes at the next start."""
 
 _ROWS_A_STEP: Final = 1_000
-_ERRORS: Final = "errors"
 
 
 class Building:
@@ -44,7 +43,7 @@ class Building:
         """Each range comes with whether its base is to be built anew. Raises `StoreWriteError`."""
         self._folder = folder
         self._made = folder / MADE / secrets.token_hex(4)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
         self._error = ""
         self._log = log
         mark = log.end
@@ -73,7 +72,7 @@ class Building:
             tasks.append(build.Task(low, mark, base, name, paths))
             yield
         plan = build.Plan(str(self._folder), tuple(tasks), split).write(self._made)
-        self._process = _spawn(plan, self._made / _ERRORS)
+        self._process = _spawn(plan)
 
     def _copy(self, handles: Handles, path: Path) -> Iterator[None]:
         """Write the rows to a file, since a builder cannot read them; and their lengths."""
@@ -107,7 +106,8 @@ class Building:
     def install(self) -> catalogue.Catalogue:
         """Make what was built part of the store. Raises `StoreWriteError`; nothing is lost then."""
         if self._process is not None and self._process.returncode and not self._error:
-            lines = (self._made / _ERRORS).read_text(errors="replace").splitlines()
+            # Through a pipe, for the disk may be full.
+            lines = self._process.stderr.read().splitlines() if self._process.stderr else []
             said = lines[-1] if lines else f"it ended with {self._process.returncode}"
             self._error = f"the builder of segments: {said}"
         if self._error:
@@ -131,6 +131,8 @@ class Building:
 
     def discard(self) -> None:
         """Delete what it made."""
+        if self._process is not None and self._process.stderr is not None:
+            self._process.stderr.close()
         shutil.rmtree(self._made, ignore_errors=True)
 
 
@@ -140,13 +142,12 @@ def _consecutive(handles: Handles, lengths: Handles) -> Handles:
     return (ends - lengths) << LENGTH_BITS | lengths if len(handles) else handles
 
 
-def _spawn(plan: Path, errors: Path) -> subprocess.Popen[bytes]:
+def _spawn(plan: Path) -> subprocess.Popen[str]:
     root = str(Path(scrapy_spider_suite.__file__).parents[1])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    with errors.open("wb") as file:
-        # In a group of its own: Ctrl-C is for the crawl, which then stops in good order.
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", build.__name__, str(plan)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
-            env=os.environ | {"PYTHONPATH": paths}, process_group=0,
-        )  # fmt: skip
+    # In a group of its own: Ctrl-C is for the crawl, which then stops in good order.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", build.__name__, str(plan)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": paths}, process_group=0, text=True, errors="replace",
+    )  # fmt: skip
