@@ -52,6 +52,16 @@ class Walker(Visitor):
             yield response.follow(link, self.keep, errback=self.fail)
 
 
+class Persistent(Walker):
+    """Begins with the first page of ``site`` in every run, seen or not."""
+
+    options = {"dont_filter": True}  # noqa: RUF012
+
+    def __init__(self, site: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.site = site
+
+
 def visitor(site: Site, *paths: str, **options: Any) -> type[Visitor]:
     """A `Visitor` of *paths*, whose requests have *options*."""
     attributes = {"site": site.url, "paths": paths, "options": options}

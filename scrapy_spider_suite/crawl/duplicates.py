@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 
 from scrapy_spider_suite.crawl.core import CrawlCore
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SCRAPYS = "scrapy.dupefilters.RFPDupeFilter"
+_OURS = (
+    "scrapy_spider_suite.dupefilter.SieveDupeFilter",
+    "scrapy_spider_suite.dupefilter.TrieDupeFilter",
+)
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
@@ -63,9 +68,20 @@ class Duplicates:
 
 
 def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
-    """The project's own dupefilter; None for Scrapy's default, whose work the frontier does."""
+    """The project's own dupefilter; None for those whose work the frontier does.
+
+    The suite's own ones remember a request at once. The frontier does so in the commit of the page
+    that it came from: beside it they would know requests that a kill takes from the frontier.
+    """
     chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
     if chosen is load_object(_SCRAPYS):
+        return None
+    if global_object_name(chosen) in _OURS:
+        logger.warning(
+            "DUPEFILTER_CLASS = %r is not used: the suite's scheduler knows itself what was seen; "
+            "it is for other schedulers",
+            global_object_name(chosen),
+        )
         return None
     dupefilter: BaseDupeFilter = build_from_crawler(chosen, crawler)
     return dupefilter

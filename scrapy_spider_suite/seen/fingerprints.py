@@ -16,8 +16,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from scrapy_spider_suite.frontier.keys import state_key
-from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.seen.identity import encode, host_of_key
 
 SLOTS = 1 << 16
 WIDTHS = {64: 8, 128: 16}
@@ -27,8 +26,12 @@ _digest = xxhash.xxh3_128_digest
 
 
 def key_of(item: str | bytes) -> bytes:
-    """The key of *item*: that of a URL in normal form; bytes are a key already."""
-    return item if isinstance(item, bytes) else state_key(host_of(item), item)
+    """The key of *item*: bytes are one already, that of a URL is its `state_key`."""
+    if isinstance(item, bytes):
+        return item
+    url = encode(item)
+    host = host_of_key(url)
+    return xxhash.xxh3_64_digest(host)[:2] + host + b"\0" + url
 
 
 def fingerprint(key: bytes, width: int) -> bytes:

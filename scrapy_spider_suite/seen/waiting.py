@@ -16,6 +16,7 @@ from struct import Struct
 import xxhash
 
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.seen.identity import decode, encode
 from scrapy_spider_suite.seen.sortedfile import write_all
 
 _HEAD = Struct("<II")  # length * 2 + is text, xxh32
@@ -68,7 +69,7 @@ class WaitingLog:
         """Append *items*: all of them, or with a `StoreWriteError` none."""
         records = bytearray()
         for item in items:
-            data = item if isinstance(item, bytes) else item.encode()
+            data = item if isinstance(item, bytes) else encode(item)
             size = len(data) << 1 | isinstance(item, str)
             records += _HEAD.pack(size, xxhash.xxh32_intdigest(data))
             records += data
@@ -103,7 +104,7 @@ class WaitingLog:
                 if number >= end:
                     break
                 if number >= begin:
-                    yield number, data.decode() if text else data
+                    yield number, decode(data) if text else data
 
     def drop(self, end: int) -> None:
         """Forget the items before number *end*, as far as they fill files."""

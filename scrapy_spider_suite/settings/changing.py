@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
+    "seen_cache": "the memory is taken at the start",
+    "sieve_waiting": "the memory is taken at the start",
     "countries": "it may be large, and is read once: stop the crawl, and start it again with it",
     "score": "what waits has its scores: stop the crawl, and start it again with it",
     "window": "memory holds what it chose: stop the crawl, and start it again with it",

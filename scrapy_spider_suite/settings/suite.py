@@ -367,8 +367,23 @@ class SuiteSettings:
     )
 
     # Store
-    seen: Literal["plain"] = setting(
-        v.choice("plain"), "plain", FIXED, "How the set of URLs that were seen is kept."
+    seen: Literal["trie", "plain"] = setting(
+        v.choice("trie", "plain"), "trie", FROM_NOW_ON,
+        "How URLs that are done are kept: in a compressed trie, a third of the room, or each with "
+        "a row of the database. What is in a trie stays there.",
+    )
+    seen_cache: int = setting(
+        v.size(), 16 << 20, FREE,
+        "Memory for fingerprints of what was seen a moment ago, 16 bytes each; 0 has none.",
+    )
+    sieve_bits: Literal["64", "128"] = setting(
+        v.choice("64", "128"), "128", FIXED,
+        "Bits of a fingerprint in a sieve: less room on disk, or less risk that two are taken for "
+        "one.",
+    )
+    sieve_waiting: int = setting(
+        v.integer(1024, unit="URLs"), 1 << 17, FREE,
+        "URLs that a sieve holds in memory before it merges them with those on disk.",
     )
     sync: Literal["process", "power"] = setting(
         v.choice("process", "power"), "process", FREE,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contracts_seen import SeenContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,14 @@ from scrapy_spider_suite.seen.sieve import Sieve
 
 SMALL = 64
 """Fingerprints of a part, so that few make many parts."""
+
+
+class TestSieve(SeenContract):
+    """The contract, with a flush after each batch."""
+
+    def open(self, path: Path) -> Sieve:
+        """See the contract."""
+        return opened(path)
 
 
 def url(number: int) -> str:

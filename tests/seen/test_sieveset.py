@@ -6,11 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts_seen import Seen, SeenContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobInUseError, StoreWriteError
 from scrapy_spider_suite.seen.sieveset import SieveSet
+
+
+class TestSieveSet(SeenContract):
+    """The contract."""
+
+    def open(self, path: Path) -> SieveSet:
+        """See the contract."""
+        return SieveSet(path, capacity=20)
+
+    def settle(self, seen: Seen) -> None:
+        """See the contract."""
+        assert isinstance(seen, SieveSet)
+        seen.poll()
 
 
 def keys(start: int, stop: int) -> list[bytes]:

@@ -1,0 +1,272 @@
+"""Dupefilters for Scrapy's own scheduler, and any other that asks one: what was seen, on disk.
+
+Scrapy's holds every fingerprint in memory, some 100 bytes each, for as long as the crawl runs, and
+reads all of them when it is resumed. These hold a bounded part of it there::
+
+    DUPEFILTER_CLASS = "scrapy_spider_suite.dupefilter.TrieDupeFilter"   # or SieveDupeFilter
+
+They need no add-on. The suite's own scheduler needs neither: it does not use them, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.utils.job import job_dir
+from scrapy.utils.python import global_object_name
+from scrapy.utils.request import RequestFingerprinter, referer_str
+from w3lib.url import canonicalize_url
+
+from scrapy_spider_suite.errors import JobError, SettingsError, StoreWriteError
+from scrapy_spider_suite.job.temporary import TemporaryFolder
+from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.seen.sieveset import SieveSet
+from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.utils.request import RequestFingerprinterProtocol
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AFTER = 256
+"""Requests after which it is looked whether the store has something to do."""
+_LONGEST = 16_000
+"""Characters of a URL that is kept; a trie takes four times as much."""
+
+
+class StoredDupeFilter(BaseDupeFilter):
+    """What both have in common: where their files are, and what is told of duplicates.
+
+    *folder* is the job directory, in which they have a folder of their own; without one they are
+    in a temporary folder, which is removed with the crawl. *debug* logs each duplicate.
+
+    While the disk is full what is new is kept in memory, and is written later; a crawl that ends
+    before may ask for it again when it is resumed.
+    """
+
+    folder = ""
+    """Their folder in the job directory."""
+
+    def __init__(self, folder: str | Path | None, *, debug: bool = False) -> None:
+        self._temporary = TemporaryFolder() if folder is None else None
+        self._path = (self._temporary.path if self._temporary else Path(folder or "")) / self.folder
+        self._debug = debug
+        self._told = False
+        self._unwritten: dict[Any, None] = {}
+        self._look_in = _LOOK_AFTER
+        self._crawler: Crawler | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The dupefilter of *crawler*, with its files open.
+
+        Raises `SystemExit`, after one line that says why, if it cannot do its work: a crawl that
+        forgot what it has seen would ask for all of it again.
+        """
+        try:
+            settings = suite_settings(crawler)
+            made = cls._made(crawler, settings)
+            made._crawler = crawler
+            made._open(settings)
+        except (SettingsError, JobError) as error:
+            refuse(error)
+        return made
+
+    @classmethod
+    @abstractmethod
+    def _made(cls, crawler: Crawler, settings: SuiteSettings) -> Self:
+        """One for *crawler*. Raises `SettingsError`."""
+
+    @abstractmethod
+    def _open(self, settings: SuiteSettings) -> None:
+        """Open the files. Raises `JobError`."""
+
+    @abstractmethod
+    def _key(self, request: Request) -> Any:
+        """What *request* is known by."""
+
+    @abstractmethod
+    def _add(self, key: Any) -> bool:
+        """Remember *key*; whether it is new. Raises `StoreWriteError`."""
+
+    @abstractmethod
+    def _upkeep(self) -> dict[str, float]:
+        """Let the store do what it has to do beside the crawl; the stats."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let go of the files."""
+
+    def request_seen(self, request: Request) -> bool:
+        """Whether *request*, or one that is the same, was seen before; now it is."""
+        self._look_in -= 1
+        if not self._look_in:
+            self._look_in = _LOOK_AFTER
+            self._look()
+        key = self._key(request)
+        if key in self._unwritten:
+            return True
+        try:
+            return not self._add(key)
+        except StoreWriteError as error:
+            if not self._unwritten:
+                logger.error("What is seen is kept in memory until there is room: %s", error)
+            self._unwritten[key] = None
+            return False
+
+    def _look(self) -> None:
+        """Write what could not be written before, and do what there is to do."""
+        try:
+            for key in list(self._unwritten):
+                self._add(key)
+                del self._unwritten[key]
+        except StoreWriteError:
+            pass  # it was told of when it began
+        self._set_stats()
+
+    def _set_stats(self) -> None:
+        stats = self._upkeep()
+        if self._crawler is not None and self._crawler.stats is not None:
+            for name, value in stats.items():
+                self._crawler.stats.set_value(f"suite/seen/{name}", value)
+
+    def close(self, reason: str) -> None:
+        """Let go of the files; without a job directory they are removed."""
+        self._look()
+        if self._unwritten:
+            logger.error("%d requests were seen and could not be written", len(self._unwritten))
+        self._close()
+        if self._temporary is not None:
+            self._temporary.remove()
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Log a duplicate as Scrapy does, and count it in ``dupefilter/filtered``."""
+        extra = {"spider": spider}
+        if self._debug:
+            said = "Filtered duplicate request: %s (referer: %s)"
+            logger.debug(said, request, referer_str(request), extra=extra)
+        elif not self._told:
+            self._told = True
+            said = (
+                "Filtered duplicate request: %s - no more duplicates will be shown "
+                "(see DUPEFILTER_DEBUG to show all duplicates)"
+            )
+            logger.debug(said, request, extra=extra)
+        spider.crawler.stats.inc_value("dupefilter/filtered")
+
+
+class SieveDupeFilter(StoredDupeFilter):
+    """Seen requests by their fingerprints, whatever `REQUEST_FINGERPRINTER_CLASS` makes of them.
+
+    The sorted files of Mercator's sieve: 16 or 8 bytes a request on disk (``SUITE_SIEVE_BITS``),
+    and a bounded number in memory (``SUITE_SIEVE_WAITING``), behind a cache (``SUITE_SEEN_CACHE``).
+    """
+
+    folder = "seen-sieve"
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        fingerprinter: RequestFingerprinterProtocol,
+        *,
+        debug: bool = False,
+    ) -> None:
+        super().__init__(folder, debug=debug)
+        self._fingerprinter = fingerprinter
+
+    @classmethod
+    def _made(cls, crawler: Crawler, settings: SuiteSettings) -> Self:
+        fingerprinter = crawler.request_fingerprinter
+        assert fingerprinter is not None
+        debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        return cls(job_dir(crawler.settings), fingerprinter, debug=debug)
+
+    def _open(self, settings: SuiteSettings) -> None:
+        self._seen = SieveSet(
+            self._path,
+            bits=int(settings.sieve_bits),
+            capacity=settings.sieve_waiting,
+            cache=settings.seen_cache,
+        )
+
+    def _key(self, request: Request) -> bytes:
+        return self._fingerprinter.fingerprint(request)
+
+    def _add(self, key: bytes) -> bool:
+        return self._seen.add_one(key)
+
+    def _upkeep(self) -> dict[str, float]:
+        self._seen.poll()
+        stats, cache = self._seen.stats(), self._seen.cache
+        return {
+            "known": len(self._seen),
+            "size": stats.disk,
+            "false_positive_bound": stats.false_positive_bound,
+            "damaged": len(stats.damaged),
+            "cache_hits": cache.hits,
+            "cache_misses": cache.misses,
+        }
+
+    def _close(self) -> None:
+        for line in self._seen.stats().damaged:
+            logger.error(line)
+        self._seen.close()
+
+
+class TrieDupeFilter(StoredDupeFilter):
+    """Seen requests by their URLs, in compressed tries: exact, and readable.
+
+    A GET request without a body is known by its canonical URL, as with Scrapy's fingerprinter; any
+    other by its fingerprint. Another ``REQUEST_FINGERPRINTER_CLASS`` than Scrapy's is refused, for
+    it may take different URLs for one, or one URL for different requests.
+    """
+
+    folder = "seen-trie"
+
+    def __init__(self, folder: str | Path | None, *, debug: bool = False) -> None:
+        super().__init__(folder, debug=debug)
+        self._fingerprinter: RequestFingerprinterProtocol = RequestFingerprinter()
+
+    @classmethod
+    def _made(cls, crawler: Crawler, settings: SuiteSettings) -> Self:
+        if type(crawler.request_fingerprinter) is not RequestFingerprinter:
+            name = global_object_name(type(crawler.request_fingerprinter))
+            raise SettingsError(
+                f"REQUEST_FINGERPRINTER_CLASS = {name!r}: TrieDupeFilter knows requests by their "
+                "URLs; use scrapy_spider_suite.dupefilter.SieveDupeFilter"
+            )
+        debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        return cls(job_dir(crawler.settings), debug=debug)
+
+    def _open(self, settings: SuiteSettings) -> None:
+        self._seen = TrieStore(self._path, ids=False)
+        for line in self._seen.damaged.values():
+            logger.error(line)
+
+    def _key(self, request: Request) -> str:
+        if request.method == "GET" and not request.body:
+            url: str = canonicalize_url(request.url)
+            if len(url) <= _LONGEST:
+                return url
+        # No URL begins like this.
+        return f" {request.method} {self._fingerprinter.fingerprint(request).hex()}"
+
+    def _add(self, key: str) -> bool:
+        return bool(self._seen.add((key,)))
+
+    def _upkeep(self) -> dict[str, float]:
+        self._seen.poll()
+        if self._seen.behind:
+            self._seen.wait()
+        stats = self._seen.stats()
+        return {"known": stats.urls, "size": stats.size, "damaged": len(self._seen.damaged)}
+
+    def _close(self) -> None:
+        self._seen.close()

@@ -1,0 +1,221 @@
+"""The dupefilters, under Scrapy's own scheduler: as Scrapy's, but with what was seen on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crawls import crawl as crawl_alone
+from crawls import start
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inprocess import Crawling
+from running import until
+from scrapy import Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+from visitors import Visitor, visitor
+from websites import Answer, Site, links
+
+from scrapy_spider_suite import dupefilter
+from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
+from scrapy_spider_suite.job.temporary import PREFIX
+
+BOTH = [SieveDupeFilter, TrieDupeFilter]
+both = pytest.mark.parametrize("filter_", BOTH)
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def plain(site: Site, crawl: Crawling) -> Crawling:
+    """Crawl without the add-on; the site has three pages."""
+    site.pages |= {f"/{name}": links() for name in ("", "1", "2", "3")}
+    return partial(crawl, addon=False)
+
+
+def made(filter_: type[StoredDupeFilter], folder: Path | None, **given: Any) -> StoredDupeFilter:
+    """A dupefilter, and its crawler's stats."""
+    given["JOBDIR"] = None if folder is None else str(folder)
+    return filter_.from_crawler(get_crawler(Visitor, given))
+
+
+@both
+def test_duplicates(
+    filter_: type[StoredDupeFilter], site: Site, plain: Crawling, caplog: Any
+) -> None:
+    """Dropped, counted and told of once; dont_filter is Scrapy's to honour."""
+    with caplog.at_level("DEBUG"):
+        done = plain(visitor(site, "/1", "/1", "/2", "/1#here"), DUPEFILTER_CLASS=filter_)
+    assert site.paths() == ["/1", "/2"]
+    assert done.stat("dupefilter/filtered") == 2
+    assert caplog.text.count("Filtered duplicate request: <GET") == 1
+    assert "no more duplicates will be shown" in caplog.text
+    assert done.stat("suite/seen/known") == 2
+    plain(visitor(site, "/3", "/3", dont_filter=True), DUPEFILTER_CLASS=filter_)
+    assert site.paths()[2:] == ["/3", "/3"]
+
+
+@both
+def test_each_is_told_of(
+    filter_: type[StoredDupeFilter], site: Site, plain: Crawling, caplog: Any
+) -> None:
+    """With DUPEFILTER_DEBUG."""
+    with caplog.at_level("DEBUG"):
+        plain(visitor(site, "/", "/", "/"), DUPEFILTER_CLASS=filter_, DUPEFILTER_DEBUG=True)
+    assert caplog.text.count("Filtered duplicate request: <GET") == 2
+
+
+@both
+def test_a_job_is_resumed(
+    filter_: type[StoredDupeFilter], site: Site, plain: Crawling, tmp_path: Path
+) -> None:
+    """What was seen by a run with the same JOBDIR is known; its folder is the filter's own."""
+    options = {"DUPEFILTER_CLASS": filter_, "JOBDIR": str(tmp_path)}
+    plain(visitor(site, "/1", "/2"), **options)
+    done = plain(visitor(site, "/2", "/3", "/1"), **options)
+    assert site.paths() == ["/1", "/2", "/3"]
+    assert done.stat("suite/seen/known") == 3
+    assert (tmp_path / filter_.folder).is_dir()
+
+
+@both
+def test_without_a_job_nothing_is_left(filter_: type[StoredDupeFilter]) -> None:
+    """Its files are temporary."""
+    here = set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    made_ = made(filter_, None)
+    made_.request_seen(Request("http://a.example/"))
+    (folder,) = set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) - here
+    assert (folder / filter_.folder).is_dir()
+    made_.close("finished")
+    assert not folder.exists()
+
+
+REQUESTS = st.builds(
+    lambda path, query, method, body: Request(
+        f"http://a.example/{path}{query}", method=method, body=body
+    ),
+    st.sampled_from(["", "x", "x/../y", "%7Ex", "~x", "x y", "ä"]),
+    st.sampled_from(["", "?", "?b=1&a=2", "?a=2&b=1", "?a=2&b=1#c", "?a=&b"]),
+    st.sampled_from(["GET", "GET", "GET", "POST", "HEAD"]),
+    st.sampled_from([b"", b"", b"body"]),
+)
+
+
+@both
+@settings(max_examples=15)
+@given(requests=st.lists(REQUESTS, max_size=30))
+def test_the_same_requests_as_scrapys(
+    filter_: type[StoredDupeFilter], requests: list[Request]
+) -> None:
+    """Query order, fragments, escapes, methods, bodies: Scrapy's own dupefilter says so too."""
+    ours, scrapys = made(filter_, None), RFPDupeFilter(fingerprinter=RequestFingerprinter())
+    assert [*map(ours.request_seen, requests)] == [*map(scrapys.request_seen, requests)]
+    ours.close("finished")
+
+
+class PathFingerprinter(RequestFingerprinter):
+    """Takes requests for one that differ in the query only."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        """See the class."""
+        return super().fingerprint(request.replace(url=request.url.partition("?")[0]))
+
+
+def test_the_projects_fingerprinter(site: Site, plain: Crawling) -> None:
+    """REQUEST_FINGERPRINTER_CLASS says what is the same request."""
+    plain(
+        visitor(site, "/1?a", "/1?b", "/2"), DUPEFILTER_CLASS=SieveDupeFilter,
+        REQUEST_FINGERPRINTER_CLASS=PathFingerprinter,
+    )  # fmt: skip
+    assert site.paths() == ["/1?a", "/2"]
+
+
+def test_a_fingerprinter_that_a_trie_cannot_honour(caplog: Any) -> None:
+    """It is refused, with the way out, before anything is crawled."""
+    with pytest.raises(SystemExit) as refused:
+        made(TrieDupeFilter, None, REQUEST_FINGERPRINTER_CLASS=PathFingerprinter)
+    assert refused.value.code == 2
+    assert "REQUEST_FINGERPRINTER_CLASS = '" in caplog.text
+    assert "PathFingerprinter': TrieDupeFilter knows requests by their URLs" in caplog.text
+    assert "use scrapy_spider_suite.dupefilter.SieveDupeFilter" in caplog.text
+
+
+def test_refused_as_a_whole(tmp_path: Path) -> None:
+    """A crawl whose files another one has ends at once, with one line and an exit code."""
+    other = made(SieveDupeFilter, tmp_path / "job")
+    name = "scrapy_spider_suite.dupefilter.SieveDupeFilter"
+    refused = crawl_alone(
+        "visitors.Visitor", {"JOBDIR": str(tmp_path / "job"), "DUPEFILTER_CLASS": name}, tmp_path
+    )
+    other.close("finished")
+    assert refused.code == 5
+    assert "is open in another process" in refused.log
+    assert "Traceback" not in refused.log
+
+
+@pytest.mark.slow
+@both
+def test_a_kill(filter_: type[StoredDupeFilter], site: Site, tmp_path: Path) -> None:
+    """What was seen when the process was killed is not asked for again."""
+    pages = [f"/page/{number}" for number in range(60)]
+    site.pages = {path: Answer(links(), wait=0.2) for path in pages} | {"/": links(*pages)}
+    given_ = {
+        "JOBDIR": str(tmp_path / "job"), "TELNETCONSOLE_ENABLED": False, "RETRY_ENABLED": False,
+        "DUPEFILTER_CLASS": f"{filter_.__module__}.{filter_.__qualname__}",
+    }  # fmt: skip
+    process = start("visitors.Persistent", given_, tmp_path, site=site.url)
+    until(lambda: len(site.visits) > 4)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    site.visits.clear()
+    site.pages |= {"/": links(*pages, "/new"), "/new": links()}
+    resumed = crawl_alone("visitors.Persistent", given_, tmp_path, site=site.url)
+    assert sorted({visit.path for visit in site.visits} - set(pages)) == ["/", "/new"]
+    assert resumed.stats["dupefilter/filtered"] == len(pages)
+    assert resumed.stats["suite/seen/known"] == len(pages) + 1
+
+
+@both
+def test_a_full_disk(
+    filter_: type[StoredDupeFilter], tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    """Nothing is asked for twice; it is said once; and it is written as soon as there is room."""
+    monkeypatch.setattr(dupefilter, "_LOOK_AFTER", 10)
+    ours = made(filter_, tmp_path)
+    requests = [Request(f"http://a.example/{number}") for number in range(40)]
+    with monkeypatch.context() as broken:
+        for module in ("seen.waiting.write_all", "seen.log.os.write"):
+            broken.setattr(f"scrapy_spider_suite.{module}", _full)
+        assert not any(map(ours.request_seen, requests[:20]))
+        assert all(map(ours.request_seen, requests[:20]))
+    assert caplog.text.count("No space left on device") == 1
+    assert not any(map(ours.request_seen, requests[20:]))
+    ours.close("finished")
+    again = made(filter_, tmp_path)
+    assert all(map(again.request_seen, requests))
+    again.close("finished")
+
+
+def _full(*args: Any) -> int:
+    raise FULL
+
+
+@both
+def test_beside_the_suites_scheduler(
+    filter_: type[StoredDupeFilter], site: Site, crawl: Crawling, caplog: Any
+) -> None:
+    """It is not used, and the log says so: the frontier knows what was seen."""
+    site.pages["/1"] = links()
+    with caplog.at_level(logging.WARNING):
+        done = crawl(visitor(site, "/1", "/1"), DUPEFILTER_CLASS=filter_)
+    assert f"{filter_.__name__}' is not used" in caplog.text
+    assert site.paths() == ["/1"]
+    assert done.stat("suite/seen/known") == 0
