@@ -61,6 +61,8 @@ class Duplicates:
             return True
         if not core.frontier.known(entry.identity):
             return False
+        if core.frontier.chances.due(entry.identity, core.now() + core.frontier.wall_offset):
+            return False
         if self._log:
             logger.debug("Filtered duplicate request: %s", request)
         self._crawler.stats.inc_value("dupefilter/filtered")

@@ -256,5 +256,6 @@ class Keeper:
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
+        stats.set_value("suite/frontier/second_chances", core.frontier.chances.given)
             **{name: getattr(statistics, name) for name in statistics.__slots__},
         })  # fmt: skip

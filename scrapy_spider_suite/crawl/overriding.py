@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
@@ -153,6 +154,8 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
         "domain_max_hosts": settings.domain_max_hosts,
         "job_max_pages": settings.max_pages,
         "retry_times": settings.retry_times,
+        "retry_failed_after": settings.retry_failed_after,
+        "retry_failed": frozenset(map(Event, settings.retry_failed)),
         "back_off": BackOff(
             settings.backoff_base,
             settings.backoff_max,

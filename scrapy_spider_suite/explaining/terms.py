@@ -36,7 +36,8 @@ _SCRAPY = (
 )  # fmt: skip
 _SUITE = (
     "profile", "host_delay", "ip_delay", "host_concurrency", "ip_concurrency", "burst",
-    "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "host_max_pages",
+    "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "retry_failed_after",
+    "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
     *(f"trap_{name}" for name in Limits.names()),
     *FILTERS.values(), "countries",

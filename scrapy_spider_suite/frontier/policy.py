@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.subjects import Subject, Subjects
@@ -68,6 +69,8 @@ class Policy:
     *job_max_pages* 0 mean no limit. *address* concurrency 0 means that addresses set none.
     *slots* are a project's own paces by pacing key (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is
     the least delay that a host begins with, where something measures and changes it afterwards.
+    *retry_failed_after* 0 means that what failed is never tried again, otherwise it is so for the
+    reasons *retry_failed*, so many seconds later, when a link leads there.
     *traps* say what is taken for one. *blocks* are an operator's, beside those of the file.
     """
 
@@ -78,6 +81,8 @@ class Policy:
     domain_max_hosts: int = 0
     job_max_pages: int = 0
     retry_times: int = 5
+    retry_failed_after: float = 0.0
+    retry_failed: frozenset[Event] = frozenset()
     back_off: BackOff = field(default_factory=BackOff)
     overrides: Overrides = field(default_factory=Overrides)
     slots: dict[str, Pace] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Retry, State
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import (
     KEY,
@@ -39,6 +40,15 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 FREE, FROM_NOW_ON, FIXED = Kind.FREE, Kind.FROM_NOW_ON, Kind.FIXED
+
+
+_MAY_FAIL = tuple(
+    event.value for event, outcome in OUTCOMES.items()
+    if outcome.state is State.FAILED or outcome.retry is Retry.STORE
+)  # fmt: skip
+_MAY_PASS = tuple(
+    event.value for event, outcome in OUTCOMES.items() if outcome.retry is Retry.STORE
+)
 
 
 def _host_concurrency(project: ProjectSettings, given: Mapping[str, Any]) -> int:
@@ -171,6 +181,16 @@ class SuiteSettings:
     retry_times: int = setting(
         v.integer(0, unit="retries"), 5, FROM_NOW_ON,
         "How often a URL that the frontier found is tried again before it has failed.",
+    )
+
+    retry_failed_after: float = setting(
+        v.duration(), 0.0, FROM_NOW_ON,
+        "Let a URL that failed be tried anew when a link leads there so long afterwards; 0 never "
+        "does.",
+    )
+    retry_failed: tuple[str, ...] = setting(
+        v.choices(*_MAY_FAIL), _MAY_PASS, FROM_NOW_ON,
+        "The reasons of such failures; 'host_dead' gives the host another chance, too.",
     )
 
     # Budgets and the end

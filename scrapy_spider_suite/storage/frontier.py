@@ -21,6 +21,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.aside import Aside
+from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.grounds import Grounds
@@ -88,6 +89,9 @@ class Frontier:
         )
         self.guesses = Guesses(store)
         self._leased = 0
+        self.chances = SecondChances(
+            store, policy, self.residents, self._ledger, self._health, self._clearance.refusal
+        )
         self.held = 0
         """Leases of which nothing more will come, but that something holds."""
 
@@ -103,11 +107,15 @@ class Frontier:
         for entry in entries:
             new += self._schedule(entry, now)
             self._relieve()
+    def filters(self, entry: Entry, now: float) -> bool:
+        """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
+        return self.known(entry.identity) and not self.chances.give(entry, now + self.wall_offset)
+
         self.residents.save_touched()
         return new
 
     def _schedule(self, entry: Entry, now: float) -> bool:
-        if not entry.flags & _DONT_FILTER and self.known(entry.identity):
+        if not entry.flags & _DONT_FILTER and self.filters(entry, now):
             self.counters.filtered += 1
         else:
             record = self.residents.touch(entry.host)

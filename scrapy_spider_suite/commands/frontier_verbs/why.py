@@ -140,6 +140,10 @@ def _of_known(
     if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
     again = f"only `retry --reason {event}` has it tried again"
+    after, reasons = terms.settings.retry_failed_after, terms.settings.retry_failed
+    if state.state is State.FAILED and after and event is not None and event.value in reasons:
+        when = f"when a link leads there, from {_time(int(state.when + after))} on"
+        return row | {"next_try": when, "why_then": terms.where("SUITE_RETRY_FAILED_AFTER")}
     if known.of_spider:
         again = SPIDERS_OWN
     elif state.state is not State.FAILED:
@@ -164,11 +168,15 @@ def _because(terms: Terms, event: Event | None) -> str:
 
 def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
     """When a pending URL is tried next, and why then."""
-    decided = decisive([] if known.entry is None else judging.at_its_turn(known.entry))
-    row: Row = {"ahead_of_it": known.ahead}
+    now = time.time()
+    row: Row = {"ahead_of_it": known.ahead, "under_way": _under_way(reader, now)}
+    if known.entry is None:
+        why = "it is queued in another download_slot, whose queue is not looked for"
+        return row | {"ahead_of_it": None, "next_try": "at its turn there", "why_then": why}
+    decided = decisive(judging.at_its_turn(known.entry))
     if decided.judgement is Judgement.REFUSE:
         return row | {"next_try": "it will fail at its turn", "why_then": str(decided)}
-    record, now = reader.host(host_of(known.url)), time.time()
+    record = reader.host(host_of(known.url))
     if decided.judgement is Judgement.WAIT and decided.rule != "clock":
         return row | {"next_try": "not before that ends", "why_then": str(decided)}
     if not _running(reader, now):
@@ -176,6 +184,12 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
     left = 0.0 if record is None else max(0.0, record.next_fetch - now)
     when = f"its host's next visit is in {span(left)}" if left else "at its host's next turn"
     return row | {"next_try": when, "why_then": "" if record is None else waits_for(record, now)}
+
+
+def _under_way(reader: StoreReader, now: float) -> str:
+    """Whether a pending URL may be out now: the job on disk does not say which ones are."""
+    out = (reader.status() or {}).get("leased", 0) if _running(reader, now) else 0
+    return f"perhaps: {out} URLs are, and only the crawl knows which" if out else "no"
 
 
 def _running(reader: StoreReader, now: float) -> bool:

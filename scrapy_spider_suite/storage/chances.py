@@ -1,0 +1,65 @@
+"""Failed is not seen: a link to a URL that failed long ago may have it tried once more.
+
+Off unless the policy says after how long, and for which reasons. Whoever wants them tried without
+a link that leads there asks for it (`scrapy frontier retry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.records import HostRecord, UrlState
+from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.store import Store
+
+
+class SecondChances:
+    """Asks of known URLs whether they failed long enough ago. Times are wall times."""
+
+    def __init__(
+        self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, health: Health,
+        refusal: Callable[[str, HostRecord], Event | None],
+    ) -> None:  # fmt: skip
+        self.given = 0
+        """How many URLs were made pending so."""
+        self._store = store
+        self._policy = policy
+        self._residents = residents
+        self._ledger = ledger
+        self._health = health
+        self._refusal = refusal
+
+    def due(self, identity: bytes, wall: float) -> UrlState | None:
+        """The state of a URL that failed and may be tried again; None for any other."""
+        after = self._policy.retry_failed_after
+        if not after:
+            return None
+        data = self._store.state(identity)
+        state = None if data is None else UrlState.from_bytes(data)
+        if state is None or state.state is not State.FAILED or wall - state.when < after:
+            return None
+        return state if state.event in self._policy.retry_failed else None
+
+    def give(self, entry: Entry, wall: float) -> bool:
+        """Let *entry*, which is known, be new again; False if it is not due.
+
+        With a URL that failed because its host was given up, the host is given another chance.
+        """
+        state = self.due(entry.identity, wall)
+        if state is None:
+            return False
+        record = self._residents.touch(entry.host)
+        if record.dead == state.event == Event.HOST_DEAD:
+            record.dead, record.failures = "", 0
+            self._ledger.counters.dead_hosts -= 1
+            self._health.forgive(entry.host)
+        if self._refusal(entry.host, record) is not None:
+            return False
+        self._ledger.take_back(entry.host, record, state)
+        self.given += 1
+        return True
