@@ -20,6 +20,9 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.storage import sitemaps
+from scrapy_spider_suite.storage.archive import undisturbed
+from scrapy_spider_suite.storage.archiving import bring_back
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.robots import BUCKETS
 
@@ -128,12 +131,12 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
                 continue
             _forget(site, subject.host, name, state, progress)
             _forget_seed(site, prefix + name, progress)
+            sitemaps.forget_url(site.store, prefix + name)
             origins.add(origin_of(url))
         if subject.kind is not Kind.PREFIX:
             progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
         progress.save()
         yield
-            sitemaps.forget_url(site.store, prefix + name)
     return "", {}
 
 
@@ -159,11 +162,11 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
         yield
     progress.count("cookies", site.forget_cookies(host))
     site.store.kv("trusted").delete(host.encode())
+    sitemaps.forget_host(site.store, host)
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
         yield WAITING
         yield from _empty_queue(site, Subject(Kind.HOST, host, host), progress)
     progress.save()
-    sitemaps.forget_host(site.store, host)
     yield
     return "", {}

@@ -114,9 +114,9 @@ class CrawlCore:
         self.store = self._store()
         self.normalizer = make_normalizer(self.settings, self.store.kv(TWINS), crawler.stats)
         register(crawler, self.normalizer)
+        self.sitemaps = Sitemaps(self)
         self.translator = self._translator()
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
-        self.sitemaps = Sitemaps(self)
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         resumed = self.job is not None and self.job.resumed
         now = self.now()

@@ -243,6 +243,7 @@ class Keeper:
             stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
         for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
             stats.set_value(f"suite/job/{name}", getattr(counters, name))
+        stats.set_value("suite/frontier/second_chances", core.frontier.chances.given)
         for event, count in counters.events.items():
             stats.set_value(f"suite/outcome/{event.value}", count)
         for trap, count in core.frontier.traps.met.items():
@@ -256,6 +257,5 @@ class Keeper:
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
-        stats.set_value("suite/frontier/second_chances", core.frontier.chances.given)
             **{name: getattr(statistics, name) for name in statistics.__slots__},
         })  # fmt: skip

@@ -101,16 +101,16 @@ class Frontier:
         """Whether the URL with this state key was ever scheduled."""
         return self._ledger.known(identity)
 
+    def filters(self, entry: Entry, now: float) -> bool:
+        """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
+        return self.known(entry.identity) and not self.chances.give(entry, now + self.wall_offset)
+
     def schedule(self, entries: Iterable[Entry], now: float) -> int:
         """Make *entries* pending unless they are known; return how many were new."""
         new = 0
         for entry in entries:
             new += self._schedule(entry, now)
             self._relieve()
-    def filters(self, entry: Entry, now: float) -> bool:
-        """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
-        return self.known(entry.identity) and not self.chances.give(entry, now + self.wall_offset)
-
         self.residents.save_touched()
         return new
 
