@@ -65,6 +65,8 @@ _SCHEME: Final = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]*):")
 _MAX_BEYOND_ASCII: Final = 256
 _MAX_HOST, _MAX_LABEL = 253, 63  # RFC 1035 §2.3.4, without the dot at the end
 _LONG_LABEL: Final = re.compile(rf"[^.]{{{_MAX_LABEL + 1}}}")
+# What the URL standard lets into hosts, and RFC 3986 §3.2.2 does not; it cannot be escaped there.
+_NOT_IN_HOST: Final = re.compile(r'["`{}]')
 _AUTHORITY: Final = re.compile(
     r"""[\x00-\x20]*(?:[A-Za-z][^:/\\?#]*:|[/\\][\t\n\r]*[/\\])[/\\\t\n\r]*([^/\\?#]*)"""
 )
@@ -211,8 +213,8 @@ def _respelled(url: str) -> str:
         # Without its dot the host may read as a number: "0x7f.." is a name, "0x7f" 127.0.0.1.
         again = normalize_url(f"{scheme}://{host}{colon}{port}{slash}{path}")
         return _respelled(again)
-    if host.startswith(".") or ".." in host:
-        raise ValueError("a host with an empty label")
+    if host.startswith(".") or ".." in host or _NOT_IN_HOST.search(host):
+        raise ValueError("a host that is no name")
     if len(host) > _MAX_LABEL and (len(host) > _MAX_HOST or _LONG_LABEL.search(host)):
         raise ValueError("a host that no name server can know")
     path = _TO_RESPELL.sub(lambda match: _SPELLING[match[0]], path)

@@ -211,6 +211,9 @@ def test_parts_by_example() -> None:
         ("A." * 122 + "example..", True),
         ("A." * 123 + "examples.", False),
         ("a..example", False),
+        ('"a.example', False),
+        ("a{b}.example", False),
+        ("a_b!.example", True),
         (".a.example", False),
     ],
 )

@@ -51,6 +51,7 @@ def named(host: str) -> bool:
     host = host.rstrip(".")
     # Without its dots a host may be empty, or read as a number that is none ("foo.09.").
     known = len(host) <= 253 and all(1 <= len(label) <= 63 for label in host.split("."))
+    known = known and not set('"`{}') & set(host)  # RFC 3986 §3.2.2
     return known and check_url(f"http://{host}")
 
 
