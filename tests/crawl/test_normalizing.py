@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from inprocess import Crawled, crawl_here
@@ -323,3 +323,43 @@ def test_links_that_a_spider_makes_are_brought_into_normal_form(run: Run) -> Non
     with running(Site(pages)) as site:
         crawled(run, site, Making, SUITE_NORMAL_FORM="tracking")
     assert sorted(site.paths()) == sorted(pages)
+
+
+class Canned:
+    """A download handler that answers by itself: http sends on to https, where all is."""
+
+    lazy = False
+    asked: ClassVar[list[str]] = []
+
+    async def download_request(self, request: Request) -> Response:
+        """See the class."""
+        self.asked.append(request.url)
+        scheme, _, rest = request.url.partition("://")
+        if scheme == "http":
+            return Response(request.url, 301, headers={"Location": f"https://{rest}"})
+        number = int(rest.partition("/")[2] or 0)
+        paths = ("/", f"/{number + 1}", f"/{number + 2}") if number < 20 else ("/",)
+        body = links(*(f"http://127.0.0.1{path}" for path in paths))
+        return HtmlResponse(request.url, headers={"Content-Type": "text/html"}, body=body.encode())
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+@pytest.mark.parametrize("prefer", [False, True])
+def test_a_site_that_moved_to_https(run: Run, prefer: bool) -> None:
+    """Its links name http: without twins each is asked for twice, with them soon only once."""
+    Canned.asked.clear()
+    handlers = {"http": Canned, "https": Canned}
+    done = run(
+        crawl_here(
+            Reading, arguments={"seeds": "http://127.0.0.1/"}, DOWNLOAD_HANDLERS=handlers,
+            SUITE_PREFER_HTTPS=prefer, **AT_ONCE,
+        )
+    )  # fmt: skip
+    pages = {f"https://127.0.0.1/{n or ''}" for n in range(22)}
+    assert {url for url in Canned.asked if url.startswith("https")} == pages
+    assert len(Canned.asked) == len(set(Canned.asked))
+    redirects = len(Canned.asked) - len(pages)
+    assert redirects == done.stat("suite/redirect/count")
+    assert redirects < 8 if prefer else redirects == 22
