@@ -50,7 +50,9 @@ def drop(site: Site, action: Action) -> Work:
     _hold(site, action, subject, progress)
     yield
     yield from _empty_queue(site, subject, progress)
-    yield from _forget_urls(site, subject, progress)
+    with undisturbed(site.store.archive):
+        yield from bring_back(site.store, subject.host)
+        yield from _forget_urls(site, subject, progress)
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
     if progress.counts.pop(_HELD, 0):

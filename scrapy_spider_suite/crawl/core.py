@@ -40,6 +40,8 @@ from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.job.directory import Job, close_job, job_of
 from scrapy_spider_suite.job.temporary import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
@@ -130,6 +132,7 @@ class CrawlCore:
             unclean=self.job is not None and self.job.unclean,
             order=order_of(self.settings, crawler.stats),
             window=window_of(self.settings, self.store),
+            cache=self.settings.seen_cache if self.store.durable else 0,
         )
         if not self.broad:
             # Its seeds are requests of its own.
@@ -186,7 +189,10 @@ class CrawlCore:
             return MemoryStore()
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
-        return RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
+        store = RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
+        if self.settings.seen == "trie":
+            store.archive = Archive(self._folder.path / ARCHIVE)
+        return store
 
     def _codec(self) -> RequestCodec | None:
         spider = self.crawler.spider

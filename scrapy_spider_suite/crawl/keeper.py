@@ -18,6 +18,7 @@ from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.storage.archiving import archiver_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -56,7 +57,8 @@ class Keeper:
         self._collector = CalmCollector()
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
-        self._revising = self._admitting = False
+        self._archiver = archiver_of(core.store, core.frontier.counters, core.settings.sync)
+        self._revising = self._admitting = self._archiving = False
         core.overriding.changed = self._policy_changed
 
     def start(self) -> None:
@@ -91,6 +93,8 @@ class Keeper:
             self._pulse()
             if not self._admitting:
                 self._admit()
+            if not self._archiving:
+                self._archive()
 
     def _admit(self) -> None:
         """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
@@ -101,6 +105,15 @@ class Keeper:
         if self._admitting:
             self._loop.call_later(_PORTIONS, self._admit)
             self._scheduler.wake()
+
+    def _archive(self) -> None:
+        """Move what is done out of the database, a portion at a time."""
+        self._archiving = (
+            self._archiver is not None and self._core.settings.seen == "trie"
+            and not self._scheduler.closing and not self._disk.stuck and self._archiver.step()
+        )  # fmt: skip
+        if self._archiving:
+            self._loop.call_later(_PORTIONS, self._archive)
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
@@ -243,13 +256,18 @@ class Keeper:
             stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
         for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
             stats.set_value(f"suite/job/{name}", getattr(counters, name))
-        stats.set_value("suite/frontier/second_chances", core.frontier.chances.given)
+        stats.set_value("suite/retry/found_again", core.frontier.chances.given)
         for event, count in counters.events.items():
             stats.set_value(f"suite/outcome/{event.value}", count)
         for trap, count in core.frontier.traps.met.items():
             stats.set_value(f"suite/trap/{trap.value}", count)
         for name, count in core.frontier.miner.found.items():
             stats.set_value(f"suite/mined/{name}", count)
+        cache = core.frontier.cache
+        stats.set_value("suite/seen/cache_hits", cache.hits)
+        stats.set_value("suite/seen/cache_misses", cache.misses)
+        if self._archiver is not None:
+            stats.set_value("suite/seen/archived", len(self._archiver))
         stats.max_value("suite/frontier/hosts_max", statistics.hosts)
         if self._looks % _LOOKS and not self._ended:
             return

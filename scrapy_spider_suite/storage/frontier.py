@@ -40,6 +40,7 @@ from scrapy_spider_suite.storage.trapped import Trapped
 from scrapy_spider_suite.storage.traps import Traps
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.seen import FingerprintCache
     from scrapy_spider_suite.storage.rocks import RocksStore
 
 _SPILL = 1_000
@@ -63,7 +64,7 @@ class Frontier:
     def __init__(
         self, store: Store, policy: Policy, *, now: float, wall: float, capacity: int,
         counters: Counters | None = None, unclean: bool = False, order: Order = BREADTH_FIRST,
-        window: Window | None = None,
+        window: Window | None = None, cache: int = 0,
     ) -> None:  # fmt: skip
         self.store = store
         self.policy = policy
@@ -74,7 +75,7 @@ class Frontier:
         floor = now if unclean else None
         sliding = None if window is None else Sliding(window, self.workbench)
         self.residents = Residents(self.workbench, store, policy, capacity, floor, sliding)
-        self._ledger = Ledger(store, self.counters, order)
+        self._ledger = Ledger(store, self.counters, order, cache)
         self.reviser = Reviser(policy, self.workbench, self.residents)
         self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
         self._clearance = Clearance(
@@ -88,14 +89,19 @@ class Frontier:
             self.traps, self.miner, self.workbench, self.residents, self._health
         )
         self.guesses = Guesses(store)
-        self._leased = 0
         self.chances = SecondChances(
             store, policy, self.residents, self._ledger, self._health, self._clearance.refusal
         )
+        self._leased = 0
         self.held = 0
         """Leases of which nothing more will come, but that something holds."""
 
     # Scheduling
+
+    @property
+    def cache(self) -> FingerprintCache:
+        """What was seen a moment ago."""
+        return self._ledger.cache
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever scheduled."""
