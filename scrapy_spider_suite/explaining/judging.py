@@ -56,6 +56,7 @@ _REASONS = {
     Reason.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
     Reason.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
 }
+_PARSER = "scrapy.robotstxt.ProtegoRobotParser"  # in whose place the suite judges
 
 
 class Judgement(StrEnum):
@@ -276,7 +277,10 @@ class Judge:
             return
         agent = self._agent(host)
         where = f"robots.txt of {rules.origin}, {self._age(rules)}"
-        if rules.allowed(url, agent):
+        parser = self._terms.values.get("ROBOTSTXT_PARSER") or _PARSER
+        if parser != _PARSER and rules.verdict is Verdict.RULES:
+            yield Finding("robots", Judgement.FETCH, f"{parser} decides, not asked here", where)
+        elif rules.allowed(url, agent):
             yield Finding("robots", Judgement.FETCH, f"allowed to {agent!r}", where)
         elif rules.verdict is Verdict.DISALLOW_FOR_NOW:
             why = "robots.txt cannot be had, so nothing is allowed for now"
@@ -294,7 +298,8 @@ class Judge:
         left = record.next_fetch - self._wall
         if left > 0 and record.next_fetch < NEVER and not record.dead:
             why = f"{record.why or 'its delay'}, the next visit is in {span(left)}"
-            where = "" if record.why else self._terms.where("SUITE_HOST_DELAY")
+            name = "DOWNLOAD_SLOTS" if host in self._policy.slots else "SUITE_HOST_DELAY"
+            where = "" if record.why else self._terms.where(name)
             yield Finding("clock", Judgement.WAIT, why, where)
 
     # What they go by

@@ -6,6 +6,7 @@ arguments that it was started with.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack  # type: ignore[import-untyped]
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
+from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
@@ -39,6 +41,7 @@ _SUITE = (
     "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "retry_failed_after",
     "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
+    "fetch_log",
     *(f"trap_{name}" for name in Limits.names()),
     *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
@@ -69,6 +72,8 @@ class Terms:
         """
         suite = suite or SuiteSettings.from_settings(settings, spider)
         values = {name: plain(settings[name]) for name in _SCRAPY}
+        values["DOWNLOAD_SLOTS"] = json.dumps(settings.getdict("DOWNLOAD_SLOTS"), default=str)
+        values["ROBOTSTXT_PARSER"] = global_object_name(load_object(settings["ROBOTSTXT_PARSER"]))
         values |= {full_name(name): plain(getattr(suite, name)) for name in _SUITE}
         givers = {name: _GIVERS.get(settings.getpriority(name) or 0, "") for name in values}
         cls_of = spider if isinstance(spider, type) else type(spider)

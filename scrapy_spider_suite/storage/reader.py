@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.seeds import tag_of
+from scrapy_spider_suite.storage.temporary import LockedFolder
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
 _BATCH = 1_000
@@ -44,22 +43,23 @@ class StoreReader:
     """A view of a store as of its opening. Use as a context manager.
 
     *folder* is the job's ``suite`` folder. Nothing in it is changed: the files that a RocksDB
-    secondary needs lie in a temporary folder. Raises `JobDamagedError`.
+    secondary needs lie in a temporary folder, which goes with the next reader if this process is
+    killed. Raises `JobDamagedError`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not (folder / "store").is_dir():
             raise JobDamagedError(f"{folder} has no store")
-        self._temporary = Path(tempfile.mkdtemp(prefix="scrapy-frontier-"))
+        self._temporary = LockedFolder("scrapy-frontier-")
         try:
             self.store = RocksStore(
-                folder / "store", memory=32 << 20, secondary=self._temporary / "secondary"
+                folder / "store", memory=32 << 20, secondary=self._temporary.path / "secondary"
             )
             # After the store: what moves there meanwhile is in both, and not in neither.
             self.store.archive = Archive.if_any(folder / ARCHIVE, readonly=True)
         except BaseException:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()
             raise
 
     def __enter__(self) -> StoreReader:
@@ -67,7 +67,7 @@ class StoreReader:
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.remove()
 
     def counters(self) -> Counters:
         """The counters of the job."""

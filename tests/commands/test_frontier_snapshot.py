@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from watching import GAP, TICK
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.job import snapshots
 from scrapy_spider_suite.job.directory import FOLDER, JobFile
+from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 
@@ -41,6 +45,21 @@ def states(job: Path) -> dict[str, tuple[str, int]]:
 
 
 # A job at rest
+
+
+def test_a_fetch_log_elsewhere_is_named(job: Path, frontier: Frontier, tmp_path: Path) -> None:
+    """It is not in the copy; one in the job is, and nothing is said of it."""
+    [said] = rows(frontier, "snapshot", str(tmp_path / "one"), "-j", str(job))
+    assert "not_copied" not in said
+    store = RocksStore(job / FOLDER / "store")
+    terms = Terms.load(store.kv("terms"))
+    assert terms is not None
+    kept = replace(terms, values={**terms.values, "SUITE_FETCH_LOG": "/var/log/fetches"})
+    kept.save(store.kv("terms"))
+    store.close()
+    inventory.take(job / FOLDER / "store")
+    [said] = rows(frontier, "snapshot", str(tmp_path / "two"), "-j", str(job))
+    assert said["not_copied"] == "the fetch log in /var/log/fetches"
 
 
 def test_everything_is_in_it(job: Path, frontier: Frontier, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,12 @@ from scrapy.settings import Settings
 from scrapy.utils.request import fingerprint
 
 from scrapy_spider_suite.control.blocks import STORE, StoredBlock
-from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots import judge
-from scrapy_spider_suite.job.directory import Job
+from scrapy_spider_suite.job.directory import FOLDER, Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -111,6 +113,48 @@ def test_robots(made: Made, why: Why) -> None:
     assert "robots.txt is not obeyed [free.test, " in row["rules_now"][0]
     assert "overrides.txt, line 4" in row["rules_now"][0]
     assert why("a.test")["robots"][0].startswith("http://a.test: rules: status 200, read 2 h ago")
+
+
+def test_a_parser_of_the_projects_own(made: Made, why: Why) -> None:
+    """What it would say is not known here, and that is said; what holds without rules does."""
+    made.keep(ROBOTSTXT_PARSER="scrapy.robotstxt.PythonRobotParser")
+    rules = RobotsStore(made.store.kv("robots"))
+    for host, status in (("a.test", 200), ("away.test", 503)):
+        rules.put(judge(f"http://{host}", status, ROBOTS, now=made.wall))
+    made.close()
+    [said] = why("http://a.test/private/x")["rules_now"]
+    assert said.startswith("robots: scrapy.robotstxt.PythonRobotParser decides, not asked here [")
+    assert "cannot be had" in why("http://away.test/")["why"]
+
+
+def test_a_slot_of_the_project(made: Made, why: Why) -> None:
+    """It is what makes the host wait."""
+    made.keep(DOWNLOAD_SLOTS={"a.test": {"delay": 50}})
+    made.end("http://a.test/1", Event.SUCCESS, 200)
+    made.end("http://b.test/1", Event.SUCCESS, 200)
+    for host in ("a", "b"):
+        made.find(f"http://{host}.test/2")
+    made.close()
+    [said] = [each for each in why("http://a.test/2")["rules_now"] if "clock" in each]
+    assert '[DOWNLOAD_SLOTS = \'{"a.test": {"delay": 50}}\' (project)]' in said
+    [said] = [each for each in why("http://b.test/2")["rules_now"] if "clock" in each]
+    assert "[SUITE_HOST_DELAY = " in said
+
+
+def test_what_may_be_under_way(made: Made, why: Why) -> None:
+    """The job on disk does not say which URLs are, nor where the queue of another slot is."""
+    url = "http://a.test/1"
+    made.find(url)
+    identity = host_key("a.test") + b"http://a.test/2"
+    made.behind.schedule([Entry("slot", "http://a.test/2", identity)], made.now)
+    made.close()
+    assert why(url)["under_way"] == "no"
+    status = {"when": time.time() + 60, "leased": 3}
+    (made.path / FOLDER / "status.json").write_text(json.dumps(status))
+    assert why(url)["under_way"] == "perhaps: 3 URLs are, and only the crawl knows which"
+    row = why("http://a.test/2")
+    assert (row["state"], row["ahead_of_it"]) == ("pending", None)
+    assert row["why_then"].startswith("it is queued in another download_slot")
 
 
 def test_blocks(made: Made, why: Why) -> None:

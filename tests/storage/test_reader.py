@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,10 +65,24 @@ def test_it_leaves_nothing_behind(frontier: Frontier, tmp_path: Path) -> None:
     """Neither in the job nor among temporary files."""
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with StoreReader(tmp_path) as reader:
-        temporary = reader._temporary
+        temporary = reader._temporary.path
         assert temporary.is_dir()
     assert not temporary.exists()
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_what_a_killed_reader_left_is_swept(
+    frontier: Frontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next one; what a reader has that lives stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    killed = tmp_path / "tmp" / "scrapy-frontier-killed"
+    (killed / "secondary").mkdir(parents=True)
+    (killed / "lock").touch()
+    with StoreReader(tmp_path) as first, StoreReader(tmp_path) as second:
+        assert not killed.exists()
+        assert first._temporary.path.is_dir()
+        assert second._temporary.path.is_dir()
 
 
 def test_there_is_no_store(tmp_path: Path) -> None:

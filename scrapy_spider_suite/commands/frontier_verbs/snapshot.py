@@ -12,6 +12,7 @@ from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
 from scrapy_spider_suite.control.asking import ask, whoami
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.job.snapshots import check_target, take
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -55,11 +56,13 @@ def _run(call: Call) -> int:
         print(f"scrapy frontier: {error}", file=sys.stderr)
         return 3
     with StoreReader(target / FOLDER) as reader:
-        counters = reader.counters()
+        counters, terms = reader.counters(), Terms.load(reader.store.kv("terms"))
+    elsewhere = None if terms is None else terms.values.get("SUITE_FETCH_LOG")
+    left_out = {"not_copied": f"the fetch log in {elsewhere}"} if isinstance(elsewhere, str) else {}
     call.facts({
         "snapshot": str(target), "taken": time.strftime("%Y-%m-%d %H:%M:%S"), "job": copy.id,
         "copy_of": copy.origin, "pending": counters.pending, "done": counters.done,
-        "failed": counters.failed,
+        "failed": counters.failed, **left_out,
     })  # fmt: skip
     return 0
 
