@@ -115,7 +115,8 @@ class SortedParts:
         serving = self._serving
         part = serving.parts[bisect_right(serving.lows, row[0]) - 1]
         try:
-            return any(file.has(row) for file in part.files)
+            base, recent = part.base, part.recent
+            return (base is not None and base.has(row)) or (recent is not None and recent.has(row))
         except FileNotFoundError:
             if serving is self._serving:
                 raise

@@ -32,7 +32,7 @@ from scrapy_spider_suite.seen.rows import bytes_of, rows_of
 from scrapy_spider_suite.seen.waiting import Item, WaitingLog
 
 CAPACITY = 1 << 20
-"""Items that wait before a sieve is full: 16 MiB of memory, and some 60 MiB during a flush."""
+"""Items that wait before a sieve is full: 16 MiB of memory, and some 100 during a flush."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,23 +87,17 @@ class SortedFile:
 
     def has(self, row: tuple[int, ...]) -> bool:
         """Whether *row* is among its rows; one read of a block, as a rule."""
-        first = row[0]
-        block = max(0, bisect_left(self._firsts, first) - 1)
-        while block < len(self._firsts) and self._firsts[block] <= first:
-            if self._in_block(block, row):
-                return True
+        first, starts = row[0], self._firsts
+        block = max(0, bisect_left(starts, first) - 1)
+        while block < len(starts) and starts[block] <= first:
+            words = memoryview(self._block(block)).cast("Q")
+            firsts = words[:: self.words]
+            at, end = bisect_left(firsts, first), len(firsts)
+            while at < end and firsts[at] == first:
+                if self.words == 1 or words[at * 2 + 1] == row[1]:
+                    return True
+                at += 1
             block += 1
-        return False
-
-    def _in_block(self, block: int, row: tuple[int, ...]) -> bool:
-        data = self._block(block)
-        words = memoryview(data).cast("Q")
-        firsts = words[:: self.words]
-        at = bisect_left(firsts, row[0])
-        while at < len(firsts) and firsts[at] == row[0]:
-            if self.words == 1 or words[at * 2 + 1] == row[1]:
-                return True
-            at += 1
         return False
 
     def _block(self, block: int) -> bytes:
