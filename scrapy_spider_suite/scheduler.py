@@ -221,6 +221,7 @@ class FrontierScheduler(BaseScheduler):
                 core.frontier.settle(lease, core.now())
                 core.release(lease, core.now())
                 continue
+            core.filtering.open_scope(request, lease.entry)
             core.leases[request] = lease
             core.caps.book(lease, core.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"

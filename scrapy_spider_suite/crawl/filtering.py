@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from scrapy.http import Response, TextResponse
 
 from scrapy_spider_suite.crawl.overriding import Stamp, stamp_of
+from scrapy_spider_suite.crawl.requests import BEYOND, BULK
 from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -132,6 +133,8 @@ class Filtering:
         self._reading: asyncio.Task[None] | None = None
         self._scope = Scope()
         self._scoped = False
+        self.opens_scope = False
+        """Whether the schedule filter decides how far links may lead out of the scope."""
         self.adopt(self.prepare(settings))
 
     # Changing
@@ -142,10 +145,15 @@ class Filtering:
 
     def adopt(self, filters: FilterSet) -> None:
         """Go by *filters* from now on."""
-        self._set = filters
+        self._use(filters)
         # Of the files whose filters are in force, or that were complained of.
         self._stamps = dict(filters.stamps)
         self._seen = dict(filters.stamps)
+
+    def _use(self, filters: FilterSet) -> None:
+        self._set = filters
+        schedule = filters.of.get(Stage.SCHEDULE)
+        self.opens_scope = self._scoped and schedule is not None and schedule.asks(Fact.BEYOND)
 
     def look(self) -> None:
         """Read the files again that have changed, once they are at rest: equal at two looks."""
@@ -171,7 +179,7 @@ class Filtering:
         else:
             if self._set is before and stamp_of(before.paths[stage]) == stamp:
                 self._stamps[stage] = stamp
-                self._set = FilterSet({**before.of, stage: found}, before.paths, before.stamps)
+                self._use(FilterSet({**before.of, stage: found}, before.paths, before.stamps))
                 logger.info("the %s filter of %s is in force", stage.value, before.paths[stage])
         finally:
             self._reading = None
@@ -231,12 +239,16 @@ class Filtering:
         """Hops beyond the scope are counted from *domains* (none: everything is within)."""
         allowed = list(domains or ())
         self._scoped, self._scope = bool(allowed), Scope(allowed)
+        self._use(self._set)
 
-    @property
-    def opens_scope(self) -> bool:
-        """Whether the schedule filter decides how far links may lead out of the scope."""
-        found = self.of(Stage.SCHEDULE)
-        return self._scoped and found is not None and found.asks(Fact.BEYOND)
+    def open_scope(self, request: Request, entry: Entry) -> None:
+        """Let *request*, which the frontier made of *entry*, out of the scope, if links may be.
+
+        The schedule filter has been asked: Scrapy's OffsiteMiddleware is not to be.
+        """
+        if (self.opens_scope or entry.beyond) and BULK in request.meta:
+            request.meta[BEYOND] = entry.beyond
+            request.meta["allow_offsite"] = True
 
     def beyond(self, url: str, before: int) -> int:
         """How many links in a row have led out of the scope at *url*, *before* at its page."""

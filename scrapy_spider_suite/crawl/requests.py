@@ -192,9 +192,6 @@ class Translator:
         meta = {BULK: True, "depth": entry.depth, "dont_retry": True, VIA: entry.referrer}
         if entry.hops:
             meta[HOPS] = entry.hops
-        if entry.beyond:
-            meta[BEYOND] = entry.beyond
-            meta["allow_offsite"] = True  # or Scrapy's OffsiteMiddleware stops it
         if entry.flags & _SELF_REDIRECT:
             meta[SELF_REDIRECT] = True
         callback = None

@@ -13,14 +13,19 @@ from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
+from scrapy.settings import Settings
+from scrapy.statscollectors import StatsCollector
+from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.filtering import SETTINGS, Filtering
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.settings.changing import change_setting
+from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.urls.filters import ATOMS, AtomKind, Stage, register
@@ -200,12 +205,18 @@ def test_hops_beyond_the_scope(run: Any, site: Site) -> None:
         running(Site(host="127.0.0.2")) as second,
         running(Site(host="127.0.0.3")) as third,
     ):
-        site.pages.update({"/": links(f"{second.url}/1"), "/in": links(f"{second.url}/in")})
+        site.pages.update({
+            "/": links(f"{second.url}/1", "/away"), "/in": links(f"{second.url}/in"),
+            "/away": moved(f"{third.url}/moved"),
+        })  # fmt: skip
         second.pages = {
             "/1": links(f"{third.url}/2", "/1b"), "/1b": links(f"{third.url}/3"),
             "/in": links(f"{site.url}/b"),
         }  # fmt: skip
-        third.pages = {"/2": links(f"{second.url}/no", f"{site.url}/in")}
+        third.pages = {
+            "/2": links(f"{second.url}/no", f"{site.url}/in"), "/moved": links("/moved/on"),
+            "/moved/on": links("/moved/no"),
+        }  # fmt: skip
         done = run(
             crawl_here(
                 Near, arguments={"seeds": f"{site.url}/"},
@@ -213,10 +224,10 @@ def test_hops_beyond_the_scope(run: Any, site: Site) -> None:
             )
         )  # fmt: skip
         paths = (site.paths(), second.paths(), third.paths())
-    assert set(paths[0]) == {"/", "/in", "/b", "/b/deep"}
+    assert set(paths[0]) == {"/", "/in", "/b", "/b/deep", "/away"}
     assert set(paths[1]) == {"/1", "/1b", "/in"}
-    assert paths[2] == ["/2"]
-    assert done.stat("suite/filter/schedule/refused") == 2
+    assert set(paths[2]) == {"/2", "/moved", "/moved/on"}
+    assert done.stat("suite/filter/schedule/refused") == 3
     assert done.stat("suite/links/refused/off_site") == 0
 
 
@@ -325,31 +336,50 @@ def test_live(by: str, site: Site, tmp_path: Path, run: Any, caplog: Any) -> Non
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("HostEndWith(.it)", ["line 1, column 1: no atom is called HostEndWith; did you mean"]),
-        ("StatusCategory(2)", ["StatusCategory asks for a response"]),
-        ("@broken.filter", ["broken.filter, line 2, column 4: expected 'and', 'or'"]),
-        ("@nowhere.filter", ["'@nowhere.filter': expected a filter such as"]),
-        ("CountryEqualsOneOf(DE)", ["SUITE_COUNTRIES"]),
+        ("HostEndWith(.it)", "line 1, column 1: no atom is called HostEndWith; did you mean"),
+        ("@broken.filter", "broken.filter, line 2, column 4: expected 'and', 'or'"),
     ],
 )
-def test_a_bad_filter_stops_the_start(value: str, words: list[str], tmp_path: Path) -> None:
+def test_a_bad_filter_stops_the_start(value: str, words: str, tmp_path: Path) -> None:
     """One line that names the setting and the place, exit code 2, no traceback."""
     (tmp_path / "broken.filter").write_text("TRUE # yes\n   TRUE\n")
     settings = web_settings(9, SUITE_FETCH_FILTER=value, JOBDIR=str(tmp_path / "job"))
-    if "Status" in value:
-        settings["SUITE_SCHEDULE_FILTER"] = settings.pop("SUITE_FETCH_FILTER")
     done = crawl("crawl_spiders.Ordinary", settings, tmp_path, start="http://a.test/")
     assert done.code == 2
     [line] = [line for line in done.log.splitlines() if "_FILTER" in line]
-    assert all(word in line for word in words), line
+    assert f"SUITE_FETCH_FILTER: {words}" in line
     assert "Traceback" not in done.log
     assert not (tmp_path / "job" / FOLDER / "store").exists()
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("StatusCategory(2)", "SCHEDULE_FILTER: line 1, column 1: StatusCategory asks for a resp"),
+        ("@nowhere.filter", "SCHEDULE_FILTER = '@nowhere.filter': expected a filter such as"),
+        (5, "SCHEDULE_FILTER = 5: expected a filter such as"),
+    ],
+)
+def test_a_bad_setting(value: object, words: str) -> None:
+    """It is refused where settings are read."""
+    with pytest.raises(SettingsError, match=words):
+        SuiteSettings.from_settings(Settings({"SUITE_SCHEDULE_FILTER": value}))
+
+
+def test_a_country_without_a_table(tmp_path: Path) -> None:
+    """The crawl does not begin; nor with a table that is none."""
+    given = {"SUITE_FETCH_FILTER": "CountryEqualsOneOf(DE)"}
+    with pytest.raises(SettingsError, match="FETCH_FILTER: line 1, column 19: .*SUITE_COUNTRIES"):
+        Filtering(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
+    table = tmp_path / "countries.csv"
+    table.write_text("10.0.0.0/8,DE\n10.1.2.3,DE\n")
+    given["SUITE_COUNTRIES"] = str(table)
+    with pytest.raises(SettingsError, match=r"countries\.csv, line 2: overlaps another range"):
+        Filtering(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
+
+
 def test_every_stage_has_a_setting() -> None:
     """By name."""
-    from scrapy_spider_suite.crawl.filtering import SETTINGS
-
     assert list(SETTINGS.values()) == [
         "schedule_filter", "fetch_filter", "parse_filter", "follow_filter", "store_filter",
     ]  # fmt: skip
