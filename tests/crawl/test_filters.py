@@ -369,7 +369,7 @@ def test_a_bad_setting(value: object, words: str) -> None:
 def test_a_country_without_a_table(tmp_path: Path) -> None:
     """The crawl does not begin; nor with a table that is none."""
     given = {"SUITE_FETCH_FILTER": "CountryEqualsOneOf(DE)"}
-    with pytest.raises(SettingsError, match="FETCH_FILTER: line 1, column 19: .*SUITE_COUNTRIES"):
+    with pytest.raises(SettingsError, match=r"FETCH_FILTER: line 1, column 19: .*SUITE_COUNTRIES"):
         Filtering(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
     table = tmp_path / "countries.csv"
     table.write_text("10.0.0.0/8,DE\n10.1.2.3,DE\n")
