@@ -8,7 +8,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
@@ -36,7 +36,8 @@ class Guesses:
 
     def other(self, entry: Entry) -> Entry:
         """The same page by http, to be scheduled in the place of *entry*."""
-        return self.entry_of(f"http:{entry.url.removeprefix('https:')}")
+        url = f"http:{entry.url.removeprefix('https:')}"
+        return self.entry_of(normalize(url) or url)  # port 80 is no more to be named
 
     def hand_on(self, entry: Entry, other: Entry) -> None:
         """*other* was scheduled: it has the tag of *entry*, of which nothing is guessed now."""

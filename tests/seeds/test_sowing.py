@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.seeds import sowing
 from scrapy_spider_suite.seeds.lines import LONGEST, Seed, SeedLines
 from scrapy_spider_suite.seeds.sowing import Sower, bad_lines, planter
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.store import MemoryStore
 
@@ -135,3 +137,15 @@ def test_seeds_with_tags_and_guesses_in_a_frontier() -> None:
     rows = {row.url: row.tag for row in seeds(store)}
     assert rows == {"http://a.test/": "news", "https://b.test/": "", "http://c.test/": "late"}
     assert frontier.pending == 3
+
+
+def test_the_other_guess_is_a_normal_url() -> None:
+    """Port 80 is named where the guess was https, and goes without saying where it is http."""
+    guesses = Guesses(MemoryStore())
+    for url, other in (
+        ("https://a.test:80/x", "http://a.test/x"),
+        ("https://a.test:81/x", "http://a.test:81/x"),
+        ("https://a.test/", "http://a.test/"),
+    ):
+        entry = guesses.other(Entry("a.test", url))
+        assert (entry.url, entry.host) == (other, "a.test")
