@@ -43,7 +43,8 @@ class Flush:
     """One flush of what lies in *parts*; `Sieve.begin` makes it.
 
     *verdict* says which items it is about, and with *prints*, their fingerprints, it is still to be
-    reached. `step` and `run` may be called in another thread than everything else.
+    reached; *fresh* says that all of them are new. `step` and `run` may be called in another thread
+    than everything else.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Flush:
         log: WaitingLog | None,
         done: Callable[[], None],
         prints: bytes | None = None,
+        fresh: bool = False,
     ) -> None:
         self.first = verdict.first
         self.end = verdict.end
@@ -63,6 +65,7 @@ class Flush:
         self._verdict = verdict
         self._log = log
         self._done = done
+        self._fresh = fresh
         self._merge: Merge | None = None
 
     def __len__(self) -> int:
@@ -80,7 +83,7 @@ class Flush:
             try:
                 if self._merge is None:
                     rows = rows_of(self.prints, self._parts.words * 8)
-                    self._merge = self._parts.merge(rows)
+                    self._merge = self._parts.merge(rows, self._fresh)
                 if self._merge.step():
                     return True
                 self._decide(self._merge)

@@ -60,7 +60,8 @@ class Part:
 class Merge:
     """One merge: `step` until there are no more, then `conclude`; or `abandon` before that.
 
-    *batch* is in the order of arrival. The range *drop* of slots is left out of what is written,
+    *batch* is in the order of arrival; if it is *fresh*, nothing of it is in the set, and bases are
+    read only where they are written anew. The range *drop* of slots is left out of what is written,
     and the parts for which *anew* is true are written anew, whatever the batch.
 
     Attributes:
@@ -73,12 +74,14 @@ class Merge:
         parts: SortedParts,
         batch: Rows,
         drop: range = range(0),
+        fresh: bool = False,
         anew: Callable[[Part, int], bool] = lambda part, end: False,
     ) -> None:
         self.new: Mask = np.zeros(len(batch), np.bool_)
         self._parts = parts
         self._batch = batch
         self._drop = drop
+        self._fresh = fresh
         self._anew = anew
         old = parts.manifest
         self._manifest = replace(
@@ -156,7 +159,7 @@ class Merge:
         most = int(min(CHUNK, share))
         written: list[tuple[int, str]] = []
         searched = begin = old = 0
-        for chunk in self._read(part.base):
+        for chunk in self._read(part.base if anew or not self._fresh else None):
             last = int(chunk[-1, 0]) + 1
             stop = place(batch, last)
             known[searched:stop] |= found(chunk, batch[searched:stop])

@@ -134,15 +134,15 @@ class SortedParts:
                 for file in part.files:
                     yield from file.chunks(low, high)
 
-    def merge(self, batch: Rows) -> Merge:
-        """Begin to merge *batch*, which is in the order of its arrival."""
-        return Merge(self, batch)
+    def merge(self, batch: Rows, fresh: bool = False) -> Merge:
+        """Begin to merge *batch*, which is in the order of its arrival; see `Merge` for *fresh*."""
+        return Merge(self, batch, fresh=fresh)
 
     def remove(self, slots: range) -> None:
         """Remove the fingerprints of a contiguous range of *slots*. Raises `OSError`."""
         low, high = slots.start << 48, slots.stop << 48
         touched = Merge(
-            self, empty(self.words), slots, lambda part, end: part.low < high and end > low
+            self, empty(self.words), slots, anew=lambda part, end: part.low < high and end > low
         )
         self._carry_out(touched)
 

@@ -154,15 +154,20 @@ class Sieve:
         """The number after the last item that a flush has decided about."""
         return Verdict(**self._parts.manifest.notes).end
 
-    def begin(self) -> Flush:
-        """Begin to flush all that waits; or go on with the flush that is not accepted yet."""
+    def begin(self, fresh: bool = False) -> Flush:
+        """Begin to flush all that waits; or go on with the flush that is not accepted yet.
+
+        *fresh* is for a caller who knows that all of it is new, which is quicker.
+        """
         if self._flush is None:
             end = self.next
             if self._log is not None:
                 with writing(self.path):
                     self._log.rotate()
             verdict, prints = Verdict(self._begun, end), bytes(self._bucket)
-            self._flush = Flush(self._parts, verdict, self._log, self._accepted, prints)
+            self._flush = Flush(
+                self._parts, verdict, self._log, self._accepted, prints, fresh
+            )
             self._begun = end
             self._bucket.clear()
         return self._flush

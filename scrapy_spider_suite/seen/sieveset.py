@@ -84,7 +84,7 @@ class SieveSet:
     def begin(self) -> Flush:
         """Begin to merge what is in memory: run it, in any thread, and then `end` it."""
         if self._flush is None:
-            self._flush = self._sieve.begin()
+            self._flush = self._sieve.begin(fresh=True)
             self._merging, self._recent = self._recent, set()
         return self._flush
 
