@@ -69,6 +69,8 @@ class TrieStore:
             self._ids = catalogue.ids
             self._identity = Identity(catalogue.seed, catalogue.mask)
             self._twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
+            # Where there are no twins, which is nearly everywhere, nothing is asked about them.
+            self._ident = self._twin_or_own if self._twins else self._identity.of
             if not readonly:
                 opening.sweep(self.path, catalogue)
             self._ranges = Ranges(self.path, self._identity, self._twins)
@@ -144,10 +146,8 @@ class TrieStore:
         """All URLs, in no order."""
         return self.iter()
 
-    def _ident(self, key: bytes) -> int:
-        if self._twins and (ident := self._twins.get(key)):
-            return ident
-        return self._identity.of(key)
+    def _twin_or_own(self, key: bytes) -> int:
+        return self._twins.get(key) or self._identity.of(key)
 
     def _look(self, key: bytes, ident: int) -> int:
         """`HELD`, or `MAYBE` if another URL may have the id, or `ABSENT`."""
@@ -239,6 +239,7 @@ class TrieStore:
             catalogue = self._upkeep.catalogue
             self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
             self._twins[key] = free
+            self._ident = self._twin_or_own
         return free
 
     def _check_writable(self) -> None:
