@@ -76,5 +76,5 @@ def test_a_spider_may_ask_again_for_what_failed(run: Callable[[Any], Any]) -> No
             done = run(crawl_here(Insisting, arguments=arguments, **AT_ONCE, **settings))
             assert site.paths().count("/bad") == visits
             assert len(done.items) == visits - 1
-            assert done.stat("suite/frontier/second_chances") == visits - 1
+            assert done.stat("suite/retry/found_again") == visits - 1
             assert done.stat("dupefilter/filtered") == 2 - visits
