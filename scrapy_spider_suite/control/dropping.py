@@ -124,7 +124,8 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
 
 def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
     prefix = host_key(subject.host)
-    while rows := site.rework.urls(subject.host, progress.url, _ROWS):
+    walk = site.rework.walk(subject.host)
+    while rows := walk.next(progress.url, _ROWS):
         origins: set[str] = set()
         for name, state in rows:
             progress.url = name

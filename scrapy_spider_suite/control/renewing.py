@@ -212,7 +212,8 @@ def _walk(
             progress.save()
             yield
             continue
-        while rows := site.rework.urls(host, progress.url, _URLS):
+        walk = site.rework.walk(host)
+        while rows := walk.next(progress.url, _URLS):
             for name, state in rows:
                 progress.url = name
                 if name[0] == _NOT_A_URL:

@@ -32,6 +32,27 @@ BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
 _DONE = UrlState.from_bytes(ARCHIVED)
 
 
+class Walk:
+    """A walk over the URLs of *host*: those with rows first, in order, then those in the archive.
+
+    Each has a place of its own: others may walk there at the same time.
+    """
+
+    def __init__(self, store: RocksStore, host: str) -> None:
+        self._store = store
+        self._host = host
+        self._archived: Iterator[bytes] | None = None
+
+    def next(self, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
+        """The next *limit* beyond *after*: what follows the host's key, and states."""
+        if self._archived is None:
+            rows = list(islice(self._store.states(host_key(self._host), after), limit))
+            if rows:
+                return [(name, UrlState.from_bytes(data)) for name, data in rows]
+            self._archived = archived(self._store, self._host)
+        return [(name, _DONE) for name in islice(self._archived, limit)]
+
+
 class Rework:
     """Works on the store and on what is in memory of it. Times as in `Frontier`."""
 
@@ -47,7 +68,6 @@ class Rework:
         self._health = health
         self._let_go = let_go
         self._refusal = refusal
-        self._archived: tuple[str, Iterator[bytes]] | None = None
 
     # Looking
 
@@ -55,23 +75,13 @@ class Rework:
         """Up to *limit* hosts beyond *after*, as they are now; do not change the records."""
         return list(islice(self._store.records(after), limit))
 
-    def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
-        """Up to *limit* URLs of *host* beyond *after*: what follows the host's key, and states.
+    def walk(self, host: str) -> Walk:
+        """A walk over the URLs of *host*."""
+        return Walk(self._store, host)
 
-        Those with rows come first, in order, then those in the archive; an empty *after* begins
-        anew.
-        """
-        if not after or (self._archived is not None and self._archived[0] != host):
-            self._archived = None
-        if self._archived is None:
-            rows = list(islice(self._store.states(host_key(host), after), limit))
-            if rows:
-                return [(name, UrlState.from_bytes(data)) for name, data in rows]
-            self._archived = host, archived(self._store, host)
-        found = [(name, _DONE) for name in islice(self._archived[1], limit)]
-        if not found:
-            self._archived = None
-        return found
+    def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
+        """The first *limit* URLs of a walk over those of *host*."""
+        return self.walk(host).next(after, limit)
 
     def leased(self, host: str) -> int:
         """How many URLs of *host* are out."""

@@ -21,7 +21,9 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.seeds.lines import LONGEST
+from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.records import HostRecord, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 
@@ -131,6 +133,31 @@ def test_a_host_without_a_scheme_is_known_with_either(site: Site) -> None:
     site.commit()
     listed(site, "a.test", "b.test")
     assert carried_out(site, "refetch") == {"urls": 0, "pending_already": 1, "unknown": 1}
+
+
+def test_two_at_once_walk_apart(site: Site) -> None:
+    """Each has its place among what was archived, on one host or two."""
+    site.store.archive = Archive(site.folder / "seen")
+    for host in ("a.test", "b.test"):
+        site.store.archive.add(state_key(host, f"http://{host}/{n}") for n in range(120))
+        record = HostRecord()
+        record.done = 120
+        site.store.put_record(host, record)
+        site.frontier.counters.done += 120
+    patterns = ("http://a.test/*7", "http://b.test/*7", "http://a.test/*8")
+    actions = [Action(text, "refetch", {"pattern": text}, "job", "me", 0.0) for text in patterns]
+    works = {action.id: VERBS["refetch"](site, action) for action in actions}
+    found: dict[str, dict[str, Any]] = {}
+    for _ in range(20):
+        for pattern, work in works.items():
+            if pattern not in found:
+                assert isinstance(work, Generator)
+                try:
+                    next(work)
+                except StopIteration as end:
+                    found[pattern] = end.value[1]
+                site.commit()
+    assert found == {pattern: {"urls": 12} for pattern in patterns}
 
 
 def naive(text: str, pattern: str) -> bool:
