@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -60,6 +61,7 @@ class StoredDupeFilter(BaseDupeFilter):
         self._debug = debug
         self._told = False
         self._unwritten: dict[Any, None] = {}
+        self._damage: set[str] = set()
         self._look_in = _LOOK_AFTER
         self._crawler: Crawler | None = None
 
@@ -75,6 +77,7 @@ class StoredDupeFilter(BaseDupeFilter):
             made = cls._made(crawler, settings)
             made._crawler = crawler
             made._open(settings)
+            made._tell_damage()
         except (SettingsError, JobError) as error:
             refuse(error)
         return made
@@ -99,6 +102,10 @@ class StoredDupeFilter(BaseDupeFilter):
     @abstractmethod
     def _upkeep(self) -> dict[str, float]:
         """Let the store do what it has to do beside the crawl; the stats."""
+
+    @abstractmethod
+    def _damaged(self) -> Iterable[str]:
+        """What cannot be read: a line for each file, with its name."""
 
     @abstractmethod
     def _close(self) -> None:
@@ -130,6 +137,13 @@ class StoredDupeFilter(BaseDupeFilter):
         except StoreWriteError:
             pass  # it was told of when it began
         self._set_stats()
+        self._tell_damage()
+
+    def _tell_damage(self) -> None:
+        for line in self._damaged():
+            if line not in self._damage:
+                self._damage.add(line)
+                logger.error("What was seen is known in part only: %s", line)
 
     def _set_stats(self) -> None:
         stats = self._upkeep()
@@ -214,9 +228,10 @@ class SieveDupeFilter(StoredDupeFilter):
             "cache_misses": cache.misses,
         }
 
+    def _damaged(self) -> Iterable[str]:
+        return self._seen.stats().damaged
+
     def _close(self) -> None:
-        for line in self._seen.stats().damaged:
-            logger.error(line)
         self._seen.close()
 
 
@@ -247,8 +262,6 @@ class TrieDupeFilter(StoredDupeFilter):
 
     def _open(self, settings: SuiteSettings) -> None:
         self._seen = TrieStore(self._path, ids=False)
-        for line in self._seen.damaged.values():
-            logger.error(line)
 
     def _key(self, request: Request) -> str:
         if request.method == "GET" and not request.body:
@@ -267,6 +280,9 @@ class TrieDupeFilter(StoredDupeFilter):
             self._seen.wait()
         stats = self._seen.stats()
         return {"known": stats.urls, "size": stats.size, "damaged": len(self._seen.damaged)}
+
+    def _damaged(self) -> Iterable[str]:
+        return self._seen.damaged.values()
 
     def _close(self) -> None:
         self._seen.close()
