@@ -20,6 +20,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.handlers.keeping import crawler_pool
 from scrapy_spider_suite.settings.changing import AT_START, change_setting
@@ -113,6 +114,9 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "backoff_max": ("1h", 3600.0, lambda p: p.policy.back_off.longest),
     "dead_host_failures": ("3", 3, lambda p: p.policy.back_off.dead_after),
     "retry_times": ("9", 9, lambda p: p.policy.retry_times),
+    "retry_failed_after": ("2h", 7200.0, lambda p: p.policy.retry_failed_after),
+    "retry_failed": ("dns", {Event.DNS}, lambda p: p.policy.retry_failed),
+    "sitemaps": ("all", "all", _anew("sitemaps")),
     "host_max_pages": ("11", 11, lambda p: p.policy.max_pages("a.test")),
     "domain_max_pages": ("21", 21, lambda p: p.policy.domain_max_pages),
     "domain_max_hosts": ("22", 22, lambda p: p.policy.domain_max_hosts),
