@@ -93,6 +93,8 @@ class Flush:
         return False
 
     def _decide(self, merge: Merge) -> None:
+        if self._log is not None:
+            self._log.sync(self.end)  # what is known must not be lost
         flushes = self._parts.manifest.notes.get("flushes", 0) + 1
         bits = np.packbits(merge.new).tobytes()
         verdict = Verdict(self.first, self.end, bits, flushes)

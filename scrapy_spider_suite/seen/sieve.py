@@ -66,7 +66,8 @@ class Sieve:
     Items are URLs in normal form, or keys: bytes that begin with a slot. With *own_log* they are
     written to a log of the sieve's until they are decided about; without, the caller keeps what it
     offers, numbered from `next` on, and offers again what has numbers from `decided` on when it
-    opens the sieve again. *bits* (64 or 128) is fixed for the life of the files; *capacity* is the
+    opens the sieve again; `under_way` then is the last flush, of which it hands out what it still
+    has. *bits* (64 or 128) is fixed for the life of the files; *capacity* is the
     number of waiting items from which on the sieve is `full`.
 
     Raises `JobInUseError` if it is open already, `JobDamagedError` if the manifest is damaged,

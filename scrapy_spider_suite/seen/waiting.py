@@ -106,6 +106,16 @@ class WaitingLog:
                 if number >= begin:
                     yield number, decode(data) if text else data
 
+    def sync(self, end: int) -> None:
+        """Have the items before number *end* on the medium. Raises `OSError`."""
+        for start in self._starts():
+            if start < end:
+                file = _open(self._path(start))
+                try:
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+
     def drop(self, end: int) -> None:
         """Forget the items before number *end*, as far as they fill files."""
         starts = self._starts()
