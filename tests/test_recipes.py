@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from projects import Project, environment
+from running import until
+from scrapy.settings import Settings
 
 from scrapy_spider_suite.guards.exitcodes import ExitCode
+from scrapy_spider_suite.settings.suite import SuiteSettings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "running.md").read_text(encoding="utf-8")
 
@@ -59,3 +65,90 @@ def test_the_probe_sees_an_old_status(age: int, code: int, tmp_path: Path) -> No
     os.utime(status, (when, when))
     program = probe.replace("/job/suite/status.json", str(status))
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == code
+
+
+# The container
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The lines of the Dockerfile, as names and arguments."""
+    return [(name, rest) for name, _, rest in map(_split, block("dockerfile").splitlines())]
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")
+
+
+def of_image(name: str) -> str:
+    """The arguments of the only instruction of that *name*."""
+    (found,) = [rest for each, rest in instructions() if each == name]
+    return found
+
+
+def command_of_image(name: str, job: Path) -> list[str]:
+    """The command of an instruction, for the job *job*; it has to be a list: no shell is between.
+    """
+    words = json.loads(of_image(name).partition("CMD ")[2] or of_image(name))
+    assert words[0] == "scrapy"
+    return [sys.executable, "-m", *(word.replace("/job", str(job)) for word in words)]
+
+
+def test_the_image_has_its_user_and_paths() -> None:
+    """Instructions are known, in an order that works: what belongs to whom before who it is."""
+    names = [name for name, _ in instructions()]
+    assert names == [
+        "FROM", "RUN", "WORKDIR", "COPY", "RUN", "COPY", "USER", "VOLUME", "STOPSIGNAL",
+        "HEALTHCHECK", "ENTRYPOINT",
+    ]  # fmt: skip
+    made, installed = [rest for name, rest in instructions() if name == "RUN"]
+    user, job = of_image("USER"), of_image("VOLUME")
+    assert re.search(rf"useradd .*--uid (\d+) {user}\b", made)
+    assert made.endswith(f"install -d -o {user} {job}")
+    (uid,) = re.findall(r"--uid (\d+)", made)
+    assert re.findall(r"runAsUser: (\d+)", block("yaml")) == [uid]
+    for line in (made, installed):
+        subprocess.run(["sh", "-n", "-c", line], check=True)
+    copied = [rest.split() for name, rest in instructions() if name == "COPY"]
+    assert copied == [["requirements.txt", "."], [".", "."]]
+    assert "-r requirements.txt" in installed
+    for name in ("ENTRYPOINT", "HEALTHCHECK"):
+        assert job in of_image(name)
+    (silent,) = re.findall(r'"--alive", "(\d+)"', of_image("HEALTHCHECK"))
+    assert int(silent) > SuiteSettings.from_settings(
+        Settings({"SUITE_PROFILE": "broad"})
+    ).stall_timeout
+
+
+@pytest.mark.slow
+def test_the_image_starts_says_that_it_lives_and_stops(tmp_path: Path) -> None:
+    """Its entry point, health check and signal, on a project whose crawl waits for URLs."""
+    job = tmp_path / "job"
+    project = Project(
+        tmp_path / "srv", SPIDER_MODULES=["project.news"], SUITE_IDLE="wait",
+        SUITE_EXIT_CODES=True, TELNETCONSOLE_ENABLED=False,
+    )  # fmt: skip
+    (project.folder / "project" / "news.py").write_text(
+        "import scrapy\n\n\nclass News(scrapy.Spider):\n    name = 'news'\n    start_urls = []\n"
+    )
+    check = command_of_image("HEALTHCHECK", job)
+
+    def healthy() -> bool:
+        done = subprocess.run(
+            check, cwd=tmp_path, env=environment(), capture_output=True, check=False
+        )
+        return done.returncode == 0
+
+    assert not healthy()
+    crawl = subprocess.Popen(
+        command_of_image("ENTRYPOINT", job), cwd=project.folder, env=environment(),
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until((job / "suite" / "status.json").exists)
+        assert healthy()
+        crawl.send_signal(getattr(signal, of_image("STOPSIGNAL")))
+        assert crawl.wait(30) == ExitCode.INTERRUPTED
+        assert not healthy()
+    finally:
+        crawl.kill()
+        crawl.wait()

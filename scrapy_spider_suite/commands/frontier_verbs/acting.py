@@ -31,7 +31,7 @@ def add_options(
     )  # fmt: skip
     parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
     parser.add_argument(
-        "--wait", type=_seconds, default=60.0, metavar="S",
+        "--wait", type=seconds, default=60.0, metavar="S",
         help="seconds to wait for a running crawl's answer (60)",
     )  # fmt: skip
 
@@ -94,11 +94,12 @@ def confirm(call: Call, question: str) -> None:
         raise UsageError("nothing was done", print_help=False)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """The type of a number of seconds."""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e9:
+        number = -1.0
+    if not 0 <= number < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
-    return seconds
+    return number

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
+from typing import Any
 
+from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, shown
+from scrapy_spider_suite.guards.status import read_status
 from scrapy_spider_suite.storage.reader import StoreReader
+
+_SILENT = 10.0
+"""Seconds after which a crawl that says nothing does not run."""
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--alive", type=acting.seconds, metavar="S",
+        help="print nothing; exit code 1 unless a crawl has said in the last S seconds that it "
+        "uses the job",
+    )  # fmt: skip
 
 
 def _run(call: Call) -> int:
+    if call.options.alive is not None:
+        return 0 if _is_running(read_status(call.folder()) or {}, call.options.alive) else 1
     with StoreReader(call.folder()) as reader:
         row = _row(reader)
     if call.json:
@@ -26,8 +43,7 @@ def _run(call: Call) -> int:
 def _row(reader: StoreReader) -> Row:
     counters = reader.counters()
     status = reader.status() or {}
-    age = time.time() - status.get("when", 0)
-    running = bool(status) and age < 10 and not status.get("ended")
+    running = _is_running(status, _SILENT)
     row: Row = {
         "running": running, "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
@@ -40,6 +56,15 @@ def _row(reader: StoreReader) -> Row:
     return row | {name: status[name] for name in told if status.get(name) not in (None, [])}
 
 
+def _is_running(status: dict[str, Any], silent: float) -> bool:
+    """Whether a crawl that has been *silent* for so many seconds at most says that it runs."""
+    return not status.get("ended") and time.time() - status.get("when", 0) < silent
+
+
 VERBS = (
-    Verb("status", "the job in figures", _run, examples=("status -j crawls/news",)),
-)
+    Verb(
+        "status", "the job in figures", _run, _options,
+        examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
+        exits={1: "with --alive: no crawl uses the job, or it stands still"},
+    ),
+)  # fmt: skip
