@@ -11,6 +11,7 @@ taken for a twin too early is let go by what is seen later.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -26,7 +27,7 @@ EQUAL_PER_OTHER: Final = 3
 """How many equal pages there must be for each that differed."""
 
 SITES: Final = 50_000
-"""Sites whose evidence is kept, those met last (some 300 bytes each)."""
+"""Sites whose evidence is kept, those met last (some 500 bytes each)."""
 _DIGESTS: Final = 32_768
 """Pages whose digest is kept in memory, to be compared with that of their twin."""
 
@@ -132,9 +133,10 @@ class Twins:
     def __init__(self, kept: Kept, sites: int = SITES) -> None:
         self._kept = kept
         self._most = sites
-        self._sites: dict[str, Evidence] = {}
+        # Both the longest unused first; of a plain dict the first is found in linear time.
+        self._sites: OrderedDict[str, Evidence] = OrderedDict()
         self._to: dict[str, str] = {}
-        self._pages: dict[int, int] = {}
+        self._pages: OrderedDict[int, int] = OrderedDict()
         for key, cells in kept.items():
             site = key.decode("utf-8", "replace")
             self._sites[site] = Evidence(cells)
@@ -168,7 +170,7 @@ class Twins:
         digest = xxhash.xxh3_64_intdigest(body) & ~_MARKS
         known = self._pages.pop(key, digest)
         if len(self._pages) >= _DIGESTS:
-            del self._pages[next(iter(self._pages))]
+            self._pages.popitem(last=False)
         seen, same = known >> 4 & 15, known & 15
         equal = known & ~_MARKS == digest
         self._pages[key] = known | 1 << form + 4 | equal << form
@@ -209,16 +211,17 @@ class Twins:
         return "; ".join(said)
 
     def _of(self, site: str) -> Evidence:
-        evidence = self._sites.pop(site, None)
-        if evidence is None:
-            evidence = Evidence()
-            if len(self._sites) >= self._most:
-                self._forget(next(iter(self._sites)))
-        self._sites[site] = evidence
-        return evidence
+        evidence = self._sites.get(site)
+        if evidence is not None:
+            self._sites.move_to_end(site)
+            return evidence
+        if len(self._sites) >= self._most:
+            self._forget()
+        self._sites[site] = Evidence()
+        return self._sites[site]
 
-    def _forget(self, site: str) -> None:
-        del self._sites[site]
+    def _forget(self) -> None:
+        site, _ = self._sites.popitem(last=False)
         for head in _HEADS:
             self._to.pop(head + site, None)
         self._kept.delete(site.encode())
