@@ -19,7 +19,7 @@ import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
-from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs
+from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs, seen
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
 from scrapy_spider_suite.settings.changing import AT_START
@@ -33,7 +33,7 @@ DOCS = ROOT / "docs"
 PACKAGE = Path(scrapy_spider_suite.__file__).parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")])
 COMMANDS: dict[str, scrapy.commands.ScrapyCommand] = {
-    "frontier": frontier.Command(), "fakeweb": fakeweb.Command(),
+    "frontier": frontier.Command(), "fakeweb": fakeweb.Command(), "seen": seen.Command(),
 }  # fmt: skip
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

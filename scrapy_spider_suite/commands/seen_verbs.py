@@ -1,0 +1,110 @@
+"""The verbs of ``scrapy seen``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from scrapy_spider_suite.errors import JobError, UnknownUrlError
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.urls.normalize import normalize
+
+PLACES = (f"{FOLDER}/seen", "seen-trie")
+"""Where a job directory may have a store: that of a crawl, that of a dupefilter."""
+
+
+def folder_of(folder: str | None, jobdir: str | None) -> Path:
+    """The folder of the store that is meant. Raises JobError if the job has none."""
+    if folder is not None:
+        return Path(folder)
+    job = Path(str(jobdir))
+    found = [job / place for place in PLACES if (job / place / "lock").exists()]
+    if not found:
+        raise JobError(f"{jobdir} has no compressed store of seen URLs")
+    return found[0]
+
+
+def _stats(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    with TrieStore(folder, readonly=True, verify=False) as store:
+        stats = store.stats()
+        row = asdict(stats) | {"bytes_a_url": round(stats.bytes_a_url, 1)}
+        row["damaged"] = sorted(store.damaged)
+    _facts(row, options)
+    return 0
+
+
+def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    with TrieStore(folder, readonly=True) as store:
+        for url in (argument, normalize(argument)):
+            if url is not None and url in store:
+                _facts({"url": url, "id": store.id(url)}, options)
+                return 0
+    return _no(f"{argument} was not seen", options)
+
+
+def _id(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    if not argument.isascii() or not argument.isdigit():
+        raise JobError(f"{argument!r} is no id: expected a whole number")
+    with TrieStore(folder, readonly=True) as store:
+        try:
+            url = store.url(int(argument))
+        except UnknownUrlError as error:
+            return _no(str(error), options)
+    _facts({"url": url, "id": int(argument)}, options)
+    return 0
+
+
+def _ls(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    with TrieStore(folder, readonly=True) as store:
+        for url in islice(store.iter(argument), options.limit or None):
+            print(json.dumps(url) if options.json else _printable(url))
+    return 0
+
+
+def _check(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    with TrieStore(folder, readonly=not options.repair) as store:
+        findings = store.check(repair=options.repair)
+    for finding in findings:
+        if options.json:
+            print(json.dumps(asdict(finding)))
+        else:
+            done = "done: " if finding.repaired else "--repair: "
+            print(f"{finding.file}: {finding.what}; {finding.urls} URLs. {done}{finding.remedy}")
+    if not options.json and not findings:
+        print("everything is as it was written")
+    return 1 if findings and not options.repair else 0
+
+
+def _facts(row: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Print one *row*: as JSON, else a line for each of its values."""
+    if options.json:
+        print(json.dumps(row))
+        return
+    for key, value in row.items():
+        text = ", ".join(value) if isinstance(value, list) else _printable(str(value))
+        print(f"{key.replace('_', ' '):<12} {text or '-'}")
+
+
+def _no(why: str, options: argparse.Namespace) -> int:
+    print(json.dumps({"error": why}) if options.json else _printable(why))
+    return 1
+
+
+def _printable(text: str) -> str:
+    """*text* on one line, whatever a page put into its URLs."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+VERBS: dict[str, Callable[[Path, str, argparse.Namespace], int]] = {
+    "stats": _stats,
+    "get": _get,
+    "id": _id,
+    "ls": _ls,
+    "check": _check,
+}

@@ -1,0 +1,142 @@
+"""``scrapy seen``: a look into a store of seen URLs."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from frontier_command import Said
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+from seen_stores import build_at_once
+
+from scrapy_spider_suite.commands.seen import Command
+from scrapy_spider_suite.seen.store import TrieStore
+
+URLS = [f"http://host{n % 3}.t/{n}" for n in range(30)] + ["http://a.t/line\nbreak"]
+Seen = Callable[..., Said]
+
+
+@pytest.fixture
+def seen(capsys: pytest.CaptureFixture[str]) -> Seen:
+    """Run the command in this process, as Scrapy's command line does."""
+
+    def run(*arguments: str) -> Said:
+        command = Command()
+        command.settings = Settings()
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        command.add_options(parser)
+        options, left = parser.parse_known_args(arguments)
+        capsys.readouterr()
+        command.run(left, options)
+        return Said(command.exitcode, "".join(capsys.readouterr()))
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job with a store, in which something is fresh; segments are built in this process."""
+    build_at_once(monkeypatch)
+    with TrieStore(tmp_path / "suite" / "seen") as store:
+        store.add(URLS[:20])
+        store.flush()
+        store.add(URLS[20:])
+    return tmp_path
+
+
+def test_stats(seen: Seen, job: Path) -> None:
+    """Of the job's store, or of a folder."""
+    row = seen("stats", "-j", str(job), "--json").rows[0]
+    assert (row["urls"], row["fresh"], row["segments"]) == (31, 11, 1)
+    assert row["bytes_a_url"] == pytest.approx(row["size"] / 31, abs=0.1)
+    said = seen(str(job / "suite" / "seen"), "stats")
+    assert said.code == 0
+    assert "urls         31" in said.out
+
+
+def test_there_and_back(seen: Seen, job: Path) -> None:
+    """From a URL, in any spelling, to its id, and back; 1 if there is none."""
+    said = seen("get", "HTTP://Host1.t:80/1", "-j", str(job), "--json")
+    assert said.code == 0
+    row = said.rows[0]
+    assert row["url"] == "http://host1.t/1"
+    assert seen("id", str(row["id"]), "-j", str(job), "--json").rows == [row]
+    assert seen("get", "http://new.t/", "-j", str(job)).code == 1
+    said = seen("id", "7", "-j", str(job))
+    assert said.code == 1
+    assert "no URL with the id 7" in said.out
+
+
+def test_ls(seen: Seen, job: Path) -> None:
+    """By prefix, as many as asked for; what is no text cannot break a line."""
+    assert len(seen("ls", "-j", str(job)).out.splitlines()) == 20
+    said = seen("ls", "http://host1.t/", "-j", str(job), "--limit", "0")
+    assert sorted(said.out.split()) == sorted(u for u in URLS if u.startswith("http://host1.t/"))
+    assert seen("ls", "http://a.t/", "-j", str(job)).out == "http://a.t/line\\nbreak\n"
+
+
+def test_check(seen: Seen, job: Path) -> None:
+    """It names what is damaged, mends it when asked to, and says what that cost."""
+    said = seen("check", "-j", str(job))
+    assert (said.code, said.out) == (0, "everything is as it was written\n")
+    segment = next((job / "suite" / "seen").glob("segment-*"))
+    segment.write_bytes(b"x" + segment.read_bytes()[1:])
+    said = seen("check", "-j", str(job))
+    assert said.code == 1
+    assert f"{segment.name}: it is not as it was written; 20 URLs. --repair: " in said.out
+    said = seen("check", "-j", str(job), "--repair", "--json")
+    assert said.code == 0
+    assert said.rows[0]["lost"] == 20
+    assert seen("check", "-j", str(job)).code == 0
+    assert seen("stats", "-j", str(job), "--json").rows[0]["urls"] == 11
+
+
+def test_beside_a_crawl(seen: Seen, job: Path) -> None:
+    """To look is allowed, to repair is not."""
+    with TrieStore(job / "suite" / "seen"):
+        assert seen("stats", "-j", str(job)).code == 0
+        said = seen("check", "-j", str(job), "--repair")
+    assert said.code == 2
+    assert "open in another process" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected one of stats, get, id, ls, check"),
+        (["folder"], "expected one of"),
+        (["stats"], "which store"),
+        (["get", "-j", "x"], "get: expected 1 argument"),
+        (["stats", "more", "-j", "x"], "stats: expected no argument"),
+    ],
+)
+def test_wrong_usage(seen: Seen, arguments: list[str], said: str) -> None:
+    """In a line."""
+    with pytest.raises(UsageError, match=said):
+        seen(*arguments)
+
+
+def test_what_is_no_store_or_no_id(seen: Seen, tmp_path: Path, job: Path) -> None:
+    """In a line, too, and nothing is made."""
+    said = seen("stats", "-j", str(tmp_path / "none"))
+    assert said.code == 2
+    assert "has no compressed store" in said.out
+    said = seen(str(tmp_path / "none"), "stats")
+    assert said.code == 2
+    assert not (tmp_path / "none").exists()
+    assert seen("id", "x", "-j", str(job)).code == 2
+
+
+def test_loading_it_imports_neither_numpy_nor_tries() -> None:
+    """Scrapy does that at each start of any command."""
+    code = (
+        "import sys, scrapy_spider_suite.commands.seen\n"
+        "print({'numpy', 'marisa_trie', 'xxhash', 'ada_url'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
