@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.errors import JobError, UnknownUrlError
+from scrapy_spider_suite.errors import JobDamagedError, JobError, UnknownUrlError
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen import opening
 from scrapy_spider_suite.seen.build import SPLIT
@@ -301,12 +301,15 @@ class TrieStore:
         """Remove all URLs that begin with *prefix*; how many.
 
         At once and for good, in time that grows with their number; room comes back when their
-        ranges are built anew. Raises `StoreWriteError`; nothing is removed then.
+        ranges are built anew. Raises `StoreWriteError`, `JobDamagedError` if one of them is to be
+        repaired first; nothing is removed then.
         """
         self._check_writable()
         self._upkeep.settle()
         start = encode(prefix)
         parts = self._ranges.between(*self._identity.span(start))
+        if any(part.damaged for part in parts):
+            raise JobDamagedError(f"{self.path} is damaged where {prefix!r} would be; repair it")
         rows = {part.row.low: part.row for part in self._ranges}
         count = 0
         for part in parts:

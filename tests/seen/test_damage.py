@@ -132,6 +132,9 @@ def test_nothing_is_written_that_would_leave_out_a_damaged_segment(
         assert damaged.exists()
         assert list(seen.damaged) == [damaged.name]
         assert all(url in seen for batch in FRESH for url in batch)
+        with pytest.raises(JobDamagedError, match="repair it"):
+            seen.remove("http")
+        assert all(url in seen for batch in FRESH for url in batch)
         seen.check(repair=True)
         assert (path / f"damaged-{damaged.name}").exists()
         assert not seen.damaged
