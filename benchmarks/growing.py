@@ -1,0 +1,163 @@
+"""What the measurements of `seen.py` share: its lists, its clocks, and the growth."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from scrapy_spider_suite.seen import SieveSet, TrieStore
+
+LISTS = ("mixed_500k", "sitemaps_300k")
+BATCH = 40
+"""URLs of a page."""
+SAMPLE = 20_000
+
+Row = dict[str, Any]
+
+
+def urls_of(lists: Path | None, name: str, count: int | None = None) -> list[str]:
+    """The URLs of a list, each once, or as many made up."""
+    if lists is None:
+        draw = random.Random(name)
+        words = [f"{draw.randrange(1 << 40):x}"[: draw.randint(3, 9)] for _ in range(400)]
+        hosts = [f"https://www.{draw.choice(words)}{n}.example/" for n in range(300)]
+        made = (
+            draw.choice(hosts) + "/".join(draw.choices(words, k=draw.randint(1, 4))) + f"-{n}.html"
+            for n in range(count or 100_000)
+        )
+        return list(made)
+    with lzma.open(lists / f"{name}.txt.xz") as file:
+        lines = (line.rstrip(b"\n").decode("utf-8", "replace") for line in file)
+        return list(islice(dict.fromkeys(lines), count))
+
+
+def batches(urls: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
+    """The links of page after page."""
+    rest = iter(urls)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def microseconds(action: Callable[[Any], object], each: Sequence[Any], rounds: int = 3) -> float:
+    """CPU time of *action* for one of *each*, the best of some rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.thread_time()
+        for one in each:
+            action(one)
+        best = min(best, time.thread_time() - start)
+    return round(best / max(1, len(each)) * 1e6, 2)
+
+
+def once(action: Callable[[Any], object], each: Iterable[Any], count: int) -> float:
+    """Like `microseconds`, for what can be done once only; *count* URLs are in all of *each*."""
+    start = time.thread_time()
+    for one in each:
+        action(one)
+    return round((time.thread_time() - start) / count * 1e6, 2)
+
+
+def lookups(known: Callable[[Any], object], urls: Sequence[Any], new: Sequence[Any]) -> Row:
+    """Times of look-ups of what is known and of what is not."""
+    return {"in": microseconds(known, urls), "not in": microseconds(known, new)}
+
+
+def sampled(urls: Sequence[str], seed: int = 1) -> list[str]:
+    """Some of *urls*, in no order."""
+    return random.Random(seed).sample(urls, min(SAMPLE, len(urls)))
+
+
+def children() -> float:
+    """CPU seconds of the processes that have ended, which are the builder's."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def resident(kind: str = "VmRSS") -> int:
+    """Bytes of the resident set; *kind* as in ``/proc/self/status``."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) * 1024
+
+
+def grown(urls: Sequence[str], start: int, stop: int) -> Iterator[str]:
+    """The URLs from *start* to *stop* of an endless list that begins with *urls*."""
+    for number in range(start, stop):
+        turn, at = divmod(number, len(urls))
+        url = urls[at]
+        if turn:
+            scheme, _, rest = url.partition("://")
+            host, _, path = rest.partition("/")
+            if at % 2:
+                name, dot, end = host.rpartition(".")
+                url = f"{scheme}://{name}{turn}{dot}{end}/{path}"
+            else:
+                folder, _, page = path.rpartition("/")
+                url = f"{scheme}://{host}/{folder}{turn}/{page}"
+        yield url
+
+
+def grow(lists: Path | None, count: int, kind: str, memory: int, folder: Path) -> None:
+    """Add *count* URLs, and measure after each tenth."""
+    urls = [url for name in LISTS for url in urls_of(lists, name)]
+    # Two URLs that differ in nothing but what a round adds would be one.
+    urls = list(dict.fromkeys(urls))
+    random.Random(2).shuffle(urls)
+    store: TrieStore | SieveSet
+    if kind == "trie":
+        store = TrieStore(folder, memory=memory)
+    else:
+        store = SieveSet(folder)
+    began, held, waited = time.monotonic(), 0, 0.0
+    for tenth in range(10):
+        start, stop = count * tenth // 10, count * (tenth + 1) // 10
+        spent, longest, called, new = 0.0, [0.0, 0.0], 0, 0
+        for batch in batches(grown(urls, start, stop)):
+            clock, cpu = time.perf_counter(), time.thread_time()
+            new += len(store.add(batch))
+            if kind == "sieve" and not called % 100:
+                store.poll()
+            cpu = time.thread_time() - cpu
+            longest = [max(longest[0], time.perf_counter() - clock), max(longest[1], cpu)]
+            spent, called = spent + cpu, called + 1
+            if isinstance(store, TrieStore) and store.behind:
+                clock = time.monotonic()
+                store.wait()
+                waited += time.monotonic() - clock
+        held += new
+        row = measured(store, urls, stop, folder) | {
+            "add": round(spent / (stop - start) * 1e6, 2), "longest ms": round(longest[0] * 1e3, 1),
+            "longest cpu ms": round(longest[1] * 1e3, 1), "held": held,
+            "waited s": round(waited), "seconds": round(time.monotonic() - began),
+        }  # fmt: skip
+        print(json.dumps({"store": kind, "urls": stop} | row), flush=True)
+    store.close()
+
+
+def measured(store: TrieStore | SieveSet, urls: list[str], stop: int, folder: Path) -> Row:
+    """Memory, disk and look-ups of a store that holds the first *stop* grown URLs."""
+    draw = random.Random(stop)
+    places = [draw.randrange(stop) for _ in range(min(SAMPLE, stop // 4))]
+    some = [next(grown(urls, at, at + 1)) for at in places]
+    row = lookups(store.__contains__, some, [f"{url}~" for url in some])
+    if isinstance(store, TrieStore):
+        row["url(id)"] = microseconds(store.url, [store.id(url) for url in some])
+        stats = store.stats()
+        row |= {"ranges": stats.ranges, "segments": stats.segments, "fresh": stats.fresh}
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return row | {
+        "resident MB": resident() >> 20, "own MB": resident("RssAnon") >> 20,
+        "disk MB": disk >> 20, "bytes": round(disk / len(store), 1),
+        "builder s": round(children()), "builder MB": peak_of_children(),
+    }  # fmt: skip
+
+
+def peak_of_children() -> int:
+    """The largest resident set of a process that has ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
