@@ -1,7 +1,7 @@
 """Traps: a crawl of real pages and six traps ends by itself, with every real page and few others.
 
     python benchmarks/traps.py            # 20,000 real pages, the defaults of the broad profile
-    python benchmarks/traps.py --small    # for CI: 2,600 real pages, tighter limits
+    python benchmarks/traps.py --small    # for CI: 5,126 real pages, tighter limits
     python benchmarks/traps.py --lists DIR    # no crawl: how many real URLs are taken for traps,
                                               # of mixed_500k and sitemaps_300k in DIR
 
@@ -40,6 +40,7 @@ from scrapy_spider_suite.testing.traps import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 LISTS = ("mixed_500k.txt.xz", "sitemaps_300k.txt.xz")
+YEAR = 2026
 ALLOWED = 0.02
 """The share of all pages fetched that may be in traps."""
 QUICK = {"SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0.001, "CONCURRENT_REQUESTS": 32}
@@ -96,6 +97,16 @@ def urls_in(path: Path) -> Iterator[str]:
         yield from filter(None, (normalize(line.strip()) for line in lines))
 
 
+def best_of_three(traps: Traps, urls: list[str]) -> float:
+    """Seconds of CPU that *urls*, links of pages, take."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        traps.passed(urls, YEAR)
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 def false_positives(folder: Path) -> None:
     """Take each URL of the real lists for a link; print what is refused, and what that costs."""
     settings = SuiteSettings.from_settings(Settings({"SUITE_PROFILE": "broad"}))
@@ -105,14 +116,11 @@ def false_positives(folder: Path) -> None:
         store = MemoryStore()
         traps = Traps(store, policy, Grounds(store), lambda identity: False)
         refused: Counter[str] = Counter()
-        hosts = [host_of(url) for url in urls]
         records: dict[str, HostRecord] = {}
-        began = time.process_time()
-        verdicts = [traps.refuses(*each, 2026) for each in zip(urls, hosts, strict=True)]
-        asking = time.process_time() - began
         taking = 0.0
-        for url, host, verdict in zip(urls, hosts, verdicts, strict=True):
-            verdict = verdict or traps.closed(url, host)
+        for url in urls:
+            host = host_of(url)
+            verdict = traps.refuses(url, host, YEAR)
             if verdict is not None:
                 refused[verdict.trap] += 1
                 continue
@@ -126,6 +134,9 @@ def false_positives(folder: Path) -> None:
             f"({refused.total() / len(urls):.4%}): {dict(refused.most_common())}, "
             f"{traps.met['prefix']:,} put last"
         )
+        # Most links of a page lead to its own host, and were made a moment ago: the best of three.
+        urls.sort()
+        asking = sum(best_of_three(traps, urls[at : at + 500]) for at in range(0, len(urls), 500))
         each = 1e6 / len(urls)
         print(f"  a link {asking * each:.2f} us, a new one {taking * each:.2f} us more")
 
@@ -145,7 +156,7 @@ def main() -> None:
             log=Path(folder) / "arrivals.tsv",
         )  # fmt: skip
         if options.small:
-            config = replace(config, hosts=25, pages=100)
+            config = replace(config, hosts=50, pages=100)
         with FakeWebProcess(config) as web:
             seconds, met, reason = crawl(web, TIGHT if options.small else {})
             web.stop()

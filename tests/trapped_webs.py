@@ -57,12 +57,7 @@ class TrapCrawl(Crawl):
         """As the bulk path does: learn from the page, then drop what leads into a trap."""
         traps, entry = self.frontier.traps, lease.entry
         first = not self.frontier.residents.touch(entry.host).done
-        for url in self._links(entry.url):
-            refusal = traps.refuses(url, host_of(url), YEAR)
-            if refusal is None:
-                lease.links.append(url)
-            else:
-                traps.met[refusal.trap] += 1
+        lease.links.extend(traps.passed(self._links(entry.url), YEAR))
         traps.saw(entry.url, entry.host, self.body(entry.url), lease.links, first=first)
 
     def in_traps(self) -> Counter[str]:

@@ -166,6 +166,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     progress.count("cookies", site.forget_cookies(host))
     site.store.kv("trusted").delete(host.encode())
     sitemaps.forget_host(site.store, host)
+    site.frontier.grounds.forget(host)
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
         yield WAITING

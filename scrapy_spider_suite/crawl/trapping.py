@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from scrapy.http import Response
 
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -34,29 +33,19 @@ class Trapping:
 
     def passed(self, links: list[str]) -> list[str]:
         """Those of *links* that lead into no trap."""
-        if not self._core.frontier.policy.traps.any:
-            return links
-        kept, host, origin = [], "", " "
-        refuses, met, year = self._traps.refuses, self._traps.met, time.gmtime().tm_year
-        for url in links:
-            if not url.startswith(origin):  # most links of a page lead to its own host
-                host, origin = host_of(url), url[: url.index("/", 8) + 1]
-            refusal = refuses(url, host, year)
-            if refusal is None:
-                kept.append(url)
-            else:
-                met[refusal.trap] += 1
-        return kept
+        return self._traps.passed(links, time.gmtime().tm_year)
 
     def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
         """Let the page of *lease* bring what nobody linked to, if SUITE_MINE says so."""
         settings = self._core.settings
         if settings.mine == "none":
             return
-        depth = lease.entry.depth + 1
+        depth, normal = lease.entry.depth + 1, self._core.normalizer
 
         def wanted(url: str) -> bool:
-            return in_scope(url, depth) and bool(self.passed([url]))
+            # Another spelling of what it should be is no URL that nobody linked to.
+            own = normal.idle or normal.respell(url) == url
+            return own and in_scope(url, depth) and bool(self.passed([url]))
 
         miner = self._core.frontier.miner
         lease.children.extend(miner.mine(lease.entry, settings.mine, settings.mine_max, wanted))

@@ -95,6 +95,8 @@ def came_from(known: Trace, fetch: Fetch | None) -> str:
         page = known.entry.referrer
         if not page and known.entry.flags & Flag.START:
             return "start()"
+        if page and known.entry.flags & Flag.SPECULATIVE:
+            return f"mined from {page}"
     elif fetch is not None and fetch.via:
         page = fetch.via
     if page or known.tag is None:

@@ -82,9 +82,9 @@ class Frontier:
             policy, self.workbench, self.residents, self._ledger, self.reviser, self._health
         )
         self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
-        self._grounds = Grounds(store)
-        self.traps = Traps(store, policy, self._grounds, self.known)
-        self.miner = Miner(self._grounds, self.known)
+        self.grounds = Grounds(store)
+        self.traps = Traps(store, policy, self.grounds, self.known)
+        self.miner = Miner(self.grounds, self.known)
         self._trapped = Trapped(
             self.traps, self.miner, self.workbench, self.residents, self._health
         )
@@ -364,7 +364,7 @@ class Frontier:
         if self._health.giving_up:
             self._health.go_on(now, now + self.wall_offset)
         self.residents.tick(now, now + self.wall_offset)
-        self._grounds.save()
+        self.grounds.save()
         self.flush()
 
     def flush(self) -> None:
@@ -376,7 +376,7 @@ class Frontier:
     def close(self, now: float) -> None:
         """Write what memory knows better than the disk. Leased URLs stay pending."""
         self.residents.close(self.wall_offset)
-        self._grounds.save()
+        self.grounds.save()
         self.flush()
 
     # Looking

@@ -64,16 +64,42 @@ class Traps:
 
     # Asking
 
-    def refuses(self, url: str, host: str, year: int) -> Refusal | None:
-        """Why a link to the normal *url* on *host* is not followed in *year*; None if it is."""
+    def passed(self, urls: list[str], year: int) -> list[str]:
+        """Those of the normal *urls*, links of a page, that are followed in *year*; counted."""
         limits = self._policy.traps
+        if not limits.any:
+            return urls
         if limits is not self._limits or year != self._year:
             self._limits, self._year = limits, year
             self._harmless = harmless(limits, year)
-        if not self._harmless(url):
-            trap = look(url, limits, year)
-            if trap is not None:
-                return Refusal(trap)
+        is_harmless, orders = self._harmless, bool(limits.permuted)
+        kept, host, origin, suspect = [], "", " ", False
+        for url in urls:
+            if not url.startswith(origin):  # most links of a page lead to its own host
+                host, origin = host_of(url), url[: url.index("/", 8) + 1]
+                suspect = self._is_suspect(host)
+            if not suspect and not (orders and "&" in url) and is_harmless(url):
+                kept.append(url)
+                continue
+            refusal = self.refuses(url, host, year)
+            if refusal is None:
+                kept.append(url)
+            else:
+                self.met[refusal.trap] += 1
+        return kept
+
+    def _is_suspect(self, host: str) -> bool:
+        """Whether any trap was found on *host*, or it is one of a farm."""
+        ground = self._grounds.get(host)
+        found = ground is not None and bool(ground.closed)
+        return found or (bool(self._farms) and registered_domain(host) in self._farms)
+
+    def refuses(self, url: str, host: str, year: int) -> Refusal | None:
+        """Why a link to the normal *url* on *host* is not followed in *year*; None if it is."""
+        limits = self._policy.traps
+        trap = look(url, limits, year)
+        if trap is not None:
+            return Refusal(trap)
         if limits.permuted and "&" in url and self._orders.met(url):
             return Refusal(Trap.PERMUTED)
         return self.closed(url, host)

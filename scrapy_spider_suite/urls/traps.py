@@ -96,7 +96,7 @@ def harmless(limits: Limits, year: int) -> Callable[[str], bool]:
     least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
     slashes = least + _SCHEME_AND_HOST - 1
     decade = str(year + limits.calendar + 1).zfill(4)[:3]
-    ahead = re.compile(rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9])[0-9]").search
+    ahead = re.compile(rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9])[0-9](?![0-9])").search
     dates = bool(limits.calendar)
 
     def is_harmless(url: str) -> bool:

@@ -30,6 +30,7 @@ from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.filters import Stage
+from scrapy_spider_suite.urls.traps import Limits
 
 
 @dataclass
@@ -133,6 +134,13 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
         f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.core.filtering.of(stage)))
         for stage in Stage
     },
+    **{
+        f"trap_{name}": ("9", 9, lambda p, name=name: getattr(p.policy.traps, name))
+        for name in Limits.names() if name != "permuted"
+    },
+    "trap_permuted": ("false", False, lambda p: p.policy.traps.permuted),
+    "mine": ("both", "both", _anew("mine")),
+    "mine_max": ("9", 9, _anew("mine_max")),
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "idle": ("finish", "finish", _anew("idle")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),

@@ -1,0 +1,66 @@
+"""Traps and mining in real crawls; benchmarks/traps.py is the large one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inprocess import crawl_here
+
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.testing import FakeWebConfig
+from scrapy_spider_suite.testing.server import FakeWeb
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "traps.py"
+
+
+@pytest.mark.slow
+def test_a_web_with_six_traps() -> None:
+    """It ends, with every real page; with so few of them, tight limits and hardly any trap page."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--small"], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "ended by itself (finished)" in done.stdout
+
+
+class Wide(BroadSpider):
+    """Follows whatever there is."""
+
+    name = "wide"
+
+
+def test_mining_in_a_crawl(tmp_path: Path) -> None:
+    """Pages that nobody links to are found, by ancestors and by siblings; nothing is retried."""
+    site = tmp_path / "site"
+    (site / "pics1").mkdir(parents=True)
+    for number in range(1, 6):
+        page = f"<p>A picture of the number {'i' * number}, as large as life, or larger than that."
+        (site / "pics1" / f"Page{number}.html").write_text(page)
+    (site / "index.html").write_text("<p>The front page, which nobody links to either, says this.")
+
+    async def crawl() -> Any:
+        config = FakeWebConfig(hosts=0, sites={"docs.test": str(site)}, addresses=1)
+        async with FakeWeb(config) as web:
+            crawled = await crawl_here(
+                Wide, arguments={"seeds": web.url("docs.test", "/pics1/Page3.html")},
+                SUITE_MINE="both", SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0.001,
+                ROBOTSTXT_OBEY=False, **web.ready.settings,
+            )  # fmt: skip
+            return crawled, [(each.path, each.status) for each in web.arrivals]
+
+    crawled, arrivals = asyncio.run(crawl())
+    answered = [path for path, status in arrivals if status == 200]
+    pages = {f"/pics1/Page{number}.html" for number in range(1, 6)}
+    assert pages | {"/"} <= set(answered)
+    assert len(arrivals) == len({path for path, _ in arrivals}), "something was asked for twice"
+    missed = crawled.stat("suite/outcome/not_there")
+    assert missed == sum(1 for _, status in arrivals if status == 404) > 0
+    assert crawled.stat("suite/outcome/client_error") == 0
+    assert crawled.stat("suite/mined/hits") >= 5
+    assert crawled.stat("suite/mined/misses") == missed
+    assert crawled.stat("suite/mined/tried") == len(arrivals) - 1
