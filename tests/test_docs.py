@@ -19,7 +19,7 @@ import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
-from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs, seen
+from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs, seen, seen_verbs
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
 from scrapy_spider_suite.settings.changing import AT_START
@@ -214,6 +214,8 @@ def test_every_command_line_exists(page: Path) -> None:
             continue
         if name == "frontier":
             _check_verb(arguments)
+        elif name == "seen" and arguments != ["--help"]:
+            seen.parsed(_left_over(command, arguments), list(seen_verbs.VERBS))
         else:
             assert _left_over(command, arguments) == [], words
 

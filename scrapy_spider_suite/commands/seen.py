@@ -72,7 +72,7 @@ class Command(ScrapyCommand):
         from scrapy_spider_suite.commands import seen_verbs
         from scrapy_spider_suite.errors import SuiteError
 
-        folder, verb, argument = _parsed(args, list(seen_verbs.VERBS))
+        folder, verb, argument = parsed(args, list(seen_verbs.VERBS))
         jobdir = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])
         if folder is None and not jobdir:
             raise UsageError("which store? give its FOLDER, or -j DIR", print_help=False)
@@ -90,7 +90,7 @@ class Command(ScrapyCommand):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parsed(args: list[str], verbs: list[str]) -> tuple[str | None, str, str]:
+def parsed(args: list[str], verbs: list[str]) -> tuple[str | None, str, str]:
     """Folder, verb and argument. Raises UsageError."""
     folder = None
     rest = list(args)
