@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 import scrapy_spider_suite
-from scrapy_spider_suite.errors import StoreWriteError, SuiteError
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.seen import build, catalogue
 from scrapy_spider_suite.seen.log import LENGTH_BITS, FreshLog
 from scrapy_spider_suite.seen.ranges import Range
@@ -113,13 +113,17 @@ class Building:
         if self._error:
             self.discard()
             raise StoreWriteError(f"{self._folder}: {self._error}")
-        made, _ = catalogue.read(self._made)
-        if made is None:
-            raise StoreWriteError(f"{self._folder}: the builder wrote no catalogue")
-        for path in self._made.glob("segment-*"):
-            path.rename(self._folder / path.name)
-        catalogue.install(self._made, self._folder)
-        self.discard()
+        try:
+            made, _ = catalogue.read(self._made)
+            if made is None:
+                raise StoreWriteError(f"{self._folder}: the builder wrote no catalogue")
+            for path in self._made.glob("segment-*"):
+                path.rename(self._folder / path.name)
+            catalogue.install(self._made, self._folder)
+        except (OSError, JobDamagedError) as error:
+            raise StoreWriteError(f"{self._folder}: {error}") from error
+        finally:
+            self.discard()
         return made
 
     def cancel(self) -> None:

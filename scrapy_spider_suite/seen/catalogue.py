@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -157,11 +158,14 @@ def write(folder: Path, catalogue: Catalogue) -> None:
 
 def install(made: Path, folder: Path) -> None:
     """Make the copies in *made* those of the store in *folder*. Raises `StoreWriteError`."""
+    first, second = COPIES
     try:
-        for name in COPIES:
-            (made / name).replace(folder / name)
+        (made / first).replace(folder / first)
     except OSError as error:
         raise StoreWriteError(f"{folder}: {error.strerror}") from error
+    # It is done; the other one is older then, and known to be.
+    with suppress(OSError):
+        (made / second).replace(folder / second)
 
 
 def sync_folder(folder: Path) -> None:

@@ -265,7 +265,7 @@ def _frame(data: bytes, at: int, start: int) -> tuple[Ids, Handles, int] | None:
         return None
     if xxhash.xxh3_64_intdigest(memoryview(data)[body:end], count << 32 | size) != digest:
         return None
-    ids = np.frombuffer(data, np.uint64, count, body)
+    ids = np.frombuffer(data, np.uint64, count, body).copy()  # else the whole file stays
     lengths = np.frombuffer(data, np.uint32, count, body + 8 * count).astype(np.int64)
     ends = start + body + 12 * count + np.cumsum(lengths)
     return ids, (ends - lengths) << LENGTH_BITS | lengths, end

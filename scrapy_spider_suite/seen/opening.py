@@ -87,11 +87,13 @@ def replay(
         own = (ids >= np.uint64(low)) & (ids <= np.uint64(high - 1)) & (handles < mark)
         for at in np.flatnonzero(fresh & own).tolist():
             fresh[at] = not log.read(int(handles[at])).startswith(start)
-    for at, part in enumerate(ranges):
-        mine = fresh & (number == at)
-        if mine.any():
-            part.live = Table.of(ids[mine], handles[mine])
-            part.count = part.live.count
+    order = np.flatnonzero(fresh)
+    order = order[np.argsort(number[order], kind="stable")]
+    ends = np.searchsorted(number[order], np.arange(len(ranges)), "right").tolist()
+    for part, start, end in zip(ranges, [0, *ends], ends, strict=False):
+        mine = order[start:end]
+        part.live = Table.of(ids[mine], handles[mine])
+        part.count = part.live.count
     if not readonly and not fresh.all():
         sync_folder(folder)
         log.forget(handles[~fresh])
