@@ -1,4 +1,4 @@
-"""The sieve as it grows: benchmarks/sieve.py shows it for 100 million, this that it runs."""
+"""The benchmarks of the sieve and the cache, small: what they say of themselves holds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_growth() -> None:
-    """Nothing is lost or found twice, which the script checks itself; a URL takes 16 bytes."""
+def lines_of(script: str) -> list[list[str]]:
+    """The words of each line that a benchmark prints."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "sieve.py"), "--small"],
+        [sys.executable, str(ROOT / "benchmarks" / script), "--small"],
         capture_output=True, text=True, timeout=120, cwd=ROOT, check=True,
     )  # fmt: skip
-    *_, last = done.stdout.splitlines()
-    known, *_, disk = last.split()
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_growth() -> None:
+    """Nothing is lost or found twice, which the script checks itself; a URL takes 16 bytes."""
+    known, *_, disk = lines_of("sieve.py")[-1]
     assert known == "240,000"
     assert 16 < float(disk) < 16.2
+
+
+def test_the_cache_beside_two_sets() -> None:
+    """With enough memory for all, both know what was there before."""
+    *_, ours, theirs = lines_of("seen_cache.py")
+    assert ours[:2] == ["FingerprintCache", "64"]
+    assert ours[2] == theirs[2]
