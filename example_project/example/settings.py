@@ -10,5 +10,8 @@ ADDONS = {"scrapy_spider_suite.Addon": 500}
 USER_AGENT = "example-crawler/1.0"
 ROBOTSTXT_OBEY = True
 
+# One page has many spellings: which further ones are taken for one (docs/normal-form.md).
+# SUITE_NORMAL_FORM = ["tracking", "sessions"]
+
 # A job directory makes the crawl resumable: run the same command again after any kind of end.
 # JOBDIR = "crawls/broad"

@@ -114,7 +114,9 @@ class CrawlCore:
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
-        self.normalizer = make_normalizer(self.settings, self.store.kv(TWINS), crawler.stats)
+        domains = getattr(crawler.spider, "allowed_domains", None)
+        twins = self.store.kv(TWINS)
+        self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
         register(crawler, self.normalizer)
         self.sitemaps = Sitemaps(self)
         self.translator = self._translator()

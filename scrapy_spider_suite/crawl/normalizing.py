@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,7 @@ from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import Normalizer, Plugin
 from scrapy_spider_suite.urls.options import Options, UrlRules
 from scrapy_spider_suite.urls.rewriting import Rules
+from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.twins import Twins
 
 if TYPE_CHECKING:
@@ -101,10 +103,13 @@ class Guarded:
             )  # fmt: skip
 
 
-def make_normalizer(settings: SuiteSettings, kv: KV | None, stats: Stats) -> Normalizer:
+def make_normalizer(
+    settings: SuiteSettings, kv: KV | None, stats: Stats, domains: Collection[str] | None = None
+) -> Normalizer:
     """The normaliser that *settings* ask for; the plain one outside of the broad profile.
 
-    *kv* holds the evidence of twins, None where there is none. Raises `SettingsError`.
+    *kv* holds the evidence of twins, None where there is none; *domains* are the spider's allowed
+    ones. Raises `SettingsError`.
     """
     if settings.profile != "broad":
         return Normalizer()
@@ -113,7 +118,9 @@ def make_normalizer(settings: SuiteSettings, kv: KV | None, stats: Stats) -> Nor
     if settings.normalizer:
         plugin = Guarded(_load(settings.normalizer), settings.normalizer, stats)
     rules = Rules(general, UrlRules(settings.url_rules))
-    return Normalizer(rules, plugin, twins_of(settings, kv))
+    made = Normalizer(rules, plugin, twins_of(settings, kv))
+    made.scope = Scope(domains) if domains else None
+    return made
 
 
 def twins_of(settings: SuiteSettings, kv: KV | None) -> Twins | None:

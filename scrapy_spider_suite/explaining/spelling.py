@@ -20,14 +20,15 @@ def normalizer_of_job(store: RocksStore) -> Normalizer:
     terms = Terms.load(store.kv("terms"))
     if terms is None:
         return Normalizer()
-    return make_normalizer(terms.settings, store.kv(STORE), NoStats())
+    return make_normalizer(terms.settings, store.kv(STORE), NoStats(), terms.domains)
 
 
 def normalizer_to_look(terms: Terms, store: RocksStore | None) -> Normalizer:
     """The normaliser of a crawl by *terms*; a project's own is done without if it is not here."""
     kv = None if store is None else store.kv(STORE)
     try:
-        return make_normalizer(terms.settings, kv, NoStats())
+        return make_normalizer(terms.settings, kv, NoStats(), terms.domains)
     except SettingsError as error:
         print(f"scrapy frontier: {error}: judged without it", file=sys.stderr)
-        return make_normalizer(replace(terms.settings, normalizer=""), kv, NoStats())
+        bare = replace(terms.settings, normalizer="")
+        return make_normalizer(bare, kv, NoStats(), terms.domains)

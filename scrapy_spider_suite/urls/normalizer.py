@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from scrapy_spider_suite.urls.normalize import normalize
+from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.rewriting import Rules
+from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.twins import Twins
 
 _ROUNDS: Final = 4
@@ -25,10 +26,12 @@ Plugin = Callable[[str], str | None]
 class Normalizer:
     """Calling it gives the normal form of a URL. Never raises, as long as *plugin* does not.
 
-    *rules* and *plugin* hold for its life; *twins* may come and go, and learn.
+    *rules* and *plugin* hold for its life; *twins* may come and go, and learn. What lies within
+    *scope*, if there is one, never gets a host that does not: a crawl of ``www.example.com`` alone
+    would end there.
     """
 
-    __slots__ = ("_plugin", "_rules", "changed", "twins")
+    __slots__ = ("_plugin", "_rules", "changed", "scope", "twins")
 
     def __init__(
         self, rules: Rules | None = None, plugin: Plugin | None = None, twins: Twins | None = None
@@ -36,6 +39,7 @@ class Normalizer:
         self._rules = None if rules is None or rules.idle else rules
         self._plugin = plugin
         self.twins = twins
+        self.scope: Scope | None = None
         self.changed = 0
         """How many links had another spelling than the plain normal form, or were dropped."""
 
@@ -72,6 +76,21 @@ class Normalizer:
         return url
 
     def _settled(self, url: str) -> str:
+        found = self._spelled(url)
+        if self.scope is not None and found != url:
+            begin, end = found.index("/", 8), url.index("/", 8)
+            if found[:begin] != url[:end] and self._leaves(url, found):
+                return url[:end] + found[begin:]
+        return found
+
+    def _leaves(self, url: str, found: str) -> bool:
+        """Whether *found* is beyond the scope that *url* is within."""
+        scope = self.scope
+        return (
+            scope is not None and scope.allows(host_of(url)) and not scope.allows(host_of(found))
+        )
+
+    def _spelled(self, url: str) -> str:
         rules, twins = self._rules, self.twins
         for _ in range(_ROUNDS):
             found = url if rules is None else rules.rewrite(url)

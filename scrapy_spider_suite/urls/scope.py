@@ -62,6 +62,10 @@ class Scope:
             return Reason.OFF_SITE
         return None
 
+    def allows(self, host: str) -> bool:
+        """Whether *host* is an allowed domain or below one."""
+        return self._anywhere or self._on_site(host)
+
     def _on_site(self, host: str) -> bool:
         """Whether *host* is an allowed domain or below one; remembered within bounds."""
         decided = self._decided.get(host)

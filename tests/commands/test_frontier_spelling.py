@@ -46,6 +46,9 @@ def test_why(made: Made, frontier: Frontier) -> None:
     [row] = ask(frontier, made, "why", "http://a.test/x")
     assert row["state"] == "done"
     assert row["twins"].startswith("http://a.test is taken for https://a.test; redirects to")
+    [row] = ask(frontier, made, "why", "a.test")
+    assert row["twins"][0].startswith("http://a.test is taken for https://a.test; redirects to")
+    assert row["twins"][1].startswith("https://a.test is no twin; redirects from")
     [row] = ask(frontier, made, "why", INSISTED)
     assert (row["state"], row["normal_form"]) == ("done", INSISTED)
     [row] = ask(frontier, made, "why", "http://www.c.test/?utm_source=y")

@@ -13,6 +13,7 @@ from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import Normalizer
 from scrapy_spider_suite.urls.options import WORDS, Options, UrlRules, names
 from scrapy_spider_suite.urls.rewriting import Rewriter, Rules
+from scrapy_spider_suite.urls.scope import Scope
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
 REAL = (DATA / "real_urls.txt").read_text(encoding="utf-8").splitlines()
@@ -195,6 +196,22 @@ def test_links_in_bulk() -> None:
     assert normalizer.changed == 1
     assert Normalizer().links(urls) is urls
     assert Normalizer(Rules()).idle
+
+
+def test_a_crawl_of_one_host_stays_there() -> None:
+    """What is within the scope gets no host beyond it; the rest of the options holds."""
+    normalizer = Normalizer(Rules(ALL))
+    normalizer.scope = Scope(["www.a.test", "b.test"])
+    for url, normal in (
+        ("http://www.a.test/x?b&a&utm_x", "http://www.a.test/x?a&b"),
+        ("http://www.a.test/index.html", "http://www.a.test/"),
+        ("http://www.b.test/", "http://b.test/"),
+        ("http://www.c.test/?ref=1", "http://c.test/"),
+    ):
+        found = normalizer(url)
+        assert found is not None
+        assert normalizer(found) == found
+        assert found == normal
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,10 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
         raise JobError(f"the job has never met the host {name!r}")
     fetch = last_fetch(reader.folder / FETCHES, name, time.time() - _DAY)
     address = fetch.address if fetch else ""
-    judging = judge(terms_of_job(call, reader), reader, {name: address})
+    terms = terms_of_job(call, reader)
+    judging = judge(terms, reader, {name: address})
+    twins = normalizer_to_look(terms, reader.store).twins
+    seen = [twins.why(f"{scheme}://{name}/") for scheme in ("http", "https")] if twins else []
     pending = [entry.url for entry in islice(reader.pending(name), _SHOWN)]
     urls = [*pending, f"https://{name}/", f"http://{name}/", fetch.url if fetch else ""]
     origins = dict.fromkeys(filter(None, map(origin_of, urls)))
@@ -64,7 +67,7 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
         "attempts": record.attempts, "address": address,
         "rules": [f"{key} = {value} ({rule})" for key, value, rule in judging.rules(name)],
         "robots": [f"{each.origin}: {judging.describe(each)}" for each in robots if each],
-        "next_urls": pending,
+        "next_urls": pending, **({"twins": seen} if any(seen) else {}),
     }  # fmt: skip
 
 
