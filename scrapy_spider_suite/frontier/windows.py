@@ -82,9 +82,9 @@ class Window:
         self._owing = set(having) if self._row < self.rows else set()
         return bool(self._owing)
 
-    def move(self, staying: Iterable[str], having: Iterable[str]) -> None:
-        """It has moved on: hosts *staying* are the first there, those *having* a leaf owe it."""
+    def move(self, staying: Iterable[str]) -> None:
+        """It has moved on: the hosts *staying* are the first of its new place."""
         self.hosts = dict.fromkeys(staying)
-        self._owing = set(having)
+        self._owing = set(self.hosts)
         self._entered = len(self.hosts)
         self._row = 0

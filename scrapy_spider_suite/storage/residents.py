@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
 from scrapy_spider_suite.storage.fronts import Fronts, before
 from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.sliding import Sliding
+from scrapy_spider_suite.storage.sliding import Sliding, bare
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
@@ -123,6 +123,12 @@ class Residents:
                     self._waiting.hurry(entry.host, record, wall)
                 return
             host = self._bring_in(entry.host, record, now, wall, more=record.due is not None)
+        elif self._sliding is not None and not self._sliding.has(host):
+            if self._room <= 0 and not entry.volatile and host.idle():
+                self._leave(host, wall, now)
+                record.head = min(record.head, before(entry.key))
+                return
+            self._sliding.came(host, expected=True)
         if self.fronts.push(host, entry):
             if host.key in self._asked_later:
                 self.without_address[host.key] = self._asked_later.pop(host.key)
@@ -260,7 +266,7 @@ class Residents:
             return
         if self._waiting.earliest <= wall + AWAY:
             for host in self._sliding.hosts():
-                if self._may_leave(host):
+                if not bare(host) and self._may_leave(host):
                     self._leave(host, wall, now)
         self._sliding.moved()
         self.save_touched()

@@ -27,7 +27,7 @@ class Sliding:
     def came(self, host: HostState, *, expected: bool) -> None:
         """*host* came into memory; something to visit is there, or is *expected* at once."""
         self._window.enter(host.key)
-        if not expected and _bare(host):
+        if not expected and bare(host):
             self._window.give(host.key)
 
     def went(self, key: str) -> None:
@@ -41,6 +41,10 @@ class Sliding:
         else:
             self._release(host)
 
+    def has(self, host: HostState) -> bool:
+        """Whether *host* is in the window, and not merely in memory until its pages are done."""
+        return host.key in self._window.hosts
+
     def hosts(self) -> list[HostState]:
         """Those in the window."""
         hosts = self._workbench.hosts
@@ -52,7 +56,7 @@ class Sliding:
             host = self._workbench.hosts.get(key)
             if host is None:
                 self._window.leave(key)
-            elif host.idle() and (_bare(host) or host.ready_at() - now > host.gap()):
+            elif host.idle() and (bare(host) or host.ready_at() - now > host.gap()):
                 self._window.give(key)
                 host.held = True
 
@@ -61,16 +65,19 @@ class Sliding:
         if not self._window.over:
             return False
         hosts = self.hosts()
-        if not self._window.next_row(_having(hosts)):
+        if not self._window.next_row(host.key for host in hosts if not bare(host)):
             return True
         for host in hosts:
             self._release(host)
         return False
 
     def moved(self) -> None:
-        """Whoever makes room has left: those that stay are the first of its new place."""
+        """Whoever makes room has left: those that stay are the first of its new place.
+
+        Hosts of which nothing is left but pages under way are in no place, until those bring more.
+        """
         staying = self.hosts()
-        self._window.move([host.key for host in staying], _having(staying))
+        self._window.move(host.key for host in staying if not bare(host))
         for host in staying:
             self._release(host)
 
@@ -84,10 +91,6 @@ class Sliding:
         self._workbench.offer(host)
 
 
-def _having(hosts: list[HostState]) -> list[str]:
-    return [host.key for host in hosts if not _bare(host)]
-
-
-def _bare(host: HostState) -> bool:
+def bare(host: HostState) -> bool:
     """Whether nothing of *host* is left to be visited at present."""
     return not host.front and not host.more

@@ -31,7 +31,7 @@ def test_a_place_is_full_until_the_window_moves() -> None:
     window.give("b")
     assert window.over
     assert not window.next_row(["b"])
-    window.move([], [])
+    window.move([])
     assert window.room == 2
     assert not window.over  # nobody came yet
 
@@ -51,8 +51,8 @@ def test_rows() -> None:
         assert window.over
         more = window.next_row({"abc": "ac", "ac": "c", "c": "abc"}[having])
     assert not more  # three rows were all
-    window.move("ab", "a")
-    assert window.owing == {"a"}
+    window.move("ab")
+    assert window.owing == {"a", "b"}
     assert list(window.hosts) == ["a", "b"]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,7 +109,7 @@ def test_every_page_is_fetched_once(crawl: Callable[..., Crawl], kind: str) -> N
 
     def page(lease: Any) -> None:
         nonlocal most
-        most = max(most, len(hosts))
+        most = max(most, sum(bool(host.front) for host in hosts.values()))
         running.follow(lease)
 
     running.on_page = page
@@ -159,6 +162,18 @@ def test_the_place_of_the_window_outlives_a_kill(tmp_path: Path) -> None:
     assert set(again.urls) >= left
 
 
+def test_pages_under_way_hold_up_nobody(crawl: Callable[..., Crawl]) -> None:
+    """A host of which all is under way is in no place of the window until that brings more."""
+    web = trees(6, 5, 6)
+    running = crawl(web, Window(1, 1), think=3.0, order=BottomUp())
+    running.seed(*(f"http://{host}/0" for host in web.addresses))
+    running.run()
+    assert set(running.urls) == all_urls(web, 5)
+    waits = [after.start - before.end for before, after in pairwise(running.fetches)]
+    assert max(waits[:5]) < 0.1  # the first six hosts, one after the other
+    assert running.fetches[-1].end < 9.0  # 7.2 without a window
+
+
 def test_robots_do_not_use_up_a_turn(crawl: Callable[..., Crawl]) -> None:
     """A visit that is put back to ask for robots.txt first was none."""
     running = crawl(Web(FOUR), Window(1, 1))
@@ -169,3 +184,13 @@ def test_robots_do_not_use_up_a_turn(crawl: Callable[..., Crawl]) -> None:
     assert hosts_of(running) == []
     running.run()
     assert hosts_of(running) == ["1", "2", "3", "4"]
+
+
+def test_the_benchmark_runs() -> None:
+    """benchmarks/windows.py, small: a row for each window, none faster than none."""
+    script = Path(__file__).parents[2] / "benchmarks" / "windows.py"
+    command = [sys.executable, str(script), "--small"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rates = [float(row.split()[-4]) for row in said.splitlines()[2:]]
+    assert len(rates) == 6
+    assert max(rates) == rates[0] > 5.0
