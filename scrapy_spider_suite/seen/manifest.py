@@ -6,6 +6,7 @@ msgpack, and xxh3 of it behind. Whatever it does not name is the rest of somethi
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Manifest:
         return cls(row["words"], row["generation"], parts, counts, row["notes"])
 
     def write(self, folder: Path) -> None:
-        """Put it in the place of that of *folder*, on the medium. Raises `OSError`."""
+        """Put it in the place of that of *folder*, on the medium. Raises `OSError`: it is not."""
         row = {
             "format": _FORMAT, "words": self.words, "generation": self.generation,
             "parts": self.parts, "counts": self.counts.astype("<u4").tobytes(),
@@ -82,11 +83,12 @@ class Manifest:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, folder / NAME)
-        sync_folder(folder)
+        # It is in its place now; a disk that cannot say so will say it of the next thing written.
+        with suppress(OSError):
+            _sync_names(folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names of *folder* on the medium. Raises `OSError`."""
+def _sync_names(folder: Path) -> None:
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -449,3 +449,16 @@ def test_it_never_blocks_for_long(path: Path, monkeypatch: Any) -> None:
     sieve.add(state_key("h", f"{number}") for number in range(100_000, 100_100))
     assert len(sieve) == 100_100
     assert 0 < most <= 128 * 256 * 16
+
+
+def test_a_disk_that_cannot_sync_names(path: Path, monkeypatch: Any) -> None:
+    """What is decided stays so: its files are not taken for those of a flush that failed."""
+
+    def failing(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    sieve = opened(path)
+    monkeypatch.setattr("scrapy_spider_suite.seen.manifest._sync_names", failing)
+    assert sieve.add(map(url, range(100))) == [url(number) for number in range(100)]
+    sieve.close()
+    assert opened(path).add(map(url, range(101))) == [url(100)]
