@@ -30,6 +30,7 @@ from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
 from scrapy_spider_suite.crawl.sitemaps import Sitemaps
+from scrapy_spider_suite.crawl.spelling import note_redirect
 from scrapy_spider_suite.crawl.trust import TrustedHosts
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
@@ -251,6 +252,8 @@ class CrawlCore:
         """
         lease.heard = event
         lease.retry_after = None if response is None else _retry_after(response)
+        if response is not None and self.normalizer.twins is not None:
+            note_redirect(self.normalizer.twins, response)
 
     def heard_outside(self, host: HostState, response: Response) -> None:
         """*host* has answered a request without a visit: it may ask for a pause.

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
+from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import Normalizer
+from scrapy_spider_suite.urls.twins import Twins
 
 if TYPE_CHECKING:
     from scrapy.http import Response
     from scrapy.statscollectors import StatsCollector
+
+
+_PERMANENT = frozenset({301, 308})
+
+
+def note_redirect(twins: Twins, response: Response) -> None:
+    """Let *twins* know where *response* leads, if it is a redirect, whoever asked for it."""
+    target, page = redirect_target(response.url, response), normalize(response.url)
+    if target is not None and page is not None:
+        twins.redirected(page, target, permanent=response.status in _PERMANENT)
 
 
 class Spelling:

@@ -31,7 +31,6 @@ HOPS_MAX = 10
 """Redirects in a row that are followed from one link."""
 
 _STATUSES = frozenset({301, 302, 303, 307, 308})
-_PERMANENT = frozenset({301, 308})
 # What belongs to the one fetch that was redirected. A proxy that Scrapy chose by the scheme is
 # chosen again.
 _OF_THIS_FETCH = frozenset(
@@ -116,8 +115,6 @@ class LinkRedirectMiddleware:
         if target is None or page is None:
             return target
         normal = normalizer_of(self._crawler)
-        if normal.twins is not None:
-            normal.twins.redirected(page, target, permanent=response.status in _PERMANENT)
         if normal.idle or normal.insisted(page, target):
             return target
         return normal.respell(target)

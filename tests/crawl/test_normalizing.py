@@ -20,6 +20,7 @@ from scrapy_spider_suite.crawl.normalizing import make_normalizer
 from scrapy_spider_suite.downloadermiddlewares.redirect import LinkRedirectMiddleware
 from scrapy_spider_suite.errors import JobSettingsError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.job.directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
@@ -258,6 +259,7 @@ def _redirected(core: CrawlCore, url: str, to: str, status: int = 301) -> str:
     middleware = LinkRedirectMiddleware.from_crawler(core.crawler)
     request = Request(url, meta={"suite_bulk": True})
     response = Response(url, status, headers={"Location": to}, request=request)
+    core.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
     found = middleware.process_response(request, response)
     assert isinstance(found, Request)
     return found.url
