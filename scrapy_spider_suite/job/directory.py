@@ -109,13 +109,13 @@ class Job:
                 memory=max(16 << 20, settings.workbench_memory),
                 power_safe=settings.sync == "power",
             )
+            self.resumed = self.store.meta.get(b"id") is not None
+            if self.resumed and old is None:
+                raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
             archive = self.folder / ARCHIVE
             # One that was begun is there to stay, whatever the setting says now.
             wanted = settings.seen == "trie"
             self.store.archive = Archive(archive) if wanted else Archive.if_any(archive)
-            self.resumed = self.store.meta.get(b"id") is not None
-            if self.resumed and old is None:
-                raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
         except BaseException:
             self._lock.close()
             raise

@@ -61,7 +61,7 @@ def test_a_new_job(tmp_path: Path) -> None:
     """Its directory is made; it is neither resumed nor was it left uncleanly."""
     job = open_job(tmp_path / "a" / "b")
     assert (job.resumed, job.unclean) == (False, False)
-    assert {path.name for path in job.folder.iterdir()} == {"lock", "job.json", "store"}
+    assert {path.name for path in job.folder.iterdir()} == {"lock", "job.json", "store", "seen"}
     described = json.loads((job.folder / "job.json").read_text())
     assert (described["format"], described["spider"]) == (FORMAT, "news")
     assert described["settings"]["host_delay"] == 0.0
