@@ -1,8 +1,8 @@
 """The job directory: who may use it, what is in it, and whether it may go on.
 
 ``JOBDIR/suite/`` holds ``lock`` (the process that uses it), ``job.json`` (data format, id, the
-settings it was begun with) and ``store/`` (RocksDB). Everything in it is relative: a job
-directory can be moved.
+settings it was begun with), ``store/`` (RocksDB) and ``seen/`` (URLs that are done). Everything in
+it is relative: a job directory can be moved.
 """
 
 from __future__ import annotations
