@@ -7,8 +7,9 @@ URLs of the registered domain that it lies in, and of that of the host whose rob
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ OF_HOST_MAX = 1_000
 """Sitemaps that one host's robots.txt vouches for, those that their indexes name included."""
 NESTED_MAX = 2
 """Indexes above a sitemap. The protocol allows one."""
+_AT_ONCE = 2
+"""Sitemaps that are read at the same time, each with some 150 MB at worst."""
 _PORTION = 200
 """Entries that are taken in one turn of the loop: some 10 ms."""
 
@@ -56,32 +59,35 @@ class Sitemaps:
     def __init__(self, core: CrawlCore) -> None:
         self._core = core
         self._stats = core.crawler.stats
-        self.make_follower: Callable[[], Follower] = _nobody
+        self.make_follower: Callable[[], Follower] | None = None
+        """Makes what passes links on; None without the spider middleware that follows them."""
+        self._reading = asyncio.Semaphore(_AT_ONCE)
 
     # Found
 
     def heard(self, rules: RobotsRules, record: HostRecord) -> None:
         """The robots.txt of a host with *record* was read: it may name sitemaps."""
         mode = self._core.settings.sitemaps
-        if mode == "off" or not self._core.broad or not record.counted:
-            return  # of a host that nothing but an image is fetched from, nothing more is wanted
-        if rules.verdict is Verdict.DISALLOW_FOR_NOW:
+        if mode == "off" or not self._core.broad or self.make_follower is None:
             return
+        # Of a host that nothing but an image is fetched from, nothing more is wanted.
+        if rules.verdict is Verdict.DISALLOW_FOR_NOW or not record.counted:
+            return
+        follower = self.make_follower()
         named = rules.sitemaps if rules.verdict is Verdict.RULES else ()
         if len(named) > NAMED_MAX:
             self._stats.inc_value("suite/sitemap/too_many", len(named) - NAMED_MAX)
         robots = f"{rules.origin}/robots.txt"
-        urls = self._usable(named[:NAMED_MAX], robots)
+        urls = self._usable(named[:NAMED_MAX], robots, follower)
         if urls:
             self._schedule("named", urls, host_of(rules.origin), robots)
         elif mode == "all":
-            guesses = self._usable([rules.origin + name for name in NAMES], robots)
+            guesses = self._usable([rules.origin + name for name in NAMES], robots, follower)
             self._schedule("guessed", guesses, host_of(rules.origin), "")
 
-    def _usable(self, urls: tuple[str, ...] | list[str], base: str) -> list[str]:
+    def _usable(self, urls: Iterable[str], base: str, follower: Follower) -> list[str]:
         """Those of *urls* that are in scope, in normal form."""
         normal = [self._core.normalizer(url, base) for url in urls]
-        follower = self.make_follower()
         return [url for url in dict.fromkeys(normal) if url and follower.in_scope(url, 0)]
 
     def _schedule(self, how: str, urls: list[str], voucher: str, via: str) -> None:
@@ -117,22 +123,25 @@ class Sitemaps:
         """The callback of sitemaps: take what *response* names, beside the crawl."""
         request = response.request
         lease = None if request is None else self._core.leases.get(request)
-        if request is None or lease is None or not 200 <= response.status < 300:
+        if request is None or lease is None or self.make_follower is None:
             return
-        voucher = str(request.meta.get(SITEMAP, ""))
+        if not 200 <= response.status < 300:
+            return
+        voucher, follower = str(request.meta.get(SITEMAP, "")), self.make_follower()
         self._stats.inc_value("suite/sitemap/read")
         body = response.body
         try:
-            async with aclosing(in_thread(lambda: _portions(body))) as portions:
+            async with self._reading, aclosing(in_thread(lambda: _portions(body))) as portions:
                 async for portion in portions:
-                    self._take(lease, response, voucher, portion)
+                    self._take(lease, response, voucher, portion, follower)
         except BadSitemap as error:
             self._stats.inc_value("suite/sitemap/unreadable")
             logger.debug("Sitemap %s: %s", response.url, error)
 
     def _take(
-        self, lease: Lease, response: Response, voucher: str, portion: list[Location]
-    ) -> None:
+        self, lease: Lease, response: Response, voucher: str, portion: list[Location],
+        follower: Follower,
+    ) -> None:  # fmt: skip
         own = {registered_domain(voucher), registered_domain(host_of(lease.entry.url))}
         pages: dict[str, int | None] = {}
         nested: list[str] = []
@@ -146,14 +155,16 @@ class Sitemaps:
                 nested.append(url)
             else:
                 pages[url] = location.lastmod
-        self._take_pages(lease, response, pages)
-        self._take_nested(lease, voucher, nested)
+        self._take_pages(lease, response, pages, follower)
+        self._take_nested(lease, voucher, nested, follower)
         self._core.frontier.adopt(lease, [], self._core.now())
 
-    def _take_pages(self, lease: Lease, response: Response, pages: dict[str, int | None]) -> None:
+    def _take_pages(
+        self, lease: Lease, response: Response, pages: dict[str, int | None], follower: Follower
+    ) -> None:
         if not pages:
             return
-        kept = self.make_follower().pass_on(lease, response, list(pages))
+        kept = follower.pass_on(lease, response, list(pages))
         self._stats.inc_value("suite/sitemap/urls", len(pages))
         self._stats.inc_value("suite/sitemap/followed", len(kept))
         for url in kept:
@@ -161,14 +172,15 @@ class Sitemaps:
             if when is not None:
                 sitemaps.note_lastmod(self._core.store, state_key(host_of(url), url), when)
 
-    def _take_nested(self, lease: Lease, voucher: str, urls: list[str]) -> None:
+    def _take_nested(
+        self, lease: Lease, voucher: str, urls: list[str], follower: Follower
+    ) -> None:
         if not urls:
             return
         page = lease.entry
         if page.depth >= NESTED_MAX:
             self._stats.inc_value("suite/sitemap/too_many", len(urls))
             return
-        follower = self.make_follower()
         urls = [url for url in urls if follower.in_scope(url, page.depth + 1)]
         made = self._entries(urls, voucher, page.url, page.depth + 1)
         lease.children.extend(made)
@@ -188,7 +200,3 @@ def _portions(body: bytes) -> Iterator[list[Location]]:
         yield portion
         raise
     yield portion
-
-
-def _nobody() -> Follower:
-    raise RuntimeError("the crawl has no spider middleware that follows links")
