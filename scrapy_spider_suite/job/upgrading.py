@@ -23,6 +23,10 @@ CHANGES: Mapping[int, str] = {
         "reasons of pending URLs, pages that failed URLs came from, blocks, tags of seeds, "
         "tallies, and hosts and pages by registered domain, which are counted once"
     ),
+    3: (
+        "the archive of URLs that are done, the order of the queues, how deep pages are and how "
+        "far beyond the scope, and what is known of traps, twins and sitemaps"
+    ),
 }
 """What came with each data format."""
 

@@ -9,6 +9,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE, Building
@@ -21,6 +23,11 @@ AT_ONCE: Final = 16
 """Ranges of one build for which somebody waits."""
 LOOK_AFTER: Final = 4_096
 """Rows after which it is looked whether there is something to do."""
+A_STEP: Final = 200_000
+"""Rows that are forgotten at a time."""
+
+Spent = tuple[set[str], Handles]
+"""Files, and rows of the log, that nothing leads to any more."""
 
 
 class Upkeep:
@@ -47,8 +54,9 @@ class Upkeep:
         self._look_at = fresh + LOOK_AFTER
         self._retry_at = 0
         self._build: Building | None = None
-        self._spent: list[tuple[set[str], Handles]] = []
-        self._spent_before: list[tuple[set[str], Handles]] = []
+        self._spent: list[Spent] = []
+        self._spent_before: list[Spent] = []
+        self._rubbish: list[Spent] = []
 
     @property
     def behind(self) -> bool:
@@ -68,18 +76,23 @@ class Upkeep:
     def poll(self) -> bool:
         """Do a step, if one is due; whether a build is under way. What goes wrong is *trouble*."""
         self._look_at = self.fresh + LOOK_AFTER
+        if self._rubbish:
+            self._forget([self._rubbish.pop()])
+            return True
         if self._build is not None:
             if not self._build.poll():
                 return True
             self._try_install()
+            return True
         if self.fresh >= self._retry_at and (part := self._due()):
             self._begin([part], wants_base)
         return self._build is not None
 
     def wait(self) -> None:
         """Go on until the store is not behind, or something goes wrong."""
-        while self.poll() and self.behind and self._build is not None:
-            self._build.wait()
+        while self.poll() and self.behind:
+            if self._build is not None:
+                self._build.wait()
 
     def rebuild(self, lows: Iterable[int], base: Callable[[Range], bool]) -> None:
         """Build the ranges that begin at *lows*, those with damage left out, and wait for it.
@@ -100,8 +113,8 @@ class Upkeep:
             catalogues.sync_folder(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
-        self._forget(self._spent)
-        self._spent = []
+        self._forget(self._rubbish + self._spent)
+        self._rubbish, self._spent = [], []
         if not self.fresh and self.catalogue.removed:
             # Whatever the log still has is in segments, or was removed.
             ranges = tuple(replace(row, mark=self._log.end) for row in self.catalogue.ranges)
@@ -137,7 +150,10 @@ class Upkeep:
         self.catalogue = after
 
     def _due(self) -> Range | None:
-        """The range whose fresh rows are to be written next."""
+        """The range to be written next: with URLs that were removed, or with fresh rows."""
+        for part in self._ranges:
+            if not part.damaged and has_removed(part):
+                return part
         sound = [part for part in self._ranges if part.count and not part.damaged]
         if not sound:
             return None
@@ -162,15 +178,20 @@ class Upkeep:
             self.trouble = str(error)
             self._retry_at = self.fresh + max(self.fresh // 10, LOOK_AFTER)
             return error
-        self._forget(self._spent_before)
+        self._rubbish += self._spent_before
         before, self.catalogue = self.catalogue, after
         self._ranges.adopt(after, build.built, verify=False)
-        self.fresh -= len(build.handles)
-        self._spent.append((before.files - after.files, build.handles))
+        self.fresh -= sum(map(len, build.handles))
+        self._spent.append((before.files - after.files, np.zeros(0, np.int64)))
+        self._spent += [
+            (set(), handles[start : start + A_STEP])
+            for handles in build.handles
+            for start in range(0, len(handles), A_STEP)
+        ]
         self.trouble, self._retry_at = "", 0
         return None
 
-    def _forget(self, spent: list[tuple[set[str], Handles]]) -> None:
+    def _forget(self, spent: list[Spent]) -> None:
         """Delete what nothing leads to any more."""
         for names, handles in spent:
             for name in names:
@@ -179,13 +200,18 @@ class Upkeep:
                 self._log.forget(handles)
 
 
+def has_removed(part: Range) -> bool:
+    """Whether its segments hold URLs that were removed, which nobody should find there any more."""
+    return any(segment.row.removed for segment in part.segments)
+
+
 def wants_base(part: Range) -> bool:
     """Whether it is time to merge everything of a range into its base.
 
     With *f* rows a time, a base of *b* and recent segments of up to *r*, a row is written
     r / 2f + b / r + 1 times, which is least for r = sqrt(2fb).
     """
-    if part.row.base is None:
+    if part.row.base is None or has_removed(part):
         return True
     base = part.row.base.keys
     recent = part.count + (0 if part.row.recent is None else part.row.recent.keys)
