@@ -3,9 +3,9 @@
 Run: ``python benchmarks/sieve.py`` for 100 million fingerprints, ``--count`` for another number of
 them, ``--bits 64`` for narrower ones, ``--small`` to see that it runs. One line for every tenth of
 them: what an `offer` of a page's 40 URLs cost each of them; how long the flushes took, in a thread,
-by the clock and in CPU; for how long at most the caller's thread did not run meanwhile (on a busy
-machine that is the machine's doing); what it costs to look a URL up; resident memory, now and at
-most; bytes a URL on disk.
+by the clock and in CPU, and the longest step of one in CPU; for how long at most the caller's
+thread did not run meanwhile (on a busy machine that is the machine's doing); what it costs to look
+a URL up; resident memory, now and at most; bytes a URL on disk.
 
 Most of the fingerprints are made by numpy and are not of URLs, so that the time is the sieve's.
 They are of 100,000 hosts; one in four has been offered before.
@@ -36,7 +36,7 @@ PAGES = 100
 """Pages of real URLs at each point."""
 CHUNK = 1 << 16
 """Fingerprints that are made at once."""
-HEAD = "      known us/offer flushes  flush s   CPU s late ms us/look  RSS MB  max MB  B/URL"
+HEAD = "      known us/offer flushes flush s  CPU s step ms late ms us/look RSS MB max MB  B/URL"
 
 Numbers = NDArray[np.uint64]
 
@@ -53,6 +53,8 @@ class Point:
     """Seconds of all flushes together."""
     cpu: float
     """Seconds of CPU of all flushes together."""
+    step: float
+    """Milliseconds of CPU of the longest step of a flush."""
     late: float
     """Milliseconds that the caller's thread did not run for at most, while a flush did."""
     look: float
@@ -66,9 +68,9 @@ class Point:
 
     def __str__(self) -> str:
         return (
-            f"{self.known:11,} {self.offer:8.2f} {self.flushes:7} {self.flush:8.1f} "
-            f"{self.cpu:7.1f} {self.late:7.1f} {self.look:7.1f} {self.resident:7.0f} "
-            f"{self.most:7.0f} {self.disk:6.2f}"
+            f"{self.known:11,} {self.offer:8.2f} {self.flushes:7} {self.flush:7.1f} {self.cpu:6.1f} "
+            f"{self.step:7.1f} {self.late:7.1f} {self.look:7.1f} {self.resident:6.0f} "
+            f"{self.most:6.0f} {self.disk:6.2f}"
         )
 
 
@@ -106,7 +108,7 @@ class Grower:
         self._clear()
 
     def _clear(self) -> None:
-        self._flush = self._cpu = self._late = 0.0
+        self._flush = self._cpu = self._step = self._late = 0.0
         self._flushes = 0
 
     def grow(self, first: int, last: int) -> Point:
@@ -143,9 +145,12 @@ class Grower:
         flush.accept()
 
     def _run(self, flush: Flush) -> None:
-        began = time.thread_time()
-        flush.run()
-        self._cpu += time.thread_time() - began
+        more = True
+        while more:
+            began = time.thread_time()
+            more = flush.step()
+            took = time.thread_time() - began
+            self._cpu, self._step = self._cpu + took, max(self._step, took)
 
     def _point(self, offer: float) -> Point:
         asked = [key for number in range(0, 2 * self.pages, 4) for key in page(number)[:10]]
@@ -155,8 +160,8 @@ class Grower:
         assert found * 2 == len(asked), "what is new is known, or the other way round"
         stats = self.sieve.stats()
         return Point(
-            stats.known, offer * 1e6, self._flushes, self._flush, self._cpu, self._late * 1e3,
-            look * 1e6, *_memory(), stats.disk / stats.known,
+            stats.known, offer * 1e6, self._flushes, self._flush, self._cpu, self._step * 1e3,
+            self._late * 1e3, look * 1e6, *_memory(), stats.disk / stats.known,
         )  # fmt: skip
 
 
