@@ -104,7 +104,7 @@ def grown(urls: Sequence[str], start: int, stop: int) -> Iterator[str]:
 
 
 def grow(lists: Path | None, count: int, kind: str, memory: int, folder: Path) -> None:
-    """Add *count* URLs, and measure after each tenth."""
+    """Add *count* URLs, and measure before, with the lists in memory, and after each tenth."""
     urls = [url for name in LISTS for url in urls_of(lists, name)]
     # Two URLs that differ in nothing but what a round adds would be one.
     urls = list(dict.fromkeys(urls))
@@ -115,6 +115,8 @@ def grow(lists: Path | None, count: int, kind: str, memory: int, folder: Path) -
     else:
         store = SieveSet(folder)
     began, held, waited = time.monotonic(), 0, 0.0
+    before = {"resident MB": resident() >> 20, "own MB": resident("RssAnon") >> 20}
+    print(json.dumps({"store": kind, "urls": 0} | before), flush=True)
     for tenth in range(10):
         start, stop = count * tenth // 10, count * (tenth + 1) // 10
         spent, longest, called, new = 0.0, [0.0, 0.0], 0, 0

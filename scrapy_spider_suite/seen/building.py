@@ -47,19 +47,24 @@ class Building:
         self._error = ""
         self._log = log
         mark = log.end
-        frozen = [(part.row.low, base, part.freeze()) for part, base in ranges]
-        self.built = {part.row.low: len(part.older) for part, _ in ranges}
-        self.handles = np.concatenate([handles for _, _, handles in frozen])
-        self._steps = self._start(frozen, mark, split)
+        self.built = {part.row.low: len(part.freeze()) for part, _ in ranges}
+        self.handles: list[Handles] = []
+        self._steps = self._start(ranges, mark, split)
 
     def _start(
-        self, ranges: Sequence[tuple[int, bool, Handles]], mark: int, split: int
+        self, ranges: Sequence[tuple[Range, bool]], mark: int, split: int
     ) -> Iterator[None]:
         """Write the plan, in steps of some milliseconds, and start the process."""
         self._made.mkdir(parents=True)
         tasks = []
         files = self._log.files()
-        for number, (low, base, handles) in enumerate(ranges):
+        for number, (part, base) in enumerate(ranges):
+            pieces = []
+            for table in part.older[: self.built[part.row.low]]:
+                pieces.append(part.own(table)[1])
+                yield
+            handles = np.concatenate([np.zeros(0, np.int64), *pieces])
+            self.handles.append(handles)
             sources = files
             if sources is None:
                 rows = self._made / f"rows-{number}"
@@ -69,7 +74,7 @@ class Building:
             name = f"handles-{number}.npy"
             np.save(self._made / name, handles)
             paths = tuple((start, str(path)) for start, path in sources)
-            tasks.append(build.Task(low, mark, base, name, paths))
+            tasks.append(build.Task(part.row.low, mark, base, name, paths))
             yield
         plan = build.Plan(str(self._folder), tuple(tasks), split).write(self._made)
         self._process = _spawn(plan)

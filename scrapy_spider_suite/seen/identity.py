@@ -9,6 +9,7 @@ next free id and is a *twin*, which the manifest lists.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import xxhash
@@ -63,29 +64,13 @@ class Identity:
     *seed* is the store's own. *mask* says which of the 48 bits are used; tests take few.
     """
 
-    __slots__ = ("_slots", "mask", "seed")
+    __slots__ = ("mask", "of", "seed")
 
     def __init__(self, seed: int, mask: int = LOW) -> None:
         self.seed = seed
         self.mask = mask
-        self._slots: dict[bytes, int] = {}
-
-    def of(self, key: bytes) -> int:
-        """The id that *key* has unless it is a twin; never 0."""
-        # As far as the first slash after "http:/", "https:/": the host, with its slash.
-        slot = self._slots.get(key[: key.find(b"/", 8) + 1])
-        if slot is None:
-            slot = self._slot(key)
-        return slot | _hash(key, self.seed) & self.mask or 1
-
-    def _slot(self, key: bytes) -> int:
-        """The slot of *key*, in its place; remembered, if it is plain whose URLs have it."""
-        slot = _hash(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
-        if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
-            if len(self._slots) >= _REMEMBERED:
-                self._slots.clear()
-            self._slots[key[:end]] = slot
-        return slot
+        self.of = _giver(seed, mask)
+        """The id that a key has unless it is a twin; never 0."""
 
     @staticmethod
     def span(prefix: bytes) -> tuple[int, int]:
@@ -98,3 +83,28 @@ class Identity:
             return 0, END
         low = _hash(host_of_key(prefix)) >> 48 << 48
         return low, low + (1 << SLOT_SHIFT)
+
+
+def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
+    """What gives ids; names of a function cost less than attributes do."""
+    slots: dict[bytes, int] = {}
+    known, digest = slots.get, _hash
+
+    def of(key: bytes) -> int:
+        # As far as the first slash after "http:/", "https:/": the host, with its slash.
+        slot = known(key[: key.find(b"/", 8) + 1])
+        if slot is None:
+            slot = _slot(key, slots)
+        return slot | digest(key, seed) & mask or 1
+
+    return of
+
+
+def _slot(key: bytes, slots: dict[bytes, int]) -> int:
+    """The slot of *key*, in its place; put into *slots*, if it is plain which URLs have it."""
+    slot = _hash(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
+    if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
+        if len(slots) >= _REMEMBERED:
+            slots.clear()
+        slots[key[:end]] = slot
+    return slot

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.seen.catalogue import Catalogue, RangeRow, SegmentRow
@@ -51,26 +52,27 @@ class Range:
         self.live.put(ident, handle)
         self.count += 1
 
-    def freeze(self) -> Handles:
-        """The handles of all fresh rows; what comes from now on is kept apart from them."""
+    def freeze(self) -> tuple[Table, ...]:
+        """The tables of all fresh rows; what comes from now on is kept apart from them."""
         if self.live.count:
             self.older = (*self.older, self.live)
             self.live = Table()
-        return self.rows()[1]
+        return self.older
 
     def thaw(self, built: int) -> None:
         """The first *built* of the older tables are in a segment."""
         self.older = self.older[built:]
-        self.count = self.live.count + sum(len(self._own(table)[0]) for table in self.older)
+        self.count = self.live.count + sum(len(self.own(table)[0]) for table in self.older)
 
-    def inherit(self, parent: Range, built: int) -> None:
-        """Take over what is fresh in *parent*, this range being a part of it."""
-        self.older = tuple(table for table in (*parent.older[built:], parent.live) if table.count)
-        self.thaw(0)
+    def inherit(self, tables: Sequence[tuple[Table, Ids]]) -> None:
+        """Take over what is fresh in the range that this one is a part of, and mine."""
+        found = [(table, int(self._mine(ids).sum())) for table, ids in tables]
+        self.older = tuple(table for table, count in found if count)
+        self.count = sum(count for _, count in found)
 
     def drop(self, handles: Handles) -> None:
         """Fresh rows that are removed."""
-        kept = [self._own(table) for table in (*self.older, self.live)]
+        kept = [self.own(table) for table in (*self.older, self.live)]
         tables = [Table.of(ids[left], held[left]) for ids, held in kept
                   for left in [~np.isin(held, handles)]]  # fmt: skip
         *older, self.live = tables
@@ -79,13 +81,17 @@ class Range:
 
     def rows(self) -> tuple[Ids, Handles]:
         """All fresh rows, in no order."""
-        found = [self._own(table) for table in (*self.older, self.live)]
+        found = [self.own(table) for table in (*self.older, self.live)]
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 
-    def _own(self, table: Table) -> tuple[Ids, Handles]:
+    def own(self, table: Table) -> tuple[Ids, Handles]:
+        """The rows of a table that are in this range."""
         ids, handles = table.rows()
-        mine = (ids >= np.uint64(self.row.low)) & (ids <= np.uint64(self.high - 1))
+        mine = self._mine(ids)
         return ids[mine], handles[mine]
+
+    def _mine(self, ids: Ids) -> NDArray[np.bool_]:
+        return (ids >= np.uint64(self.row.low)) & (ids <= np.uint64(self.high - 1))
 
     @property
     def oldest(self) -> int:
@@ -105,32 +111,34 @@ class Ranges:
     """All ranges of a store, by id.
 
     Attributes:
+        all: the ranges, and *lows* where each begins; for `store.TrieStore`, which looks there
+            itself, since that is done for every link.
         damage: why a segment cannot be used, by its name.
     """
 
     def __init__(self, folder: Path, identity: Identity, twins: Mapping[bytes, int]) -> None:
         self.damage: dict[str, str] = {}
         self._folder, self._identity, self._twins = folder, identity, twins
-        self._ranges: list[Range] = []
-        self._lows: list[int] = []
+        self.all: list[Range] = []
+        self.lows: list[int] = []
 
     def at(self, ident: int) -> Range:
         """The range of *ident*."""
-        return self._ranges[bisect_right(self._lows, ident) - 1]
+        return self.all[bisect_right(self.lows, ident) - 1]
 
     def index(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The number of the range of each of *ids*."""
-        return np.searchsorted(np.array(self._lows, np.uint64), ids, "right") - 1
+        return np.searchsorted(np.array(self.lows, np.uint64), ids, "right") - 1
 
     def between(self, low: int, high: int) -> list[Range]:
         """The ranges of the ids from *low* to before *high*."""
-        return [part for part in self._ranges if part.row.low < high and low < part.high]
+        return [part for part in self.all if part.row.low < high and low < part.high]
 
     def __iter__(self) -> Iterator[Range]:
-        return iter(self._ranges)
+        return iter(self.all)
 
     def __len__(self) -> int:
-        return len(self._ranges)
+        return len(self.all)
 
     def adopt(
         self, catalogue: Catalogue, built: Mapping[int, int] | None = None, verify: bool = True
@@ -140,18 +148,22 @@ class Ranges:
         *built* has, by the low end of each range that was built anew, how many of its older tables
         are in its segments now.
         """
-        old = {part.row.low: part for part in self._ranges}
-        segments = {s.row.name: s for part in self._ranges for s in part.segments}
+        old = {part.row.low: part for part in self.all}
+        segments = {s.row.name: s for part in self.all for s in part.segments}
         highs = [row.low for row in catalogue.ranges[1:]] + [END]
         ranges = []
+        legacies: dict[int, list[tuple[Table, Ids]]] = {}
         for row, high in zip(catalogue.ranges, highs, strict=True):
             part = old.get(row.low)
-            parent = part or (self.at(row.low) if self._ranges else None)
+            parent = part or (self.at(row.low) if self.all else None)
             tables = (built or {}).get(parent.row.low, 0) if parent is not None else 0
             if part is None or part.high != high:
                 part = Range(row, high)
                 if parent is not None:
-                    part.inherit(parent, tables)
+                    if parent.row.low not in legacies:
+                        left = (*parent.older[tables:], parent.live)
+                        legacies[parent.row.low] = [(t, t.ids()) for t in left if t.count]
+                    part.inherit(legacies[parent.row.low])
             elif tables:
                 part.thaw(tables)
             part.row = row
@@ -161,7 +173,7 @@ class Ranges:
                 (part.recent is None) != (row.recent is None)
             )
             ranges.append(part)
-        self._ranges, self._lows = ranges, [part.row.low for part in ranges]
+        self.all, self.lows = ranges, [part.row.low for part in ranges]
 
     def _segment(
         self, row: SegmentRow | None, known: Mapping[str, Segment], verify: bool

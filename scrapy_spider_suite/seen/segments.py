@@ -17,7 +17,7 @@ import mmap
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import log2
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +48,7 @@ class Segment:
 
     __slots__ = (
         "_checks", "_identity", "_map", "_mask", "_places", "_removed", "_starts", "_trie",
-        "_twins", "_width", "row",
+        "_twins", "_width", "look", "row",
     )  # fmt: skip
 
     def __init__(
@@ -77,16 +77,8 @@ class Segment:
         self._places = self._checks + row.keys
         self._width = row.width
         self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
-
-    def look(self, key: bytes, ident: int) -> int:
-        """Whether *key*, whose id is *ident*, is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
-        bucket = ident >> _BUCKET_SHIFT & self._mask
-        starts = self._starts
-        if ident & 255 not in self._map[starts[bucket] : starts[bucket + 1]]:
-            return ABSENT
-        if self._removed and key.startswith(self._removed):
-            return MAYBE
-        return HELD if key in self._trie else MAYBE
+        self.look = _looker(self._map, self._starts, self._mask, self._trie, self._removed)
+        """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
 
     def key_of(self, ident: int) -> bytes | None:
         """The URL here that has the id *ident*; None in a store without ids."""
@@ -118,6 +110,23 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"<Segment {self.row.name}: {len(self)} URLs>"
+
+
+def _looker(
+    data: mmap.mmap, starts: memoryview, mask: int, trie: Any, removed: tuple[bytes, ...]
+) -> Callable[[bytes, int], int]:
+    """The look-up of a segment, which is most of what a crawl asks: names of a function cost less
+    than attributes do."""
+
+    def look(key: bytes, ident: int) -> int:
+        bucket = ident >> _BUCKET_SHIFT & mask
+        if ident & 255 not in data[starts[bucket] : starts[bucket + 1]]:
+            return ABSENT
+        if removed and key.startswith(removed):
+            return MAYBE
+        return HELD if key in trie else MAYBE
+
+    return look
 
 
 def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:

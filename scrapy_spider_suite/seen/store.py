@@ -10,6 +10,7 @@ look-up costs the same however many URLs there are. docs/seen.md tells more.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from scrapy_spider_suite.seen.checking import Finding, check
 from scrapy_spider_suite.seen.identity import END, MAX_KEY, TWIN_BITS, Identity, encode
 from scrapy_spider_suite.seen.log import FileLog, FreshLog
 from scrapy_spider_suite.seen.ranges import Range, Ranges
-from scrapy_spider_suite.seen.segments import HELD, MAYBE
+from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE
 from scrapy_spider_suite.seen.statistics import TrieStatistics, statistics_of
 from scrapy_spider_suite.seen.table import BYTES_A_ROW
 from scrapy_spider_suite.seen.upkeep import Upkeep, wants_base, without
@@ -95,7 +96,13 @@ class TrieStore:
         if not isinstance(url, str):
             return False
         key = url.encode("utf-8", "surrogatepass")
-        return self._look(key, self._ident(key)) == HELD
+        ident = self._ident(key)
+        ranges = self._ranges
+        part = ranges.all[bisect_right(ranges.lows, ident) - 1]
+        # What is there is most likely in the base.
+        if part.base is not None and part.base.look(key, ident) == HELD:
+            return True
+        return self._look_beside(part, key, ident) == HELD
 
     def __len__(self) -> int:
         """How many URLs there are."""
@@ -152,15 +159,13 @@ class TrieStore:
     def _look(self, key: bytes, ident: int) -> int:
         """`HELD`, or `MAYBE` if another URL may have the id, or `ABSENT`."""
         part = self._ranges.at(ident)
-        said = 0
-        # What is there is most likely in the base.
-        if part.base is not None and (said := part.base.look(key, ident)) == HELD:
-            return said
-        if part.recent is not None and (found := part.recent.look(key, ident)):
-            if found == HELD:
-                return found
-            said = found
-        if part.count and (handle := part.find(ident)) >= 0:
+        said = ABSENT if part.base is None else part.base.look(key, ident)
+        return said if said == HELD else self._look_beside(part, key, ident) or said
+
+    def _look_beside(self, part: Range, key: bytes, ident: int) -> int:
+        """Like `_look`, in all of a range but its base."""
+        said = ABSENT if part.recent is None else part.recent.look(key, ident)
+        if said != HELD and part.count and (handle := part.find(ident)) >= 0:
             return HELD if self._log.read(handle) == key else MAYBE
         return said
 

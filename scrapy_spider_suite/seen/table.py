@@ -86,6 +86,11 @@ class Table:
         ids = np.concatenate([ids for ids, _ in parts])
         return ids, np.concatenate([handles for _, handles in parts])
 
+    def ids(self) -> Ids:
+        """All ids, in no order."""
+        held = [np.frombuffer(part[0], np.uint64) for part in self._parts]
+        return np.concatenate([ids[ids != 0] for ids in held])
+
     def __len__(self) -> int:
         return self.count
 

@@ -75,15 +75,15 @@ class Upkeep:
 
     def poll(self) -> bool:
         """Do a step, if one is due; whether a build is under way. What goes wrong is *trouble*."""
-        self._look_at = self.fresh + LOOK_AFTER
+        self._look_at = self.fresh  # soon: there may be more to do
         if self._rubbish:
             self._forget([self._rubbish.pop()])
             return True
         if self._build is not None:
-            if not self._build.poll():
-                return True
-            self._try_install()
+            if self._build.poll():
+                self._try_install()
             return True
+        self._look_at += LOOK_AFTER
         if self.fresh >= self._retry_at and (part := self._due()):
             self._begin([part], wants_base)
         return self._build is not None
