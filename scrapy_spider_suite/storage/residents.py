@@ -122,7 +122,8 @@ class Residents:
                 elif not entry.key.startswith(LAST):
                     self._waiting.hurry(entry.host, record, wall)
                 return
-            host = self._bring_in(entry.host, record, now, wall, more=record.due is not None)
+            more = record.due is not None
+            host = self._bring_in(entry.host, record, now, wall, more=more, expected=True)
         elif self._sliding is not None and not self._sliding.has(host):
             if self._room <= 0 and not entry.volatile and host.idle():
                 self._leave(host, wall, now)
@@ -137,9 +138,10 @@ class Residents:
             self._workbench.offer(host)
 
     def _bring_in(
-        self, key: str, record: HostRecord, now: float, wall: float, *, more: bool
-    ) -> HostState:
-        """Make a host resident; with *more*, its rows are on disk."""
+        self, key: str, record: HostRecord, now: float, wall: float, *, more: bool,
+        expected: bool = False,
+    ) -> HostState:  # fmt: skip
+        """Make a host resident; with *more*, its rows are on disk, or an entry is *expected*."""
         pace = self._policy.of_host(key)
         delay = max(pace.delay, self._policy.start_delay)
         host = HostState(key, delay, pace.concurrency, pace.burst)
@@ -156,7 +158,7 @@ class Residents:
             host.cursor, host.more = record.head, True
             self.fronts.refill(host)
         if self._sliding is not None:
-            self._sliding.came(host, expected=not more)
+            self._sliding.came(host, expected=expected)
         self.want_address(host)
         return host
 

@@ -25,10 +25,12 @@ class Sliding:
         return self._window.room
 
     def came(self, host: HostState, *, expected: bool) -> None:
-        """*host* came into memory; something to visit is there, or is *expected* at once."""
-        self._window.enter(host.key)
-        if not expected and bare(host):
-            self._window.give(host.key)
+        """*host* came into memory, where something of it is to be visited, or *expected* at once.
+
+        Others come for traffic without a visit, and take no place.
+        """
+        if expected or not bare(host):
+            self._window.enter(host.key)
 
     def went(self, key: str) -> None:
         """A host left memory."""
@@ -56,7 +58,7 @@ class Sliding:
             host = self._workbench.hosts.get(key)
             if host is None:
                 self._window.leave(key)
-            elif host.idle() and (bare(host) or host.ready_at() - now > host.gap()):
+            elif host.idle() and (_gone(host) or host.ready_at() - now > host.gap()):
                 self._window.give(key)
                 host.held = True
 
@@ -94,3 +96,8 @@ class Sliding:
 def bare(host: HostState) -> bool:
     """Whether nothing of *host* is left to be visited at present."""
     return not host.front and not host.more
+
+
+def _gone(host: HostState) -> bool:
+    """Whether *host* will not be visited: nothing is left of it, or it was given up."""
+    return bare(host) or bool(host.record.dead)

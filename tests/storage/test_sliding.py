@@ -174,6 +174,28 @@ def test_pages_under_way_hold_up_nobody(crawl: Callable[..., Crawl]) -> None:
     assert running.fetches[-1].end < 9.0  # 7.2 without a window
 
 
+def test_traffic_without_a_visit_takes_no_place(crawl: Callable[..., Crawl]) -> None:
+    """The host of an image comes into memory, and nobody waits for it."""
+    running = crawl(Web(FOUR | {"images.t": "10.0.0.9"}), Window(2, 1))
+    running.frontier.residents.visitor("images.t", 0.0, WALL)
+    running.seed(*(f"http://{host}/" for host in FOUR))
+    running.run()
+    assert [set(pair) for pair in batched(hosts_of(running), 2)] == [{"1", "2"}, {"3", "4"}]
+    assert running.now < 1.0
+
+
+def test_a_host_that_is_given_up_holds_up_nobody(crawl: Callable[..., Crawl]) -> None:
+    """However long it takes to fail all that was queued of it."""
+    policy = Policy(host=Pace(1.0), address=Pace(0.1), back_off=BackOff(1.0, 2.0, dead_after=1))
+    web = Web(FOUR, event=lambda url, n: Event.REFUSED if "example1." in url else Event.SUCCESS)
+    running = crawl(web, Window(2, 1), policy)
+    running.seed(*(f"http://{host}/{n}" for n in range(3) for host in FOUR))
+    running.run()
+    counters = running.frontier.counters
+    assert (counters.done, counters.failed) == (9, 3)
+    assert running.now < 10.0
+
+
 def test_robots_do_not_use_up_a_turn(crawl: Callable[..., Crawl]) -> None:
     """A visit that is put back to ask for robots.txt first was none."""
     running = crawl(Web(FOUR), Window(1, 1))
