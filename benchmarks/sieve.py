@@ -68,9 +68,9 @@ class Point:
 
     def __str__(self) -> str:
         return (
-            f"{self.known:11,} {self.offer:8.2f} {self.flushes:7} {self.flush:7.1f} {self.cpu:6.1f} "
-            f"{self.step:7.1f} {self.late:7.1f} {self.look:7.1f} {self.resident:6.0f} "
-            f"{self.most:6.0f} {self.disk:6.2f}"
+            f"{self.known:11,} {self.offer:8.2f} {self.flushes:7} {self.flush:7.1f} "
+            f"{self.cpu:6.1f} {self.step:7.1f} {self.late:7.1f} {self.look:7.1f} "
+            f"{self.resident:6.0f} {self.most:6.0f} {self.disk:6.2f}"
         )
 
 

@@ -84,13 +84,13 @@ class Flush:
                 if self._merge is None:
                     rows = rows_of(self.prints, self._parts.words * 8)
                     self._merge = self._parts.merge(rows, self._fresh)
-                if self._merge.step():
-                    return True
-                self._decide(self._merge)
+                elif not self._merge.step():
+                    self._decide(self._merge)
+                    return False
             except BaseException:
                 self._merge = None
                 raise
-        return False
+        return True
 
     def _decide(self, merge: Merge) -> None:
         if self._log is not None:

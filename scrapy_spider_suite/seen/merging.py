@@ -133,6 +133,7 @@ class Merge:
             yield
         unique = np.concatenate([rows for rows, _ in pieces])
         first = np.concatenate([places for _, places in pieces])
+        yield
         known = np.zeros(len(unique), np.bool_)
         begin = 0
         for part, end in self._parts.ranges():
@@ -148,6 +149,7 @@ class Merge:
         # Of what was damaged too much is counted: to the bound that this is for it is no harm.
         self._manifest.counts += np.bincount(slots, minlength=SLOTS)
         self._manifest.counts[self._drop.start : self._drop.stop] = 0
+        yield
 
     def _merge_part(self, part: Part, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
         """Merge the sorted *batch* into a part; which of it were known."""
