@@ -18,9 +18,8 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.storage import archiving
+from scrapy_spider_suite.storage import archiving, fronts, residents
 from scrapy_spider_suite.storage import frontier as frontier_module
-from scrapy_spider_suite.storage import fronts, residents
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back
 from scrapy_spider_suite.storage.counters import Counters
