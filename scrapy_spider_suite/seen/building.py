@@ -61,10 +61,12 @@ class Building:
         for number, (part, base) in enumerate(ranges):
             pieces = []
             for table in part.older[: self.built[part.row.low]]:
-                pieces.append(part.own(table)[1])
-                yield
+                for _, own in part.pieces(table):
+                    pieces.append(own)
+                    yield
             handles = np.concatenate([np.zeros(0, np.int64), *pieces])
             self.handles.append(handles)
+            yield
             sources = files
             if sources is None:
                 rows = self._made / f"rows-{number}"

@@ -86,9 +86,14 @@ class Range:
 
     def own(self, table: Table) -> tuple[Ids, Handles]:
         """The rows of a table that are in this range."""
-        ids, handles = table.rows()
-        mine = self._mine(ids)
-        return ids[mine], handles[mine]
+        found = list(self.pieces(table))
+        return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
+
+    def pieces(self, table: Table) -> Iterator[tuple[Ids, Handles]]:
+        """The same in pieces of which none takes long."""
+        for ids, handles in table.pieces():
+            mine = self._mine(ids)
+            yield ids[mine], handles[mine]
 
     def _mine(self, ids: Ids) -> NDArray[np.bool_]:
         return (ids >= np.uint64(self.row.low)) & (ids <= np.uint64(self.high - 1))

@@ -7,6 +7,7 @@ in the log need not be held. They grow in sixteen parts, so that no step of grow
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -82,9 +83,13 @@ class Table:
 
     def rows(self) -> tuple[Ids, Handles]:
         """All ids and their handles, in no order."""
-        parts = [_rows(part) for part in self._parts]
+        parts = list(self.pieces())
         ids = np.concatenate([ids for ids, _ in parts])
         return ids, np.concatenate([handles for _, handles in parts])
+
+    def pieces(self) -> Iterator[tuple[Ids, Handles]]:
+        """The same in sixteen pieces; nothing may be put in between."""
+        return map(_rows, self._parts)
 
     def ids(self) -> Ids:
         """All ids, in no order."""
