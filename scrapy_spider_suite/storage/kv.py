@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class KV(Protocol):
@@ -72,3 +72,41 @@ class MemoryKV:
         """Return the pairs whose key begins with *prefix* now, in byte order of the keys."""
         found = sorted(key for key in self._rows if key.startswith(prefix))
         return iter([(key, self._rows[key]) for key in found])
+
+
+class PrefixedKV:
+    """The keys of a larger map that begin with *prefix*, without it.
+
+    *get*, *change* (to None: delete) and *scan*, from a key on, are the map's.
+    """
+
+    def __init__(
+        self, prefix: bytes, get: Callable[[bytes], bytes | None],
+        change: Callable[[bytes, bytes | None], None],
+        scan: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
+    ) -> None:  # fmt: skip
+        self._prefix = prefix
+        self._get = get
+        self._change = change
+        self._scan = scan
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of *key*, or None."""
+        return self._get(self._prefix + key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set *key*."""
+        self._change(self._prefix + key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove *key*."""
+        self._change(self._prefix + key, None)
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All keys that begin with *prefix*, in order, with their values."""
+        begin = self._prefix + prefix
+        n = len(self._prefix)
+        for key, value in self._scan(begin):
+            if not key.startswith(begin):
+                return
+            yield key[n:], value

@@ -9,22 +9,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
 
 from rocksdict import (
     AccessType,
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
     Checkpoint,
-    DBCompressionType,
-    Options,
     Rdict,
     ReadOptions,
     WriteBatch,
-    WriteBufferManager,
     WriteOptions,
 )
 
@@ -33,19 +28,13 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.erasing import Eraser
-from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.storage.records import (
-    HostRecord,
-    host_key,
-    pack_row,
-    unpack_row,
-)
+from scrapy_spider_suite.storage.kv import KV, PrefixedKV
+from scrapy_spider_suite.storage.records import HostRecord, host_key, pack_row, unpack_row
 from scrapy_spider_suite.storage.records import after as end_of
+from scrapy_spider_suite.storage.tuning import Tuning
 from scrapy_spider_suite.storage.unwritten import Row, Unwritten
 
 FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
-_LEAST = 16 << 20
-"""Bytes of memory below which the database does not work well."""
 _DUE = struct.Struct(">Q")
 
 
@@ -68,18 +57,12 @@ class RocksStore:
     durable = True
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        memory: int = 80 << 20,
-        power_safe: bool = False,
+        self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
         secondary: Path | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._path = path
-        self._memory = memory
         self._secondary = secondary
-        self._cache = Cache(memory * 2 // 5)
-        self._buffers = WriteBufferManager(memory * 3 // 5, False)
+        self._tuning = Tuning(memory)
         self._write_options = WriteOptions()
         self._write_options.sync = power_safe
         self._unwritten = Unwritten()
@@ -100,8 +83,8 @@ class RocksStore:
             access = AccessType.secondary(str(self._secondary))
         self._db = Rdict(
             str(self._path),
-            options=self._options(root=True),
-            column_families={name: self._options() for name in FAMILIES},
+            options=self._tuning.options(root=True),
+            column_families={name: self._tuning.options() for name in FAMILIES},
             access_type=access or AccessType.read_write(),
         )
         self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
@@ -129,38 +112,9 @@ class RocksStore:
         with suppress(Exception):  # it says again what failed, and closes all the same
             self._db.close()
 
-    def _options(self, *, root: bool = False) -> Options:
-        memory = self._memory
-        options = Options(raw_mode=True)
-        table = BlockBasedOptions()
-        table.set_block_cache(self._cache)
-        # Filters and indexes count as cache, and in pieces: whole ones, of a megabyte each, push
-        # one another out, and then every look-up reads one (60 us instead of 5).
-        table.set_bloom_filter(10, False)
-        table.set_cache_index_and_filter_blocks(True)
-        table.set_index_type(BlockBasedIndexType.two_level_index_search())
-        table.set_partition_filters(True)
-        table.set_pin_top_level_index_and_filter(True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_size(memory // 8)
-        options.set_compression_type(DBCompressionType.lz4())
-        if root:
-            options.create_if_missing(True)
-            options.create_missing_column_families(True)
-            options.set_write_buffer_manager(self._buffers)
-            options.set_max_total_wal_size(memory)
-            options.set_keep_log_file_num(2)
-            options.set_max_log_file_size(10 << 20)
-            options.set_max_open_files(256)
-        return options
-
     def resize(self, memory: int) -> None:
         """Let caches and buffers have *memory* bytes (what a full table needs stays as it is)."""
-        memory = max(_LEAST, memory)
-        if memory != self._memory:
-            self._memory = memory
-            self._cache.set_capacity(memory * 2 // 5)
-            self._buffers.set_buffer_size(memory * 3 // 5)
+        self._tuning.resize(memory)
 
     def sync(self, *, power_safe: bool) -> None:
         """Sync every batch to the medium, or only hand it to the system."""
@@ -351,12 +305,17 @@ class RocksStore:
 
     def kv(self, name: str) -> KV:
         """See `Store`."""
-        return _FamilyKV(self, "kv", name.encode() + b"\0")
+        return self._rows_of("kv", name.encode() + b"\0")
 
     @property
     def meta(self) -> KV:
         """Facts about the job as a whole."""
-        return _FamilyKV(self, "meta", b"")
+        return self._rows_of("meta", b"")
+
+    def _rows_of(self, family: str, prefix: bytes) -> KV:
+        """The keys of *family* that begin with *prefix*; read back before they are flushed."""
+        change = partial(self._unwritten.set, family)
+        return PrefixedKV(prefix, partial(self._get, family), change, partial(self._scan, family))
 
     # Reading: what is on disk, under what waits to be written
 
@@ -388,33 +347,3 @@ class RocksStore:
 
 def _due_row(key: bytes) -> tuple[float, str]:
     return _DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()
-
-
-class _FamilyKV:
-    """One component's keys in a family; read back before they are flushed."""
-
-    def __init__(self, store: RocksStore, family: str, prefix: bytes) -> None:
-        self._store = store
-        self._family = family
-        self._prefix = prefix
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of *key*, or None."""
-        return self._store._get(self._family, self._prefix + key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set *key*."""
-        self._store._unwritten.set(self._family, self._prefix + key, value)
-
-    def delete(self, key: bytes) -> None:
-        """Remove *key*."""
-        self._store._unwritten.set(self._family, self._prefix + key, None)
-
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All keys that begin with *prefix*, in order, with their values."""
-        begin = self._prefix + prefix
-        n = len(self._prefix)
-        for key, value in self._store._scan(self._family, begin):
-            if not key.startswith(begin):
-                return
-            yield key[n:], value

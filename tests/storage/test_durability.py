@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from rocksdict import Options
 
+from scrapy_spider_suite.storage import rocks
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.tuning import Tuning
 from scrapy_spider_suite.storage.whole import write_whole
 
 BATCHES = 20
@@ -33,11 +35,12 @@ os.write(2, b"end")
 """
 
 
-class Counting(RocksStore):
-    """A store whose database counts what it syncs."""
+class Counting(Tuning):
+    """Has the database count what it syncs."""
 
-    def _options(self, *, root: bool = False) -> Options:
-        options = super()._options(root=root)
+    def options(self, *, root: bool = False) -> Options:
+        """See `Tuning`."""
+        options = super().options(root=root)
         if root:
             options.enable_statistics()
             self.root = options
@@ -58,25 +61,37 @@ def write(store: RocksStore, batches: int = BATCHES) -> None:
         store.flush()
 
 
+def counting(
+    monkeypatch: pytest.MonkeyPatch, path: Path, **how: bool
+) -> tuple[RocksStore, Counting]:
+    """A new store, and what counts its syncs."""
+    monkeypatch.setattr(rocks, "Tuning", Counting)
+    store = RocksStore(path, **how)  # type: ignore[arg-type]
+    assert isinstance(store._tuning, Counting)
+    return store, store._tuning
+
+
 @pytest.mark.parametrize("power_safe", [True, False])
-def test_the_log_is_synced_with_each_batch_or_never(power_safe: bool, tmp_path: Path) -> None:
+def test_the_log_is_synced_with_each_batch_or_never(
+    power_safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the database's own count."""
-    store = Counting(tmp_path / "store", power_safe=power_safe)
+    store, tuning = counting(monkeypatch, tmp_path / "store", power_safe=power_safe)
     write(store)
-    assert store.synced == (BATCHES if power_safe else 0)
+    assert tuning.synced == (BATCHES if power_safe else 0)
     store.close()
 
 
-def test_a_running_crawl_can_change_it(tmp_path: Path) -> None:
+def test_a_running_crawl_can_change_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds from the next batch on, both ways."""
-    store = Counting(tmp_path / "store")
+    store, tuning = counting(monkeypatch, tmp_path / "store")
     write(store)
     store.sync(power_safe=True)
     write(store, 3)
-    assert store.synced == 3
+    assert tuning.synced == 3
     store.sync(power_safe=False)
     write(store)
-    assert store.synced == 3
+    assert tuning.synced == 3
     store.close()
 
 
