@@ -31,8 +31,9 @@ from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
+from scrapy_spider_suite.urls.permutations import permutations_of
 from scrapy_spider_suite.urls.scope import Reason, Scope
-from scrapy_spider_suite.urls.traps import Refusal, Trap, look, permutations_of
+from scrapy_spider_suite.urls.traps import Refusal, Trap, look
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore

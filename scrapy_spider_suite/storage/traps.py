@@ -17,10 +17,10 @@ from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.domains import registered_domain
 from scrapy_spider_suite.urls.likeness import Recent, likeness
 from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.permutations import Permutations
 from scrapy_spider_suite.urls.traps import (
     FRESH,
     Ground,
-    Permutations,
     Refusal,
     Trap,
     combination,

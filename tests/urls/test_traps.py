@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.urls.permutations import Permutations, permutations_of
 from scrapy_spider_suite.urls.traps import (
     FRESH,
     MOST,
     Ground,
     Limits,
-    Permutations,
     Refusal,
     Trap,
     combination,
     folders,
     harmless,
     look,
-    permutations_of,
     spaces,
     without_session,
 )
