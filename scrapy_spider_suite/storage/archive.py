@@ -126,7 +126,8 @@ def _url_of(key: bytes) -> str | None:
     """The URL of a state key; None if that does not say it, or paces it as another host's."""
     end = key.index(b"\0", 2)  # the slot may hold a NUL
     name = key[end + 1 :]
-    if host_of_key(name) != key[2:end]:
+    # A fingerprint, which begins with 0xFF, has no host, as data: URLs of a spider have none.
+    if name[:1] == b"\xff" or host_of_key(name) != key[2:end]:
         return None
     return name.decode("utf-8", "surrogatepass")
 

@@ -221,3 +221,12 @@ def test_a_copy_that_fails_leaves_nothing(
     with pytest.raises(StoreWriteError, match="No space left"):
         store.checkpoint(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_request_without_a_host_is_not_here(store: RocksStore) -> None:
+    """A spider's ``data:`` URL has a fingerprint for a name, and nothing for a host."""
+    key = host_key("") + b"\xff" + bytes(range(20))
+    assert store.archive is not None
+    assert store.archive.get(key) is None
+    assert not store.archive.takes(key, DONE.to_bytes())
+    assert store.state(key) is None
