@@ -52,9 +52,11 @@ from growing import (
     urls_of,
 )  # fmt: skip
 from kspider import AvlStore
+from marisa_trie import HUGE_CACHE, BinaryTrie
 from redis_server import redis_server
 
 from scrapy_spider_suite.seen import TrieStore
+from scrapy_spider_suite.seen.segments import BASE_TRIES
 
 ERROR_RATE = 0.001
 """Of the Bloom filter: the share of new URLs that it takes for known."""
@@ -89,6 +91,18 @@ def trie(urls: list[str], folder: Path, ids: bool) -> Row:
         stats = store.stats()
         row |= {"bytes": round(stats.bytes_a_url, 1), "ratio": round(stats.size / text, 3)}
     return row
+
+
+def bare(urls: list[str], folder: Path) -> Row:
+    """One trie and nothing else: the least that a look-up can cost; "add" is its being built."""
+    keys = [url.encode() for url in urls]
+    start = time.thread_time()
+    made = BinaryTrie(keys, num_tries=BASE_TRIES, cache_size=HUGE_CACHE)
+    row: Row = {"add": round((time.thread_time() - start) / len(keys) * 1e6, 2)}
+    some = [url.encode() for url in sampled(urls)]
+    row |= lookups(made.__contains__, some, [key + b"~" for key in some])
+    row["url(id)"] = microseconds(made.restore_key, [made.key_id(key) for key in some])
+    return row | sized(len(made.tobytes()), keys)
 
 
 def avl(urls: list[str], folder: Path) -> Row:
@@ -174,6 +188,7 @@ def sized(size: int, keys: list[bytes]) -> Row:
 STORES: dict[str, Callable[[list[str], Path], Row]] = {
     "trie": lambda urls, folder: trie(urls, folder, ids=False),
     "trie with ids": lambda urls, folder: trie(urls, folder, ids=True),
+    "marisa-trie": bare,
     "KSpider's tree": avl,
     "Scrapy": scrapy,
     "scrapy-redis": scrapy_redis,
