@@ -70,8 +70,9 @@ def lookups(known: Callable[[Any], object], urls: Sequence[Any], new: Sequence[A
 
 
 def sampled(urls: Sequence[str], seed: int = 1) -> list[str]:
-    """Some of *urls*, in no order."""
-    return random.Random(seed).sample(urls, min(SAMPLE, len(urls)))
+    """Some of *urls*, in no order, and new: the links of a page have just been made, too."""
+    some = random.Random(seed).sample(urls, min(SAMPLE, len(urls)))
+    return [url.encode().decode() for url in some]
 
 
 def children() -> float:

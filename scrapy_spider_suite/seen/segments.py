@@ -47,7 +47,7 @@ class Segment:
     """A segment that is there to be looked up."""
 
     __slots__ = (
-        "_checks", "_identity", "_map", "_mask", "_places", "_removed", "_starts", "_trie",
+        "_checks", "_map", "_mask", "_of", "_places", "_removed", "_restore", "_starts", "_trie",
         "_twins", "_width", "look", "row",
     )  # fmt: skip
 
@@ -68,8 +68,9 @@ class Segment:
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{path} is not as it was written")
         self.row = row
-        self._identity, self._twins = identity, twins
+        self._of, self._twins = identity.of, twins
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
+        self._restore = self._trie.restore_key
         self._mask = _buckets(row.keys) - 1
         starts = row.trie + -row.trie % 4
         self._checks = starts + 4 * (self._mask + 2)
@@ -82,16 +83,16 @@ class Segment:
 
     def key_of(self, ident: int) -> bytes | None:
         """The URL here that has the id *ident*; None in a store without ids."""
+        data, starts, width = self._map, self._starts, self._width
         bucket = ident >> _BUCKET_SHIFT & self._mask
-        begin, width = self._starts[bucket], self._width
-        checks = self._map[begin : self._starts[bucket + 1]]
+        begin = starts[bucket]
+        checks = data[begin : starts[bucket + 1]]
         at = -1
         while width and (at := checks.find(ident & 255, at + 1)) >= 0:
             place = self._places + (begin - self._checks + at) * width
-            number = int.from_bytes(self._map[place : place + width], "little")
-            key: bytes = self._trie.restore_key(number)
+            key: bytes = self._restore(int.from_bytes(data[place : place + width], "little"))
             own = self._twins.get(key) if self._twins else None
-            if (own or self._identity.of(key)) == ident and not (
+            if (own or self._of(key)) == ident and not (
                 self._removed and key.startswith(self._removed)
             ):
                 return key

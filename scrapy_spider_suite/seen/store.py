@@ -170,7 +170,8 @@ class TrieStore:
         return said
 
     def _key_of(self, ident: int) -> bytes | None:
-        part = self._ranges.at(ident)
+        ranges = self._ranges
+        part = ranges.all[bisect_right(ranges.lows, ident) - 1]
         if part.base is not None and (key := part.base.key_of(ident)) is not None:
             return key
         if part.recent is not None and (key := part.recent.key_of(ident)) is not None:
