@@ -16,20 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from scrapy_spider_suite.errors import JobDamagedError, JobError, UnknownUrlError
-from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen import opening
 from scrapy_spider_suite.seen.build import SPLIT
 from scrapy_spider_suite.seen.checking import Finding, check
 from scrapy_spider_suite.seen.identity import END, MAX_KEY, TWIN_BITS, Identity, encode
 from scrapy_spider_suite.seen.log import FileLog, FreshLog
 from scrapy_spider_suite.seen.ranges import Range, Ranges
+from scrapy_spider_suite.seen.removing import fresh_keys, remove
 from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE
 from scrapy_spider_suite.seen.statistics import TrieStatistics, statistics_of
 from scrapy_spider_suite.seen.table import BYTES_A_ROW
-from scrapy_spider_suite.seen.upkeep import Upkeep, wants_base, without
+from scrapy_spider_suite.seen.upkeep import Upkeep, wants_base
 
 MEMORY: Final = 64 << 20
 
@@ -144,7 +142,7 @@ class TrieStore:
             part = self._ranges.at(low)
             low = part.high
             segments = part.segments
-            fresh = [key for key, _ in self._fresh_keys(part, start)]
+            fresh = [key for key, _ in fresh_keys(part, start, self._log)]
             for keys in (fresh, *(segment.keys(start) for segment in segments)):
                 for key in keys:
                     yield key.decode("utf-8", "surrogatepass")
@@ -178,13 +176,6 @@ class TrieStore:
             return key
         handle = part.find(ident)
         return None if handle < 0 else self._log.read(handle)
-
-    def _fresh_keys(self, part: Range, prefix: bytes) -> Iterator[tuple[bytes, int]]:
-        """The fresh URLs of a range that begin with *prefix*, and their handles."""
-        for handle in np.sort(part.rows()[1]).tolist():
-            key = self._log.read(handle)
-            if key.startswith(prefix):
-                yield key, handle
 
     # Adding
 
@@ -316,39 +307,7 @@ class TrieStore:
         parts = self._ranges.between(*self._identity.span(start))
         if any(part.damaged for part in parts):
             raise JobDamagedError(f"{self.path} is damaged where {prefix!r} would be; repair it")
-        rows = {part.row.low: part.row for part in self._ranges}
-        count = 0
-        for part in parts:
-            base, recent = (
-                0 if segment is None else sum(1 for _ in segment.keys(start))
-                for segment in (part.base, part.recent)
-            )
-            rows[part.row.low] = replace(
-                part.row, base=without(part.row.base, start, base),
-                recent=without(part.row.recent, start, recent),
-            )  # fmt: skip
-            count += base + recent
-        fresh = [(p, np.array([h for _, h in self._fresh_keys(p, start)], np.int64)) for p in parts]
-        self._write_removed(start, rows)
-        for part, handles in fresh:
-            if len(handles):
-                part.drop(handles)
-                self._upkeep.fresh -= len(handles)
-                self._log.forget(handles)
-                count += len(handles)
-        return count
-
-    def _write_removed(self, start: bytes, rows: dict[int, catalogues.RangeRow]) -> None:
-        catalogue = self._upkeep.catalogue
-        gone = [key for key in self._twins if key.startswith(start)]
-        twins = {k: i for k, i in catalogue.twins.items() if not k.startswith(start.hex())}
-        self._upkeep.write(replace(
-            catalogue, ranges=tuple(rows.values()), twins=twins,
-            removed=(*catalogue.removed, (start.hex(), self._log.end)),
-        ))  # fmt: skip
-        self._ranges.adopt(self._upkeep.catalogue, verify=False)
-        for key in gone:
-            del self._twins[key]
+        return remove(start, parts, self._ranges, self._upkeep, self._log, self._twins)
 
     # The whole
 

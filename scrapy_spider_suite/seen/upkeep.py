@@ -14,7 +14,7 @@ import numpy as np
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE, Building
-from scrapy_spider_suite.seen.catalogue import Catalogue, SegmentRow
+from scrapy_spider_suite.seen.catalogue import Catalogue
 from scrapy_spider_suite.seen.log import FreshLog, Rows
 from scrapy_spider_suite.seen.ranges import Range, Ranges
 from scrapy_spider_suite.seen.table import Handles
@@ -216,10 +216,3 @@ def wants_base(part: Range) -> bool:
     base = part.row.base.keys
     recent = part.count + (0 if part.row.recent is None else part.row.recent.keys)
     return recent >= min(base, sqrt(2 * part.count * base))
-
-
-def without(row: SegmentRow | None, prefix: bytes, found: int) -> SegmentRow | None:
-    """The row of a segment of whose URLs *found* with *prefix* count no more."""
-    if row is None or not found:
-        return row
-    return replace(row, removed=(*row.removed, prefix.hex()), gone=row.gone + found)
