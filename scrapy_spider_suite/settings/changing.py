@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
+    "seen": "its files are opened at the start",
     "seen_cache": "the memory is taken at the start",
     "sieve_waiting": "the memory is taken at the start",
     "countries": "it may be large, and is read once: stop the crawl, and start it again with it",

@@ -108,7 +108,8 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
 def bring_back(store: RocksStore, host: str) -> Iterator[None]:
     """Give the URLs of *host* in the archive their rows again, a portion with every step.
 
-    Killed meanwhile they are in both. Raises `StoreWriteError`.
+    Whoever calls makes a portion durable before the next. Killed meanwhile they are in both.
+    Raises `StoreWriteError`.
     """
     if store.archive is None:
         return
@@ -118,5 +119,4 @@ def bring_back(store: RocksStore, host: str) -> Iterator[None]:
         for name in portion:
             store.put_state(prefix + name, ARCHIVED)
         yield
-    store.flush()
     store.archive.remove(host)

@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.keys import host_key as host_key
 from scrapy_spider_suite.frontier.keys import state_key as state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
-FORMAT = 2
+FORMAT = 3
 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")

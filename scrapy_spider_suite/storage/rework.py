@@ -79,10 +79,6 @@ class Rework:
         """A walk over the URLs of *host*."""
         return Walk(self._store, host)
 
-    def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
-        """The first *limit* URLs of a walk over those of *host*."""
-        return self.walk(host).next(after, limit)
-
     def leased(self, host: str) -> int:
         """How many URLs of *host* are out."""
         return self._residents.fronts.leased(host)

@@ -115,7 +115,7 @@ def test_bring_back(store: RocksStore) -> None:
     other = fill(store, DONE, "http://b.t/", host="b.t")
     move(store)
     for _ in bring_back(store, "a.t"):
-        pass
+        store.flush()
     assert all(store.has_row(key) for key in keys)
     assert not store.has_row(other[0])
     assert store.archive is not None
@@ -131,15 +131,16 @@ def test_rework_walks_over_both(store: RocksStore) -> None:
     rework = frontier.rework(store)
     for begun in (0, 2):
         found, after = [], b""
+        walk = rework.walk("a.t")
         for _ in range(begun):
-            after = rework.urls("a.t", after, 4)[-1][0]
-        while rows := rework.urls("a.t", after, 4):
+            after = walk.next(after, 4)[-1][0]
+        while rows := walk.next(after, 4):
             found += [name.decode() for name, _ in rows]
             after = rows[-1][0]
         expected = {f"http://a.t/{n}" for n in range(25)}
         assert len(found) == len(set(found))
         assert len(set(found) & expected) == 25 - max(0, begun - 1) * 4
-        assert rework.urls("b.t", b"", 4) == []
+        assert rework.walk("b.t").next(b"", 4) == []
 
 
 def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
@@ -150,7 +151,7 @@ def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
     frontier.residents.touch("a.t").done = frontier.counters.done = 1
     frontier.counters.events[Event.SUCCESS] = 1
     rework = frontier.rework(store)
-    ((_, state),) = rework.urls("a.t", b"", 5)
+    ((_, state),) = rework.walk("a.t").next(b"", 5)
     assert rework.again(entry("http://a.t/"), state, 0.0, WALL)
     assert UrlState.from_bytes(store.state(key) or b"").state is State.PENDING
     assert list(archived(store, "a.t")) == []

@@ -282,12 +282,13 @@ class AtRandom(RuleBasedStateMachine):
         with self.store.archive.at_rest():
             for _ in bring_back(self.store, host):
                 self.archive()
-            while rows := rework.urls(host, b"", 3):
-                rows = [(name, state) for name, state in rows if state.state is not State.PENDING]
-                if not rows:
-                    break
+                self.frontier.flush()
+            walk, after = rework.walk(host), b""
+            while rows := walk.next(after, 3):
+                after = rows[-1][0]
                 for name, state in rows:
-                    rework.forget_state(host, name, state)
+                    if state.state is not State.PENDING:
+                        rework.forget_state(host, name, state)
         gone = {url for url in done if self.store.state(entry(url).identity) is None}
         self.over -= gone
         self.scheduled -= gone
