@@ -116,6 +116,7 @@ class Job:
             # One that was begun is there to stay, whatever the setting says now.
             wanted = settings.seen == "trie"
             self.store.archive = Archive(archive) if wanted else Archive.if_any(archive)
+            self._name_damage()
         except BaseException:
             self._lock.close()
             raise
@@ -172,6 +173,15 @@ class Job:
             raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
         if begun and (damage := inventory.damage(store)):
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
+
+    def _name_damage(self) -> None:
+        """Say which files of the archive cannot be read: the rest serves."""
+        archive = self.store.archive
+        for damage in () if archive is None else archive.urls.damaged.values():
+            logger.error(
+                "%s: the URLs in it count as new until `scrapy seen check --repair -j %s` has "
+                "mended it", damage, self.path,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Mark the end as clean and let go of the directory."""

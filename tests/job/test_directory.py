@@ -275,3 +275,21 @@ def test_no_job_without_jobdir_or_crawl(tmp_path: Path) -> None:
     assert job_of(looking) is None
     assert job_kv(looking, "part") is None
     assert not (tmp_path / "job" / FOLDER).exists()
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The crawl goes on without what was in the file, and is told how to mend it."""
+    job = open_job(tmp_path)
+    assert job.store.archive is not None
+    job.store.archive.urls.add(f"http://a.t/{n}" for n in range(100))
+    job.store.archive.urls.flush()
+    job.close()
+    [segment] = (tmp_path / FOLDER / "seen").glob("segment-*")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    job = open_job(tmp_path)
+    said = [line for line in caplog.messages if segment.name in line]
+    assert len(said) == 1
+    assert "scrapy seen check --repair" in said[0]
+    job.close()
