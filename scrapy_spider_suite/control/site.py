@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.errors import (
     ActionError,
     JobDamagedError,
@@ -32,6 +33,7 @@ from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.urls.twins import site_of
 
 
 class Site:
@@ -105,6 +107,10 @@ class Site:
                 kv.delete(row)
         return gone
 
+    def forget_twins(self, host: str) -> None:
+        """Forget what was seen of the forms of the site of *host*, with and without ``www.``."""
+        self.store.kv(TWINS).delete(site_of(host).encode())
+
     def look(self) -> None:
         """Called before each look at what was asked."""
 
@@ -140,9 +146,9 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         # Memory enough, and nobody resident: what is changed is changed on disk.
         store = RocksStore(folder / "store", memory=64 << 20)
-        store.archive = Archive.if_any(folder / ARCHIVE)
-        inventory.forget(folder / "store")
         try:
+            store.archive = Archive.if_any(folder / ARCHIVE)
+            inventory.forget(folder / "store")
             yield Site(folder, store, _frontier(store))
         finally:
             store.close()

@@ -14,7 +14,7 @@ from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.operator import PORTION, WAITING, Work
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
-from scrapy_spider_suite.storage.archive import undisturbed
+from scrapy_spider_suite.storage.archiving import give_back, held
 
 
 def snapshot(site: Site, action: Action) -> Work:
@@ -39,11 +39,14 @@ def snapshot(site: Site, action: Action) -> Work:
 
     # Everything is committed before a portion begins.
     copier = Thread(target=copy, daemon=True)
-    with undisturbed(site.store.archive):
+    yield from held(site.store)
+    try:
         copier.start()
         while copier.is_alive():
             copier.join(0.0 if site.running else PORTION)
             yield WAITING
+    finally:
+        give_back(site.store)
     if failures:
         raise ActionError(str(failures[0]))
     if not path.is_dir():

@@ -177,7 +177,7 @@ class CrawlCore:
     def _translator(self) -> Translator:
         return Translator(
             self.crawler, self._codec(), broad=self.broad, normal=self.normalizer,
-            read_sitemap=self.sitemaps.read,
+            read_sitemap=self.sitemaps.read, note_sitemap=self.sitemaps.redirected,
         )  # fmt: skip
 
     @staticmethod
@@ -347,6 +347,7 @@ class CrawlCore:
             return
         self.trusted.stop()
         self.at_end(reason)
+        self.frontier.cache.close()
         self.overriding.stop()
         self.filtering.stop()
         with suppress(StoreWriteError):  # that has been said

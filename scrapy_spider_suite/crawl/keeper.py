@@ -57,7 +57,7 @@ class Keeper:
         self._collector = CalmCollector()
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
-        self._archiver = archiver_of(core.store, core.frontier.counters, core.settings.sync)
+        self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
         self._revising = self._admitting = self._archiving = False
         core.overriding.changed = self._policy_changed
 
@@ -108,10 +108,10 @@ class Keeper:
 
     def _archive(self) -> None:
         """Move what is done out of the database, a portion at a time."""
-        self._archiving = (
-            self._archiver is not None and self._core.settings.seen == "trie"
-            and not self._scheduler.closing and not self._disk.stuck and self._archiver.step()
-        )  # fmt: skip
+        self._archiving = False
+        if self._archiver is None or self._scheduler.closing or self._disk.stuck:
+            return
+        self._archiving = self._archiver.step(moving=self._core.settings.seen == "trie")
         if self._archiving:
             self._loop.call_later(_PORTIONS, self._archive)
 

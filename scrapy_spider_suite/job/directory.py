@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "suite"
 _CLEAN = b"clean"
+_ARCHIVED = b"archive"
 _SHOWN = 200  # characters of a setting's value in an error
 
 
@@ -112,11 +113,7 @@ class Job:
             self.resumed = self.store.meta.get(b"id") is not None
             if self.resumed and old is None:
                 raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
-            archive = self.folder / ARCHIVE
-            # One that was begun is there to stay, whatever the setting says now.
-            wanted = settings.seen == "trie"
-            self.store.archive = Archive(archive) if wanted else Archive.if_any(archive)
-            self._name_damage()
+            self._open_archive(wanted=settings.seen == "trie")
         except BaseException:
             self._lock.close()
             raise
@@ -174,10 +171,24 @@ class Job:
         if begun and (damage := inventory.damage(store)):
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
 
-    def _name_damage(self) -> None:
-        """Say which files of the archive cannot be read: the rest serves."""
-        archive = self.store.archive
-        for damage in () if archive is None else archive.urls.damaged.values():
+    def _open_archive(self, *, wanted: bool) -> None:
+        """One that was begun is there to stay; what of it cannot be read is said, the rest serves.
+        """
+        folder, store = self.folder / ARCHIVE, self.store
+        try:
+            archive = Archive.if_any(folder)
+            if archive is None and store.meta.get(_ARCHIVED) is not None:
+                raise JobDamagedError(f"{folder}, the archive of seen URLs, is missing{_WAY_OUT}")
+            if archive is None and wanted:
+                archive = Archive(folder)
+        except BaseException:
+            store.close()
+            raise
+        if archive is None:
+            return
+        store.archive = archive
+        store.meta.put(_ARCHIVED, b"1")
+        for damage in archive.urls.damaged.values():
             logger.error(
                 "%s: the URLs in it count as new until `scrapy seen check --repair -j %s` has "
                 "mended it", damage, self.path,

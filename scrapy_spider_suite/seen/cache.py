@@ -137,6 +137,10 @@ class FingerprintCache:
         """Forget everything, but not the counts."""
         self._table[:] = bytes(len(self._table))
 
+    def close(self) -> None:
+        """Give the memory back, and remember nothing from now on; the counts stay."""
+        self._table, self._mask = bytearray(), -1
+
     @property
     def statistics(self) -> CacheStatistics:
         """The counts and the size."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from scrapy_spider_suite.seen.catalogue import RangeRow, SegmentRow
+from scrapy_spider_suite.seen.identity import Identity
 from scrapy_spider_suite.seen.log import FreshLog
 from scrapy_spider_suite.seen.ranges import Range, Ranges
 from scrapy_spider_suite.seen.segments import Segment
@@ -27,6 +28,8 @@ def remove(
         rows[part.row.low] = RangeRow(part.row.low, part.row.mark, base, recent)
         count += fewer + least
     fresh = [(p, np.array([h for _, h in fresh_keys(p, start, log)], np.int64)) for p in parts]
+    if not count and not any(len(handles) for _, handles in fresh):
+        return 0
     before = upkeep.catalogue
     kept = {key: ident for key, ident in before.twins.items() if not key.startswith(start.hex())}
     upkeep.write(replace(
@@ -47,7 +50,10 @@ def remove(
 
 def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
     """The fresh URLs of a range that begin with *prefix*, and their handles."""
-    for handle in np.sort(part.rows()[1]).tolist():
+    ids, handles = part.rows()
+    low, high = Identity.span(prefix)
+    near = handles[(ids >= np.uint64(low)) & (ids <= np.uint64(high - 1))]
+    for handle in np.sort(near).tolist():
         key = log.read(handle)
         if key.startswith(prefix):
             yield key, handle

@@ -22,6 +22,7 @@ from scrapy_spider_suite.seen.table import Handles
 AT_ONCE: Final = 16
 """Ranges of one build for which somebody waits."""
 LOOK_AFTER: Final = 4_096
+PATIENCE: Final = 60
 """Rows after which it is looked whether there is something to do."""
 A_STEP: Final = 200_000
 """Rows that are forgotten at a time."""
@@ -53,6 +54,7 @@ class Upkeep:
         self._limit, self._split = limit, split
         self._look_at = fresh + LOOK_AFTER
         self._retry_at = 0
+        self._refused = 0  # polls since a build failed
         self._build: Building | None = None
         self._spent: list[Spent] = []
         self._spent_before: list[Spent] = []
@@ -84,7 +86,8 @@ class Upkeep:
                 self._try_install()
             return True
         self._look_at += LOOK_AFTER
-        if self.fresh >= self._retry_at and (part := self._due()):
+        self._refused += self.fresh < self._retry_at
+        if (self.fresh >= self._retry_at or self._refused >= PATIENCE) and (part := self._due()):
             self._begin([part], wants_base)
         return self._build is not None
 
@@ -165,6 +168,7 @@ class Upkeep:
     def _begin(self, parts: Sequence[Range], base: Callable[[Range], bool]) -> None:
         ranges = [(part, base(part)) for part in parts]
         self._build = Building(self._folder, ranges, self._log, self._split)
+        self._refused = 0
         self._spent_before, self._spent = self._spent, []
 
     def _try_install(self) -> StoreWriteError | None:

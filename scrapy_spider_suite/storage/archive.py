@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen import TrieStore
-from scrapy_spider_suite.seen.identity import encode, host_of_key
+from scrapy_spider_suite.seen.identity import MAX_KEY, encode, host_of_key
 from scrapy_spider_suite.storage.records import UrlState
 
 FOLDER: Final = "seen"
@@ -38,8 +37,11 @@ class Archive:
     """
 
     def __init__(self, folder: Path, *, readonly: bool = False) -> None:
-        self.urls = TrieStore(folder, ids=False, memory=_MEMORY, readonly=readonly)
-        self._still = 0
+        # Who only looks does not read all of it first: a crawl, and a check, do.
+        self.urls = TrieStore(
+            folder, ids=False, memory=_MEMORY, readonly=readonly, verify=not readonly
+        )
+        self._held = False
 
     @classmethod
     def if_any(cls, folder: Path, *, readonly: bool = False) -> Archive | None:
@@ -53,7 +55,7 @@ class Archive:
 
     def takes(self, key: bytes, state: bytes) -> bool:
         """Whether the URL with this key and packed *state* belongs here."""
-        if _url_of(key) is None:
+        if _url_of(key) is None or len(key) > MAX_KEY:
             return False
         known = UrlState.from_bytes(state)
         return (known.state, known.event, known.status, known.url) == (
@@ -77,24 +79,24 @@ class Archive:
         """Make what was added survive a power failure. Raises `StoreWriteError`."""
         self.urls._log.sync()
 
-    def poll(self) -> None:
-        """Do a step of upkeep, if one is due and no copy is being made."""
-        if not self._still:
-            self.urls.poll()
+    def poll(self) -> bool:
+        """Do a step of upkeep, if one is due and nobody holds it; whether more is under way."""
+        return not self._held and self.urls.poll()
 
     @property
     def behind(self) -> bool:
         """Whether it cannot take more at present."""
-        return bool(self._still) or self.urls.behind
+        return self._held or self.urls.behind
 
-    @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Nothing is taken in meanwhile, and files stay as they are."""
-        self._still += 1
-        try:
-            yield
-        finally:
-            self._still -= 1
+    def hold(self) -> bool:
+        """Take in nothing, and let files be as they are, until `give_back`; False: somebody does.
+        """
+        held, self._held = self._held, True
+        return not held
+
+    def give_back(self) -> None:
+        """See `hold`."""
+        self._held = False
 
     def copy(self, target: Path) -> None:
         """Copy all files to the new folder *target*; for a thread, while it lies still.
@@ -115,11 +117,6 @@ class Archive:
     def close(self) -> None:
         """Let go of the files."""
         self.urls.close()
-
-
-def undisturbed(archive: Archive | None) -> AbstractContextManager[None]:
-    """`Archive.at_rest` of *archive*, if there is one."""
-    return nullcontext() if archive is None else archive.at_rest()
 
 
 def _url_of(key: bytes) -> str | None:

@@ -8,11 +8,11 @@ goes; killed in between it is in both, and moves with the next pass.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.counters import Counters
@@ -25,21 +25,23 @@ _LEAST: Final = 50_000
 """Pages that are done before a first pass."""
 _PORTION: Final = 1_000
 """Rows that are looked at before anyone else has a turn again: some ten milliseconds."""
+_SAID: Final = 20
+"""Different troubles that are told."""
 
 
 class Archiver:
     """Moves what `Archive.takes`, of the *store*, to *archive*, in passes.
 
-    With *power_safe* what has moved survives a power failure before its row goes.
+    Only what is durable may move: *flush* is called before each portion.
     """
 
     def __init__(
-        self, store: RocksStore, archive: Archive, counters: Counters, *, power_safe: bool
+        self, store: RocksStore, archive: Archive, counters: Counters, flush: Callable[[], None]
     ) -> None:
         self._store = store
         self._archive = archive
         self._counters = counters
-        self._power_safe = power_safe
+        self._flush = flush
         self._after: bytes | None = None  # where the pass under way has come to
         self._kept = 0  # rows that it has left, or the last one did
         self._done = 0  # pages that were done when the last one began
@@ -49,17 +51,16 @@ class Archiver:
         """How many URLs are in the archive."""
         return len(self._archive.urls)
 
-    def step(self) -> bool:
-        """Do a portion of a pass, if it is time for one; whether there is more to do."""
-        self._archive.poll()
-        self._say(self._archive.urls.trouble)
-        if self._archive.behind or not (self._after is not None or self._due()):
-            return False
+    def step(self, *, moving: bool = True) -> bool:
+        """Do a portion of upkeep, and with *moving* of a pass; whether there is more to do."""
         try:
-            return self._portion()
-        except StoreWriteError as error:
+            busy = self._archive.poll()
+            self._say(self._archive.urls.trouble)
+            if not moving or self._archive.behind or not (self._after is not None or self._due()):
+                return busy
+            return self._portion() or busy
+        except (SuiteError, OSError) as error:
             self._say(str(error))
-            self._after = None
             return False
 
     def _due(self) -> bool:
@@ -70,30 +71,35 @@ class Archiver:
 
     def _portion(self) -> bool:
         store, archive = self._store, self._archive
+        self._flush()
+        if store.dirty:
+            return True  # a page that is done, and has to wait for the disk
         rows = list(islice(store.every_state(self._after or b""), _PORTION))
         moving = [key for key, state in rows if archive.takes(key, state)]
-        self._kept += len(rows) - len(moving)
         if moving:
             archive.add(moving)
-            if self._power_safe:
+            if store.power_safe:
                 archive.sync()
             for key in moving:
                 store.delete_state(key)
+        self._kept += len(rows) - len(moving)
         self._after = rows[-1][0] if len(rows) == _PORTION else None
         return self._after is not None
 
     def _say(self, trouble: str) -> None:
         """Log what is wrong once, not with each attempt."""
-        if trouble and trouble not in self._said:
+        if trouble and trouble not in self._said and len(self._said) < _SAID:
             self._said.add(trouble)
             logger.error("%s: the archive of seen URLs goes on when that is over", trouble)
 
 
-def archiver_of(store: Store, counters: Counters, sync: str) -> Archiver | None:
-    """What moves rows of *store* to its archive; None if it has none. *sync* as ``SUITE_SYNC``."""
+def archiver_of(
+    store: Store, counters: Counters, flush: Callable[[], None]
+) -> Archiver | None:
+    """What moves rows of *store* to its archive; None if it has none."""
     if not isinstance(store, RocksStore) or store.archive is None:
         return None
-    return Archiver(store, store.archive, counters, power_safe=sync == "power")
+    return Archiver(store, store.archive, counters, flush)
 
 
 def archived(store: RocksStore, host: str) -> Iterator[bytes]:
@@ -105,11 +111,11 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
                 yield name
 
 
-def bring_back(store: RocksStore, host: str) -> Iterator[None]:
+def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
     """Give the URLs of *host* in the archive their rows again, a portion with every step.
 
-    Whoever calls makes a portion durable before the next. Killed meanwhile they are in both.
-    Raises `StoreWriteError`.
+    True: it waits for something else. The archive must be held, and whoever calls makes a portion
+    durable before the next. Killed meanwhile they are in both. Raises `StoreWriteError`.
     """
     if store.archive is None:
         return
@@ -118,5 +124,19 @@ def bring_back(store: RocksStore, host: str) -> Iterator[None]:
     while portion := list(islice(names, _PORTION)):
         for name in portion:
             store.put_state(prefix + name, ARCHIVED)
-        yield
+        yield False
+    while store.archive.urls.poll():  # the removal would stop everything until the builder ends
+        yield True
     store.archive.remove(host)
+
+
+def held(store: RocksStore) -> Iterator[bool]:
+    """Wait until the archive is held, if there is one; give it back in the end."""
+    while store.archive is not None and not store.archive.hold():
+        yield True
+
+
+def give_back(store: RocksStore) -> None:
+    """Let go of the archive that is `held`."""
+    if store.archive is not None:
+        store.archive.give_back()

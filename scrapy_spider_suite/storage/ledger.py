@@ -45,6 +45,11 @@ class Ledger:
         self.cache.add(identity)
         return True
 
+    def forget(self, identity: bytes) -> None:
+        """Remember nothing of the URL with this state key."""
+        self.cache.forget(identity)
+        self._volatile_known.discard(identity)
+
     def take(self, entry: Entry, record: HostRecord) -> None:
         """Write a new pending *entry* of the host with *record*, and give it its order key."""
         if not record.counted:
@@ -100,8 +105,9 @@ class Ledger:
         name = state.state.value
         if state.state is State.PENDING or state.event is None:
             return
-        setattr(record, name, getattr(record, name) - 1)
-        setattr(self.counters, name, getattr(self.counters, name) - 1)
+        # Never below 0, whatever a kill has left: a record that says so cannot be written.
+        setattr(record, name, max(0, getattr(record, name) - 1))
+        setattr(self.counters, name, max(0, getattr(self.counters, name) - 1))
         if state.state is State.DONE:
             self.domains.count(host, pages=-1)
         events = self.counters.events

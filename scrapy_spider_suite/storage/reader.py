@@ -126,7 +126,8 @@ class StoreReader:
         yield from self._check_hosts(rows, counters)
         yield from wrong_rows(self.store)
         if self.store.archive is not None:
-            yield from self.store.archive.urls.damaged.values()
+            for finding in self.store.archive.urls.check():
+                yield f"{finding.file}: {finding.what} (`scrapy seen check --repair`)"
 
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
         due = {host for _, host in self.store.all_due()}

@@ -6,7 +6,7 @@ them lets the crawl have its turn, and a batch be written, between two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heapify
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,8 +15,6 @@ from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.orders import LONGEST
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
-from scrapy_spider_suite.storage.archive import ARCHIVED
-from scrapy_spider_suite.storage.archiving import archived
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
@@ -29,28 +27,6 @@ FIRST = 1 << 30
 """The priority of what an operator wants before all else of its host."""
 BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
 """Lies behind all order keys of that priority, and before all others."""
-_DONE = UrlState.from_bytes(ARCHIVED)
-
-
-class Walk:
-    """A walk over the URLs of *host*: those with rows first, in order, then those in the archive.
-
-    Each has a place of its own: others may walk there at the same time.
-    """
-
-    def __init__(self, store: RocksStore, host: str) -> None:
-        self._store = store
-        self._host = host
-        self._archived: Iterator[bytes] | None = None
-
-    def next(self, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
-        """The next *limit* beyond *after*: what follows the host's key, and states."""
-        if self._archived is None:
-            rows = list(islice(self._store.states(host_key(self._host), after), limit))
-            if rows:
-                return [(name, UrlState.from_bytes(data)) for name, data in rows]
-            self._archived = archived(self._store, self._host)
-        return [(name, _DONE) for name in islice(self._archived, limit)]
 
 
 class Rework:
@@ -75,9 +51,13 @@ class Rework:
         """Up to *limit* hosts beyond *after*, as they are now; do not change the records."""
         return list(islice(self._store.records(after), limit))
 
-    def walk(self, host: str) -> Walk:
-        """A walk over the URLs of *host*."""
-        return Walk(self._store, host)
+    def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
+        """Up to *limit* URLs of *host* beyond *after*: what follows the host's key, and states.
+
+        Those that have rows; `bring_back` gives all of them theirs.
+        """
+        rows = islice(self._store.states(host_key(host), after), limit)
+        return [(name, UrlState.from_bytes(data)) for name, data in rows]
 
     def leased(self, host: str) -> int:
         """How many URLs of *host* are out."""
@@ -178,7 +158,7 @@ class Rework:
 
     def _forget_state(self, key: bytes) -> None:
         self._store.delete_state(key)
-        self._ledger.cache.forget(key)
+        self._ledger.forget(key)
 
     def forget_host(self, host: str, now: float) -> bool:
         """Forget a *host* without URLs; False while anything of it is queued, out or under way."""

@@ -120,6 +120,11 @@ class RocksStore:
         """Sync every batch to the medium, or only hand it to the system."""
         self._write_options.sync = power_safe
 
+    @property
+    def power_safe(self) -> bool:
+        """Whether every batch is synced to the medium."""
+        return bool(self._write_options.sync)
+
     # Writing: collected, then written as one batch
 
     @property
@@ -211,7 +216,7 @@ class RocksStore:
         self._unwritten.set("states", key, value)
 
     def delete_state(self, key: bytes) -> None:
-        """Forget that the URL with this state key was ever heard of."""
+        """See `Store`."""
         self._unwritten.set("states", key, None)
 
     def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

@@ -191,10 +191,11 @@ def test_job_with_another_fixed_setting(half: Half, tmp_path: Path) -> None:
     job = half.copy(tmp_path)
     path = job / FOLDER / "job.json"
     described = json.loads(path.read_text())
-    described["settings"]["seen"] = "trie"
+    described["settings"]["order"] = "bottom-up"
     path.write_text(json.dumps(described))
     before = contents(job)
-    refused(half.crawl(job), "SUITE_SEEN was 'trie' and is 'plain'", "set it back", "JOBDIR")
+    told = "SUITE_ORDER was 'bottom-up' and is 'breadth-first'"
+    refused(half.crawl(job), told, "set it back", "JOBDIR")
     assert contents(job) == before
 
 

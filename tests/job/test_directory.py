@@ -293,3 +293,13 @@ def test_a_damaged_archive_is_named(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert len(said) == 1
     assert "scrapy seen check --repair" in said[0]
     job.close()
+
+
+def test_a_lost_archive_is_refused(tmp_path: Path) -> None:
+    """Everything in it would be fetched again: a copy of a job must have it."""
+    begin(tmp_path)
+    shutil.rmtree(tmp_path / FOLDER / "seen")
+    with pytest.raises(JobDamagedError, match=r"archive of seen URLs, is missing"):
+        open_job(tmp_path)
+    with pytest.raises(JobDamagedError, match="is missing"):
+        open_job(tmp_path, SUITE_SEEN="plain")

@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage import archiving
 from scrapy_spider_suite.storage.archive import ARCHIVED, FOLDER, Archive
-from scrapy_spider_suite.storage.archiving import Archiver, archived, bring_back
+from scrapy_spider_suite.storage.archiving import Archiver, archived, bring_back, give_back, held
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -53,7 +53,8 @@ def move(store: RocksStore, *, power_safe: bool = False) -> None:
     assert store.archive is not None
     counters = Counters()
     counters.done = 1 << 20
-    archiver = Archiver(store, store.archive, counters, power_safe=power_safe)
+    store.sync(power_safe=power_safe)
+    archiver = Archiver(store, store.archive, counters, store.flush)
     while archiver.step():
         pass
     store.flush()
@@ -122,25 +123,36 @@ def test_bring_back(store: RocksStore) -> None:
     assert len(store.archive.urls) == 1
 
 
-def test_rework_walks_over_both(store: RocksStore) -> None:
-    """A portion at a time, rows first; an action that goes on elsewhere misses nothing."""
-    fill(store, DONE, *(f"http://a.t/{n}" for n in range(25)))
+def test_only_what_is_durable_moves(store: RocksStore) -> None:
+    """A page that is done in memory only is not archived: its links would be lost with a kill."""
+    (key,) = fill(store, DONE, "http://a.t/")
+    store.put_state(key2 := state_key("a.t", "http://a.t/2"), DONE.to_bytes())
+    counters = Counters()
+    counters.done = 10
+    assert store.archive is not None
+    archiver = Archiver(store, store.archive, counters, lambda: None)
+    assert archiver.step()
+    assert store.archive.get(key) is store.archive.get(key2) is None
+    store.flush()
+    while archiver.step():
+        pass
+    assert store.archive.get(key) == store.archive.get(key2) == ARCHIVED
+
+
+def test_one_at_a_time_holds_it(store: RocksStore) -> None:
+    """A copy and a removal, say; nothing moves meanwhile."""
+    waits = held(store)
+    assert next(waits, None) is None
+    second = held(store)
+    assert next(second) is True
+    fill(store, DONE, *PORTS)
     move(store)
-    fill(store, UrlState(State.FAILED, Event.CLIENT_ERROR), "http://a.t/0-failed")
-    frontier = Frontier(store, Policy(), now=0.0, wall=WALL, capacity=1)
-    rework = frontier.rework(store)
-    for begun in (0, 2):
-        found, after = [], b""
-        walk = rework.walk("a.t")
-        for _ in range(begun):
-            after = walk.next(after, 4)[-1][0]
-        while rows := walk.next(after, 4):
-            found += [name.decode() for name, _ in rows]
-            after = rows[-1][0]
-        expected = {f"http://a.t/{n}" for n in range(25)}
-        assert len(found) == len(set(found))
-        assert len(set(found) & expected) == 25 - max(0, begun - 1) * 4
-        assert rework.walk("b.t").next(b"", 4) == []
+    assert store.has_row(state_key("a.t", PORTS[0]))
+    give_back(store)
+    assert next(second, None) is None
+    give_back(store)
+    move(store)
+    assert not store.has_row(state_key("a.t", PORTS[0]))
 
 
 def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
@@ -151,7 +163,9 @@ def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
     frontier.residents.touch("a.t").done = frontier.counters.done = 1
     frontier.counters.events[Event.SUCCESS] = 1
     rework = frontier.rework(store)
-    ((_, state),) = rework.walk("a.t").next(b"", 5)
+    for _ in bring_back(store, "a.t"):
+        frontier.flush()
+    ((_, state),) = rework.urls("a.t", b"", 5)
     assert rework.again(entry("http://a.t/"), state, 0.0, WALL)
     assert UrlState.from_bytes(store.state(key) or b"").state is State.PENDING
     assert list(archived(store, "a.t")) == []
@@ -175,7 +189,7 @@ def test_a_full_disk(
     counters = Counters()
     counters.done = 10
     assert store.archive is not None
-    archiver = Archiver(store, store.archive, counters, power_safe=False)
+    archiver = Archiver(store, store.archive, counters, store.flush)
     monkeypatch.setattr(os, "write", full)
     for _ in range(3):
         assert not archiver.step()
@@ -192,10 +206,11 @@ def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) ->
     """A copy is of one moment: every URL is in its database or in its archive."""
     keys = fill(store, DONE, *PORTS)
     assert store.archive is not None
-    with store.archive.at_rest():
-        move(store)
-        assert all(store.has_row(key) for key in keys)
-        store.checkpoint(tmp_path / "copy")
+    assert store.archive.hold()
+    move(store)
+    assert all(store.has_row(key) for key in keys)
+    store.checkpoint(tmp_path / "copy")
+    store.archive.give_back()
     move(store)
     late = fill(store, DONE, "http://a.t/late")
     copy = RocksStore(tmp_path / "copy", memory=16 << 20)

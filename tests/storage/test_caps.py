@@ -305,7 +305,7 @@ def test_rework_keeps_to_the_caps(tmp_path: Path) -> None:
     crawl.run()
     assert row_of(store, "farm.t")[1] == Domain(3, 3)
     crawl.run(until=crawl.now + 100.0)
-    for name, state in rework.walk("h0.farm.t").next(b"", 10):
+    for name, state in rework.urls("h0.farm.t", b"", 10):
         rework.forget_state("h0.farm.t", name, state)
     assert rework.forget_host("h0.farm.t", crawl.now)
     assert row_of(store, "farm.t")[1] == Domain(2, 2)

@@ -85,7 +85,7 @@ class AtRandom(RuleBasedStateMachine):
             window=Window.of(*self.window),
         )  # fmt: skip
         frontier.residents.open(self.now, WALL + self.now)
-        self.archiver = archiver_of(self.store, frontier.counters, "process")
+        self.archiver = archiver_of(self.store, frontier.counters, frontier.flush)
         return frontier
 
     @initialize(arrangement=st.sampled_from(ARRANGEMENTS))
@@ -279,16 +279,17 @@ class AtRandom(RuleBasedStateMachine):
         done = [url for url in self.over if url.startswith(f"http://{host}/")]
         rework = self.frontier.rework(self.store)
         assert self.store.archive is not None
-        with self.store.archive.at_rest():
-            for _ in bring_back(self.store, host):
-                self.archive()
-                self.frontier.flush()
-            walk, after = rework.walk(host), b""
-            while rows := walk.next(after, 3):
-                after = rows[-1][0]
-                for name, state in rows:
-                    if state.state is not State.PENDING:
-                        rework.forget_state(host, name, state)
+        assert self.store.archive.hold()
+        for _ in bring_back(self.store, host):
+            self.archive()
+            self.frontier.flush()
+        after = b""
+        while rows := rework.urls(host, after, 3):
+            after = rows[-1][0]
+            for name, state in rows:
+                if state.state is not State.PENDING:
+                    rework.forget_state(host, name, state)
+        self.store.archive.give_back()
         gone = {url for url in done if self.store.state(entry(url).identity) is None}
         self.over -= gone
         self.scheduled -= gone

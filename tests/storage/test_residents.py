@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from rocksdict import Options
 from virtual import POLICY, WALL, Crawl, Web, entry, trees
 
 from scrapy_spider_suite.frontier.entries import order_key
@@ -19,6 +19,7 @@ from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import PENDING
 from scrapy_spider_suite.storage.residents import RESIDENT
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.tuning import Tuning
 
 MEMORY = 4 << 20
 
@@ -238,30 +239,32 @@ def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
 # Cost
 
 
-class Counted(RocksStore):
-    """A store that counts the deleted and hidden keys that its iterators walk over."""
+class Counted(Tuning):
+    """The set-up of a store that counts the deleted and hidden keys that it walks over."""
 
-    root_options: Any = None
-
-    def _options(self, *, root: bool = False) -> Any:
-        options = super()._options(root=root)
+    def options(self, *, root: bool = False) -> Options:
+        """With statistics."""
+        options = super().options(root=root)
         if root:
             options.enable_statistics()
-            self.root_options = options
+            Counted.of_the_last = options
         return options
 
-    def skipped(self) -> int:
+    of_the_last: Options
+
+    @classmethod
+    def skipped(cls) -> int:
         """Internal keys skipped so far."""
-        found = re.search(
-            r"rocksdb\.number\.iter\.skip COUNT : (\d+)", self.root_options.get_statistics()
-        )
+        said = cls.of_the_last.get_statistics()
+        found = re.search(r"rocksdb\.number\.iter\.skip COUNT : (\d+)", said or "")
         return int(found[1]) if found else -1
 
 
 @pytest.mark.slow
-def test_refills_stay_cheap(tmp_path: Path) -> None:
+def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 200,000 pops a refill walks over no more remains than the first one."""
-    store = Counted(tmp_path / "store", memory=MEMORY)
+    monkeypatch.setattr("scrapy_spider_suite.storage.rocks.Tuning", Counted)
+    store = RocksStore(tmp_path / "store", memory=MEMORY)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     pops = 200_000
     frontier.schedule((entry(f"http://a.t/{n}") for n in range(50)), 0.0)
@@ -280,10 +283,10 @@ def test_refills_stay_cheap(tmp_path: Path) -> None:
             store.delete_row("a.t", gone.key)
         host.front.clear()
         looked_at = number < 100 or number >= refills - 100  # looking is slow
-        before = store.skipped() if looked_at else 0
+        before = Counted.skipped() if looked_at else 0
         frontier.residents.fronts.refill(host)
         if looked_at:
-            steps[number] = store.skipped() - before
+            steps[number] = Counted.skipped() - before
         if number % 100 == 0:
             frontier.flush()
     first, last = (max(steps[n] for n in range(at, at + 100)) for at in (0, refills - 100))
@@ -292,14 +295,14 @@ def test_refills_stay_cheap(tmp_path: Path) -> None:
     frontier.residents.save_touched()
     frontier.flush()
     frontier.residents._leave(host, WALL + 10.0, 10.0)
-    before = store.skipped()
+    before = Counted.skipped()
     frontier.residents.admit(20.0, WALL + 20.0)
     assert len(frontier.workbench.hosts["a.t"].front) == fronts._FRONT
-    assert store.skipped() - before <= 40
+    assert Counted.skipped() - before <= 40
     # What it would be without cursor and head.
-    before = store.skipped()
+    before = Counted.skipped()
     store.rows("a.t", b"", 1)
-    assert store.skipped() - before > 1_000
+    assert Counted.skipped() - before > 1_000
 
 
 def test_fronts_are_short_whatever_comes(store: RocksStore) -> None:

@@ -37,7 +37,7 @@ class Bench:
     def urls(self, host: str) -> dict[str, State]:
         """The URLs of a host, and their states."""
         return {
-            name.decode(): state.state for name, state in self.rework.walk(host).next(b"", 1_000)
+            name.decode(): state.state for name, state in self.rework.urls(host, b"", 1_000)
         }
 
     def add(self, host: str, number: int) -> None:
@@ -67,7 +67,7 @@ class Bench:
 
     def again(self, host: str, *, first: bool) -> None:
         """Everything of a host that is over."""
-        for name, state in self.rework.walk(host).next(b"", 1_000):
+        for name, state in self.rework.urls(host, b"", 1_000):
             if state.state is not State.PENDING:
                 url = entry(name.decode(), priority=FIRST if first else 0)
                 self.rework.again(url, state, self.now, self.now + WALL)
@@ -85,7 +85,7 @@ class Bench:
     def drop(self, host: str) -> None:
         """All of a host, if nothing of it is out."""
         self.fail(host, forget=True)
-        for name, state in self.rework.walk(host).next(b"", 1_000):
+        for name, state in self.rework.urls(host, b"", 1_000):
             if state.state is not State.PENDING:
                 self.rework.forget_state(host, name, state)
         gone = self.rework.forget_host(host, self.now)
