@@ -20,7 +20,7 @@ BROAD = Limits(
     length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=24, sessions=4, same=24,
     hosts=24, prefix=50,
 )  # fmt: skip
-"""The defaults of the broad profile."""
+"""The defaults of the broad profile, and *query* and *sessions*, which are off there."""
 YEAR = 2026
 
 
@@ -57,8 +57,9 @@ class TrapCrawl(Crawl):
         """As the bulk path does: learn from the page, then drop what leads into a trap."""
         traps, entry = self.frontier.traps, lease.entry
         first = not self.frontier.residents.touch(entry.host).done
-        lease.links.extend(traps.passed(self._links(entry.url), YEAR))
-        traps.saw(entry.url, entry.host, self.body(entry.url), lease.links, first=first)
+        links = self._links(entry.url)
+        lease.links.extend(traps.passed(links, YEAR))
+        traps.saw(entry.url, entry.host, self.body(entry.url), links, first=first)
 
     def in_traps(self) -> Counter[str]:
         """How many pages were fetched of each trap."""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from scrapy.http import Response
 
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -25,11 +27,14 @@ class Trapping:
         self._traps = core.frontier.traps
 
     def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
-        """Take in what the page of *lease* says, and which *links* of it are followed."""
-        frontier, entry = self._core.frontier, lease.entry
-        if frontier.policy.traps.any:
-            first = not frontier.residents.touch(entry.host).done
-            self._traps.saw(entry.url, entry.host, response.body, links, first=first)
+        """Take in what the page of *lease* says, and which *links* it has, in scope or not."""
+        frontier = self._core.frontier
+        if not frontier.policy.traps.any:
+            return
+        url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
+        if url is not None:
+            first = not frontier.residents.touch(lease.entry.host).done
+            self._traps.saw(url, host_of(url), response.body, links, first=first)
 
     def passed(self, links: list[str]) -> list[str]:
         """Those of *links* that lead into no trap."""
@@ -37,10 +42,13 @@ class Trapping:
 
     def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
         """Let the page of *lease* bring what nobody linked to, if SUITE_MINE says so."""
-        settings = self._core.settings
-        if settings.mine == "none":
+        settings, page = self._core.settings, lease.entry
+        url = None if settings.mine == "none" else normalize(page.url)
+        if url is None:
             return
-        depth, normal = lease.entry.depth + 1, self._core.normalizer
+        if url != page.url:
+            page = Entry(host_of(url), url, depth=page.depth)
+        depth, normal = page.depth + 1, self._core.normalizer
 
         def wanted(url: str) -> bool:
             # Another spelling of what it should be is no URL that nobody linked to.
@@ -48,4 +56,4 @@ class Trapping:
             return own and in_scope(url, depth) and bool(self.passed([url]))
 
         miner = self._core.frontier.miner
-        lease.children.extend(miner.mine(lease.entry, settings.mine, settings.mine_max, wanted))
+        lease.children.extend(miner.mine(page, settings.mine, settings.mine_max, wanted))

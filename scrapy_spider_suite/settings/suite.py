@@ -309,13 +309,12 @@ class SuiteSettings:
         v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
         "Links followed in bulk: when so many pages of one path, whose queries combine values that "
         "others of it had, led to nothing new but more of the kind, its combinations are a trap; "
-        "0: none are.",
-        broad=24,
+        "0: none are. It may close forums that number their pages in a second parameter.",
     )
     trap_sessions: int = setting(
         v.integer(0, 200, "session ids"), 0, FROM_NOW_ON,
-        "Links followed in bulk: a page that comes with more session ids is a trap; 0: none is.",
-        broad=4,
+        "Links followed in bulk: a page that comes with more session ids is a trap; 0: none is. "
+        "It may close sites that name their pages by tokens called sid or session.",
     )
     trap_same: int = setting(
         v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,

@@ -14,7 +14,7 @@ from scrapy_spider_suite.urls.traps import Ground, Trap
 
 FAMILY = "traps"
 _MOST = 2_000
-"""Grounds in memory, 40 KiB each at the very most; when there are more, all are read again."""
+"""Grounds in memory, 100 KiB each at the very most; when there are more, all are read again."""
 _CACHE = 50_000
 """Hosts of which it is remembered that nothing is known."""
 
@@ -91,7 +91,11 @@ def unpack(host: str, row: bytes) -> Ground:
     ground = Ground()
     try:
         counts, kinds, closed, mined = msgpack.unpackb(row, strict_map_key=False)
-        ground.counts = {int(key): int(count) for key, count in counts.items()}
+        ground.counts = {
+            kind: {int(key): int(count) for key, count in each.items()}
+            for kind, each in counts.items()
+            if isinstance(kind, str)  # older rows do not say of what kind they are: counted anew
+        }
         ground.kinds = {int(key): int.from_bytes(bits, "big") for key, bits in kinds.items()}
         ground.closed = {int(key): Trap(name) for key, name in closed.items()}
         ground.mined = int(mined)

@@ -15,7 +15,6 @@ from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.urls.mining import ancestors, folder_of, siblings
-from scrapy_spider_suite.urls.traps import key_of
 
 PRIORITY = -1_000
 """That of what was mined: it comes after the links that pages had."""
@@ -68,8 +67,8 @@ class Miner:
         """Whether too many like *url* did not exist."""
         ground = self._grounds.get(host)
         return ground is not None and (
-            ground.counts.get(key_of("missed", folder_of(url)), 0) >= MISSES_MAX
-            or ground.counts.get(key_of("missed", ""), 0) >= _MISSES_OF_HOST
+            ground.count("missed", folder_of(url)) >= MISSES_MAX
+            or ground.count("missed", "") >= _MISSES_OF_HOST
         )
 
     def gave_up(self, entry: Entry) -> bool:
@@ -83,5 +82,5 @@ class Miner:
             return
         self.found["hits" if told < 0 else "misses"] += 1
         ground = self._grounds.learn(entry.host)
-        for key in (key_of("missed", folder_of(entry.url)), key_of("missed", "")):
-            ground.add(key, told)
+        for folder in (folder_of(entry.url), ""):
+            ground.add("missed", folder, told)

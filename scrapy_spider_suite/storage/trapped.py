@@ -5,13 +5,18 @@ They fail when their turn has come, and nothing is fetched.
 
 from __future__ import annotations
 
+from heapq import heappop
+
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.workbench import Visit, Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.traps import Traps
+
+_AT_ONCE = 500
+"""URLs of a host that are failed before anyone else has a turn again."""
 
 
 class Trapped:
@@ -27,21 +32,37 @@ class Trapped:
         self._health = health
 
     def sort_out(self, visit: Visit, now: float, wall: float) -> bool:
-        """Fail what of *visit* is not worth it; False if nothing is left, and it is over."""
+        """Fail what of *visit* is not worth it; False if nothing is left, and it is over.
+
+        Then what follows in its queue fails with it, as far as it is not worth it either, and its
+        host comes after all that have waited until *now*.
+        """
         failing = [(entry, event) for entry in visit.entries if (event := self._event(entry))]
         if not failing:
             return True
         for entry, event in failing:
             visit.entries.remove(entry)
             self._health.fail(entry, event, now, wall)
+        if not visit.entries:
+            self._clear(visit.host, now, wall)
         self._residents.save_touched()
         if visit.entries:
             return True
-        host, fronts = visit.host, self._residents.fronts
-        if host.more and not host.front:
-            fronts.refill(host)
+        visit.clocks = (max(visit.clocks[0], now), *visit.clocks[1:])
         self._workbench.cancel(visit)
         return False
+
+    def _clear(self, host: HostState, now: float, wall: float) -> None:
+        """Fail the beginning of a host's queue, as far as it is not worth it."""
+        for _ in range(_AT_ONCE):
+            if host.more and not host.front:
+                self._residents.fronts.refill(host)
+            event = self._event(host.front[0][1]) if host.front else None
+            if event is None:
+                return
+            self._health.fail(heappop(host.front)[1], event, now, wall)
+        if host.more and not host.front:
+            self._residents.fronts.refill(host)
 
     def _event(self, entry: Entry) -> Event | None:
         if self._miner.gave_up(entry):

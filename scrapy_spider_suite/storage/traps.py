@@ -7,7 +7,7 @@ cannot fill the disk. What waited there already fails at its turn, in the row th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.policy import Policy
@@ -40,7 +40,7 @@ _FARMS = 100_000
 _FARM = b"."
 """Begins the key of a farm; no host begins with a dot."""
 # Plain integers: operators of flags are Python code.
-_ASKED_FOR = int(Flag.USER | Flag.START)
+_ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
 
 
 class Traps:
@@ -167,11 +167,11 @@ class Traps:
                 self._grounds.change(host, ground)
 
     def saw(
-        self, url: str, host: str, body: bytes, links: Iterable[str], *, first: bool
+        self, url: str, host: str, body: bytes, links: Collection[str], *, first: bool
     ) -> None:
         """A page was fetched: *body*, at *url* on *host*, of which it is the *first* or not.
 
-        *links* are those of it that are followed.
+        *links* are those that it has, whether they are followed or not.
         """
         limits = self._policy.traps
         if limits.query and "?" in url:
@@ -189,14 +189,17 @@ class Traps:
         if limits.hosts and first and domain != host:
             self._saw_host(domain, limits.hosts, same=self._recent.meets(f".{domain}", number))
 
-    def _saw_query(self, url: str, host: str, limit: int, links: Iterable[str]) -> None:
+    def _saw_query(self, url: str, host: str, limit: int, links: Collection[str]) -> None:
         path, parameters = combination(url)
         space = f"{url.partition('?')[0]}?"
         # All of them are met: no short cut.
         news = [each for each in parameters if not self._recent.meets(space, key_of("", each))]
         if news or len(parameters) < 2:
             return
-        vain = not any(self._is_new(link) for link in links if not link.startswith(space))
+        elsewhere = [link for link in links if not link.startswith(space)]
+        if len(links) - len(elsewhere) < 2:
+            return  # its links were taken away, or it leads to no more of the kind
+        vain = not any(map(self._is_new, elsewhere))
         if vain or self._grounds.get(host) is not None:
             self._grounds.learn(host).combined(path, limit, vain=vain)
 

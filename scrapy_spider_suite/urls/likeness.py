@@ -14,7 +14,9 @@ import xxhash
 
 # Linear in the page, whatever it holds: nothing is searched for across a "<".
 _TEXT: Final = re.compile(rb"<(?:script|style)\b[^<>]*>[^<]*|>([^<]+)", re.I)
-_SHOWN: Final = re.compile(rb"""\bsrc=["']?([^"'\s>]+)""")
+_SHOWN: Final = re.compile(
+    rb"""(?:\b(?:src(?:set)?|poster)|<object\b[^<>]*?\sdata)\s*=\s*["']?([^"'\s>]+)""", re.I
+)
 _DROPPED: Final = b"0123456789 \t\r\n\f"
 _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""

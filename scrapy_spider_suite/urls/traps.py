@@ -77,10 +77,11 @@ class Refusal(NamedTuple):
 
 # The URL alone
 
-# Between slashes, or the whole value of a parameter: numbers of things look like years, too.
+# Between slashes, or the whole value of a parameter: numbers of things look like years, too, and
+# `/t/topic/2101/12` is the twelfth answer. So a month has a zero before it, or a day behind it.
 _DATE: Final = re.compile(
-    r"[/=]([12][0-9]{3})(?:[/-](?:0?[1-9]|1[0-2])(?![0-9])(?:[/-][0-9]{1,2})?)(?=[/&?]|$)"
-    r"|[?&](?:year|yr|y)=([12][0-9]{3})(?=&|$)"
+    r"[/=]([12][0-9]{3})[/-](?:0[1-9](?:[/-][0-9]{1,2})?|(?:[1-9]|1[0-2])[/-][0-9]{1,2})(?=[/&?]|$)"
+    r"|[?&](?:year|yr)=([12][0-9]{3})(?=&|$)"
 )
 _CENTURIES: Final = 300
 """Years ahead beyond which a number is none."""
@@ -152,12 +153,16 @@ _SESSION: Final = re.compile(
 
 
 def spaces(url: str) -> Iterator[str]:
-    """The spaces that the normal *url* lies in, the narrowest first.
+    """The spaces that the normal *url* lies in, each once, the narrowest first.
 
     Its pattern (numbers and tokens made alike, of the query the names), all queries of its path,
     two folders, the host. URLs with a query have spaces of their own: what is printed or sorted in
     ever new ways says nothing about the pages beside it.
     """
+    yield from dict.fromkeys(_spaces(url))
+
+
+def _spaces(url: str) -> Iterator[str]:
     path, question, query = _local(url).partition("?")
     path = _VARIABLE.sub("0", path)
     if question:
@@ -216,29 +221,27 @@ def key_of(kind: str, text: str) -> int:
     return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
 
 
-_ALL: Final = key_of("all", "")
-
-
 class Ground:
     """What is known of one host (or, for its hosts, of one registered domain).
 
-    *counts*: by space, how many pages in a row said the same there, or how many URLs lie there.
-    *kinds*: by page, a sketch of how many different session ids it had.
-    *closed*: spaces that are traps. None has more than `MOST` entries for long. *mined*: how many
-    URLs were tried that nobody linked to.
+    *counts*: by kind, by space, how many pages in a row said the same there, or how many URLs lie
+    there: a kind with many spaces drives out none of another. *kinds*: by page, a sketch of how
+    many different session ids it had. *closed*: spaces that are traps. None has more than `MOST`
+    entries for long. *mined*: how many URLs were tried that nobody linked to.
     """
 
     __slots__ = ("closed", "counts", "kinds", "mined")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
+        self.counts: dict[str, dict[int, int]] = {}
         self.kinds: dict[int, int] = {}
         self.closed: dict[int, Trap] = {}
         self.mined = 0
 
     def __len__(self) -> int:
         """How much is known; 0 need not be kept."""
-        return len(self.counts) + len(self.kinds) + len(self.closed) + self.mined
+        counts = sum(map(len, self.counts.values()))
+        return counts + len(self.kinds) + len(self.closed) + self.mined
 
     # Asking
 
@@ -272,7 +275,7 @@ class Ground:
             return False
         if _different(new) > limits.sessions:
             self.kinds.pop(key, None)
-            self._close(key, Trap.SESSIONS)
+            self._close("session", session[0], Trap.SESSIONS)
             return True
         self.kinds[key] = new
         if len(self.kinds) > MOST:
@@ -284,9 +287,9 @@ class Ground:
 
         That is *share* percent of what was counted, and at least *room* URLs.
         """
-        room = max(room, self.add(_ALL, 1) * share // 100)
+        room = max(room, self.add("all", "", 1) * share // 100)
         return sum(
-            self.add(key_of("below", _VARIABLE.sub("0", folder)), 1) > room
+            self.add("below", _VARIABLE.sub("0", folder), 1) > room
             for folder in folders(_local(url).partition("?")[0])
         )
 
@@ -296,17 +299,16 @@ class Ground:
         Returns the space that is a trap from now on, if one is: when *limit* more pages there said
         the same than new ones make up for, `FRESH` each.
         """
-        keys = [(key_of("same", space), space) for space in spaces(url)]
-        for at, (key, space) in enumerate(keys):
-            if key in self.closed:
+        around = list(spaces(url))
+        for at, space in enumerate(around):
+            if key_of("same", space) in self.closed:
                 break  # it was on its way when that was closed
             most = limit * _WHOLE_HOST if space in _HOST else limit
-            if self.add(key, 1 if same else -FRESH) >= most:
-                self.counts.pop(key, None)
-                self._close(key, Trap.SAME)
+            if self.add("same", space, 1 if same else -FRESH) >= most:
+                self._close("same", space, Trap.SAME)
                 # What the wider ones saw there is dealt with.
-                for wider, _ in keys[at + 1 :]:
-                    self.add(wider, 1 - limit)
+                for wider in around[at + 1 :]:
+                    self.add("same", wider, 1 - limit)
                 return space
         return None
 
@@ -316,21 +318,27 @@ class Ground:
         *vain*: it led to nothing new but more queries of that path. Whether that makes the
         combinations a trap: when *limit* more were in vain than others make up for, `FRESH` each.
         """
-        key = key_of("query", path)
-        if key in self.closed or self.add(key, 1 if vain else -FRESH) < limit:
+        if key_of("query", path) in self.closed:
             return False
-        self.counts.pop(key, None)
-        self._close(key, Trap.QUERY)
+        if self.add("query", path, 1 if vain else -FRESH) < limit:
+            return False
+        self._close("query", path, Trap.QUERY)
         return True
 
-    def _close(self, key: int, trap: Trap) -> None:
+    def _close(self, kind: str, space: str, trap: Trap) -> None:
+        key = key_of(kind, space)
+        self.counts.get(kind, {}).pop(key, None)
         self.closed[key] = trap
         if len(self.closed) > MOST:
             self.closed = dict(list(self.closed.items())[MOST // 2 :])
 
-    def add(self, key: int, change: int) -> int:
-        """Change a count, and return it; one of 0 or less is none."""
-        counts = self.counts
+    def count(self, kind: str, space: str) -> int:
+        """A count of a *kind*; 0 if there is none."""
+        return self.counts.get(kind, {}).get(key_of(kind, space), 0)
+
+    def add(self, kind: str, space: str, change: int) -> int:
+        """Change a count of a *kind*, and return it; one of 0 or less is none."""
+        key, counts = key_of(kind, space), self.counts.setdefault(kind, {})
         count = counts.get(key, 0) + change
         if count <= 0:
             counts.pop(key, None)
@@ -338,7 +346,7 @@ class Ground:
         counts[key] = count
         if len(counts) > MOST:
             largest = sorted(counts.items(), key=lambda item: item[1], reverse=True)
-            self.counts = dict(largest[: MOST // 2])
+            self.counts[kind] = dict(largest[: MOST // 2])
         return count
 
 

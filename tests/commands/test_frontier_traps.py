@@ -73,7 +73,7 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
     made.find("http://a.test/cal/98", flags=Flag.START)
     made.end("http://a.test/list?a=1&b=2", Event.SUCCESS, 200)
     made.behind.grounds.save()
-    made.keep()
+    made.keep(SUITE_TRAP_QUERY=24, SUITE_TRAP_SESSIONS=4)
     made.close()
     for url, why, where in (
         ("http://a.test/cal/7", "the pages of /cal/0 all said the same", "SAME = 24"),

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 from trapped_webs import BROAD, NAMES, TrapCrawl, seeds
 from virtual import entry
@@ -19,7 +20,7 @@ from scrapy_spider_suite.storage import grounds
 from scrapy_spider_suite.storage.grounds import Grounds, pack, unpack
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.storage.store import MemoryStore, Store
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.testing.traps import real_pages
 from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
@@ -150,6 +151,56 @@ def test_a_folder_that_has_had_its_share_comes_last(
     assert crawl.frontier.traps.met[Trap.PREFIX] >= 99
 
 
+def test_links_that_were_taken_away_say_nothing_about_queries() -> None:
+    """Of nofollow the page has no links; where it ends, there is nothing without end."""
+    store = MemoryStore()
+    known = set[bytes]()
+    traps = Traps(store, Policy(traps=Limits(query=2)), Grounds(store), known.__contains__)
+    more = [f"http://a.test/s?x={n}&y=9" for n in range(3)]
+    elsewhere = "http://a.test/page"
+
+    def closed_by(links: list[str]) -> bool:
+        for number in range(20):
+            url = f"http://a.test/s?x={number % 4}&y={number // 4}"
+            traps.saw(url, "a.test", b"<p>A page", links, first=False)
+        return traps.closed("http://a.test/s?x=1&y=2", "a.test") is not None
+
+    assert not closed_by([])
+    assert not closed_by(more[:1]), "the canonical of a page with nofollow"
+    assert not closed_by([*more, elsewhere])
+    known.add(state_key("a.test", elsewhere))
+    assert closed_by([*more, elsewhere])
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_queue_in_a_trap_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, durable: bool
+) -> None:
+    """It goes at once, as far as it lies there, and its host waits behind the others."""
+    monkeypatch.setattr("scrapy_spider_suite.storage.frontier._REFUSALS", 1)
+    store: Store = RocksStore(tmp_path / "store", memory=4 << 20) if durable else MemoryStore()
+    crawl = TrapCrawl(store, Limits(same=3))
+    crawl.on_page = lambda lease: None
+    trapped = [f"http://lost-trap.test/lost/{n}" for n in range(900)]
+    crawl.seed("http://mirror-trap.test/page/1.html", *trapped, "http://lost-trap.test/page/2.html")
+    ground = Ground()
+    for url in trapped[:3]:
+        ground.saw(url, 3, same=True)
+    crawl.frontier.grounds.change("lost-trap.test", ground)
+    acquire, turns = crawl.frontier.acquire, list[float]()
+    monkeypatch.setattr(crawl.frontier, "acquire", lambda now: turns.append(now) or acquire(now))
+    crawl.run(fetches=20)
+    assert len(turns) < 20
+    assert sorted(crawl.urls) == [
+        "http://lost-trap.test/page/2.html", "http://mirror-trap.test/page/1.html",
+    ]  # fmt: skip
+    assert crawl.frontier.traps.met == {Trap.SAME: 900}
+    assert crawl.frontier.counters.failed == 900
+    assert crawl.frontier.pending == 0
+    if isinstance(store, RocksStore):
+        store.close()
+
+
 # Rows
 
 
@@ -157,7 +208,7 @@ def filled(seed: int = 1) -> Ground:
     """A ground with something of everything."""
     draw, ground = random.Random(seed), Ground()
     for _ in range(20):
-        ground.counts[draw.getrandbits(64)] = draw.randint(1, 99)
+        ground.counts.setdefault(draw.choice(["same", "below"]), {})[draw.getrandbits(64)] = 7
         ground.kinds[draw.getrandbits(64)] = draw.getrandbits(512)
         ground.closed[draw.getrandbits(64)] = draw.choice(list(Trap))
     ground.mined = 7
@@ -169,6 +220,12 @@ def test_rows() -> None:
     ground, again = filled(), unpack("a.test", pack(filled()))
     for name in Ground.__slots__:
         assert getattr(ground, name) == getattr(again, name)
+
+
+def test_older_rows() -> None:
+    """Counts of which nobody knows the kind begin anew; what was closed stays closed."""
+    ground = unpack("a.test", msgpack.packb([{5: 7}, {}, {6: "same"}, 2]))
+    assert (ground.counts, ground.closed, ground.mined) == ({}, {6: Trap.SAME}, 2)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +250,16 @@ def test_grounds_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
             kept.forget(host)
             expected.pop(host, None)
         elif draw.random() < 0.5:
-            kept.learn(host).add(1, 1)
+            kept.learn(host).add("same", "/", 1)
             expected[host] = expected.get(host, 0) + 1
         found = kept.get(host)
-        assert (found.counts.get(1, 0) if found else 0) == expected.get(host, 0)
+        assert (found.count("same", "/") if found else 0) == expected.get(host, 0)
     kept.save()
     store.flush()
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    assert {host: Grounds(store).learn(host).counts[1] for host in expected} == expected
+    again = Grounds(store)
+    assert {host: again.learn(host).count("same", "/") for host in expected} == expected
     store.close()
 
 

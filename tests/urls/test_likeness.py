@@ -39,6 +39,10 @@ def test_the_same(other: bytes) -> None:
         page(TEXT + " Or not."),
         page(more='<img src="/photo-1.jpg">'),
         page(more="<iframe src=/a></iframe>"),
+        page(more='<IMG SRC = "/photo-1.jpg">'),
+        page(more='<img srcset="/photo-1.jpg 2x, /photo-1b.jpg 3x">'),
+        page(more="<video poster=/a.jpg></video>"),
+        page(more='<object type="image/svg+xml" data="/a.svg"></object>'),
         b"",
     ],
 )
@@ -49,8 +53,9 @@ def test_something_else(other: bytes) -> None:
 
 def test_pictures_without_words_are_different_pages() -> None:
     """A gallery whose pages differ by a number in the address of their picture."""
-    pictures = {likeness(page(more=f'<img src="/{n}.jpg">'), HOST) for n in range(50)}
-    assert len(pictures) == 50
+    for element in ('<img src="/{}.jpg">', "<IMG ALT=x SRC='/{}.jpg'>"):
+        pictures = {likeness(page(more=element.format(n)), HOST) for n in range(50)}
+        assert len(pictures) == 50
 
 
 def test_where_hardly_anything_is_said_only_equal_pages_are_the_same() -> None:
@@ -60,7 +65,9 @@ def test_where_hardly_anything_is_said_only_equal_pages_are_the_same() -> None:
     assert likeness(b"", HOST) == likeness(b" \n", HOST) == 0
 
 
-@pytest.mark.parametrize("part", [b"<script", b"<", b">", b"src=", b"<script>", b"<!--", b" src"])
+@pytest.mark.parametrize(
+    "part", [b"<script", b"<", b">", b"src=", b"<script>", b"<!--", b" src", b"<object data "]
+)
 def test_no_page_takes_long(part: bytes) -> None:
     """Linear in the page: of a quarter of a megabyte some milliseconds."""
     began = time.process_time()
