@@ -21,8 +21,7 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage import sitemaps
-from scrapy_spider_suite.storage.archive import undisturbed
-from scrapy_spider_suite.storage.archiving import bring_back
+from scrapy_spider_suite.storage.archiving import bring_back, give_back, held
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.robots import BUCKETS
 
@@ -37,7 +36,9 @@ NOT_TOUCHED = (
     "the fetch log and the audit log",
     "what pipelines and feeds have written",
     "the address's clock, which other hosts share",
+    "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)",
     "referrers of URLs of other hosts that are pending or failed",
+    "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie",
 )
 """What a receipt says was left."""
 
@@ -46,13 +47,18 @@ def drop(site: Site, action: Action) -> Work:
     """Forget a host, or the URLs below a prefix."""
     action.expect("subject")
     subject = parse_droppable(action.get("subject", str))
+    if site.store.archive is not None and site.store.archive.urls.damaged:
+        raise ActionError("the archive of seen URLs is damaged: `scrapy seen check --repair` first")
     progress = Progress(site.kv, action.id)
     _hold(site, action, subject, progress)
     yield
     yield from _empty_queue(site, subject, progress)
-    with undisturbed(site.store.archive):
+    yield from held(site.store)
+    try:
         yield from bring_back(site.store, subject.host)
         yield from _forget_urls(site, subject, progress)
+    finally:
+        give_back(site.store)
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
     if progress.counts.pop(_HELD, 0):
@@ -63,6 +69,8 @@ def drop(site: Site, action: Action) -> Work:
     while eraser.is_alive():
         eraser.join(0.0 if site.running else 1.0)
         yield WAITING
+    while site.store.archive is not None and site.store.archive.poll():
+        yield WAITING  # the tries without what was removed
     progress.forget()
     return _receipt(subject, progress, eraser.failure)
 
@@ -114,6 +122,7 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
                     progress.count("pending", gone)
                     if gone:
                         _forget_seed(site, entry.identity, progress)
+                        sitemaps.forget_url(site.store, entry.identity)
                     left = left or not gone
             progress.save()
             yield
@@ -124,8 +133,7 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
 
 def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
     prefix = host_key(subject.host)
-    walk = site.rework.walk(subject.host)
-    while rows := walk.next(progress.url, _ROWS):
+    while rows := site.rework.urls(subject.host, progress.url, _ROWS):
         origins: set[str] = set()
         for name, state in rows:
             progress.url = name
@@ -167,6 +175,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     site.store.kv("trusted").delete(host.encode())
     sitemaps.forget_host(site.store, host)
     site.frontier.grounds.forget(host)
+    site.forget_twins(host)
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
         yield WAITING

@@ -19,6 +19,7 @@ from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import words
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.urls.twins import site_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +95,12 @@ class LiveSite(Site):
             for domain in {host, f".{host}"} & {cookie.domain for cookie in jar}:
                 jar.jar.clear(domain)
         return kept
+
+    def forget_twins(self, host: str) -> None:
+        """See `Site`: in memory too."""
+        super().forget_twins(host)
+        if self._core.normalizer.twins is not None:
+            self._core.normalizer.twins.forget(site_of(host))
 
     def set(self, name: str, value: str) -> tuple[str, str]:
         """See `Site`."""

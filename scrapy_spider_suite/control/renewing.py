@@ -21,12 +21,13 @@ from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.crawl.requests import seed_entry, sitemap_payload
 from scrapy_spider_suite.errors import ActionError
-from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.seeds.lines import Seed, SeedLines
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, reason
 from scrapy_spider_suite.seeds.sowing import Sower, Sown, planter
+from scrapy_spider_suite.storage.archiving import bring_back, give_back, held
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.storage.rocks import RocksStore
@@ -79,7 +80,7 @@ def refetch(site: Site, action: Action) -> Work:
     progress, bad = Progress(site.kv, action.id), {}
     if "pattern" in action.arguments:
         subject, wanted = parse_pattern(action.get("pattern", str), site.normal)
-        yield from _walk(site, progress, subject, lambda url, _: wanted(url), first=first)
+        yield from _walk_all(site, progress, subject, lambda url, _: wanted(url), first=first)
     else:
         sown = yield from _listed(site, action, progress, first=first)
         bad = bad_of(sown) if sown.bad else {}
@@ -200,9 +201,21 @@ def known(store: RocksStore, url: str, normal: Normal) -> tuple[Entry | None, by
 # Patterns
 
 
-def _walk(
+def _walk_all(
     site: Site, progress: Progress, subject: Subject | None, wanted: Wanted, *, first: bool
 ) -> Work:
+    """`_walk`, also over what the archive holds, which gets its rows back first."""
+    yield from held(site.store)
+    try:
+        return (yield from _walk(site, progress, subject, wanted, first=first, archived=True))
+    finally:
+        give_back(site.store)
+
+
+def _walk(
+    site: Site, progress: Progress, subject: Subject | None, wanted: Wanted, *, first: bool,
+    archived: bool = False,
+) -> Work:  # fmt: skip
     """Go over the URLs of *subject*, of every host without one."""
     hosts = _all_hosts(site, progress) if subject is None else hosts_of(
         site.rework, subject, progress
@@ -212,8 +225,9 @@ def _walk(
             progress.save()
             yield
             continue
-        walk = site.rework.walk(host)
-        while rows := walk.next(progress.url, _URLS):
+        if archived:
+            yield from bring_back(site.store, host)
+        while rows := site.rework.urls(host, progress.url, _URLS):
             for name, state in rows:
                 progress.url = name
                 if name[0] == _NOT_A_URL:
@@ -254,6 +268,7 @@ def _again(
     if voucher is not None:
         entry.payload = sitemap_payload(voucher)
     entry.priority, entry.depth = FIRST if first else 0, state.depth
+    entry.flags |= int(Flag.DONT_FILTER)  # what is asked for is not judged by traps
     taken = site.rework.again(entry, state, site.now(), site.wall())
     progress.count("urls" if taken else "hosts_too_many_for_their_domain")
     return True

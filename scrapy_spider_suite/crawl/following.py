@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -9,18 +10,20 @@ from typing import TYPE_CHECKING
 from scrapy.http import HtmlResponse, Response
 
 from scrapy_spider_suite.crawl.core import CrawlCore
+from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.crawl.spelling import Spelling
 from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.urls.extract import PageLinks, extract
-from scrapy_spider_suite.urls.filters import Stage, Subject
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.scope import Reason, Scope
 
 if TYPE_CHECKING:
     from scrapy import Spider
+
+logger = logging.getLogger(__name__)
 
 Choose = Callable[[Response, list[str]], Iterable[str]]
 Rank = Callable[[Response, str], int]
@@ -35,7 +38,7 @@ class Follower:
     fast way: every link in scope, with priority 0.
 
     Stats: ``suite/links/found``, ``suite/links/followed`` (before deduplication),
-    ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``.
+    ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``, ``suite/sitemap/hook_errors``.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Follower:
         self._core = core
         self._stats = core.crawler.stats
         self._choose = choose
+        self._failed = False
         self._rank = rank
         self._trapping = Trapping(core)
         self._spelling = Spelling(core.normalizer, core.crawler.stats)
@@ -60,7 +64,9 @@ class Follower:
         """Hand the links of *response* to the frontier, as part of its page's commit."""
         request = response.request
         lease = None if request is None else self._core.leases.get(request)
-        if lease is None or not isinstance(response, HtmlResponse):
+        if request is None or lease is None or not isinstance(response, HtmlResponse):
+            return
+        if SITEMAP in request.meta:  # whatever type it is served as: it is read by its callback
             return
         if not 200 <= response.status < 300:
             return
@@ -73,26 +79,39 @@ class Follower:
             links = [page.canonical, *links]
         links = self._spelling.links(response, links)
         self._stats.inc_value("suite/links/found", len(page.links))
-        kept = self.pass_on(lease, response, links)
+        links = self._wanted(lease, response, links)
+        self._trapping.learn(lease, response, page.links)
+        kept = self._hand_over(lease, response, links, self._choose, self._rank)
         self._stats.inc_value("suite/links/followed", len(kept))
         if not page.nofollow:
-            self._trapping.mine(lease, self._may_enter)
+            self._mine(lease, response)
 
     def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
-        """Hand those of *links*, of a page or a sitemap, over that are wanted; return them."""
+        """Hand those of *links*, of a sitemap, over that are wanted; return them.
+
+        Hooks of the spider that fail, for a sitemap is no page, have no say in these links.
+        """
+        links = self._wanted(lease, response, links)
+        try:
+            return self._hand_over(lease, response, links, self._choose, self._rank)
+        except Exception:  # the project's own code
+            self._stats.inc_value("suite/sitemap/hook_errors")
+            if not self._failed:
+                self._failed = True
+                logger.exception(
+                    "choose_links or link_priority failed with the sitemap %s, whose links are "
+                    "taken without (further ones are only counted: suite/sitemap/hook_errors)",
+                    response.url,
+                )  # fmt: skip
+            return self._hand_over(lease, response, links, None, None)
+
+    def _wanted(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+        """Those of *links* that scope, traps and the follow filter let in."""
         depth = lease.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
             links = [url for url in links if self.in_scope(url, depth)]
-        links = self._core.filtering.followed(self._trapping.passed(links), lease, response)
-        if isinstance(response, HtmlResponse):
-            self._trapping.learn(lease, response, links)
-        kept = links
-        if self._choose is not None:
-            kept = self._spelling.chosen(links, self._choose(response, kept))
-        kept = self._core.filtering.scheduled(kept, lease)
-        self._hand_over(lease, response, kept)
-        return kept
+        return self._core.filtering.followed(self._trapping.passed(links), lease, response)
 
     def links_of(self, response: Response) -> PageLinks:
         """The links of *response*, whatever their scope."""
@@ -114,26 +133,42 @@ class Follower:
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
 
-    def _may_enter(self, url: str, depth: int) -> bool:
-        """Whether *url*, which no page led to, may be tried at *depth*."""
-        return self.in_scope(url, depth) and self._core.filtering.wants(
-            Stage.SCHEDULE, url, Subject(depth=depth)
-        )
+    def _mine(self, lease: Lease, response: Response) -> None:
+        """Let the page of *lease* bring what nobody linked to, as far as links of it might lead."""
+        filtering, before = self._core.filtering, len(lease.children)
 
-    def _hand_over(self, lease: Lease, response: Response, links: list[str]) -> None:
-        rank, filtering, page = self._rank, self._core.filtering, lease.entry
+        def may_enter(url: str, depth: int) -> bool:
+            wanted = self.in_scope(url, depth) and filtering.followed([url], lease, response)
+            return bool(wanted and filtering.scheduled(wanted, lease))
+
+        self._trapping.mine(lease, may_enter)
+        for entry in lease.children[before:]:
+            entry.beyond = filtering.beyond(entry.url, lease.entry.beyond)
+
+    def _hand_over(
+        self, lease: Lease, response: Response, links: list[str], choose: Choose | None,
+        rank: Rank | None,
+    ) -> list[str]:  # fmt: skip
+        """Hand those of *links* over that *choose* and the schedule filter want; return them."""
+        filtering, page = self._core.filtering, lease.entry
+        if choose is not None:
+            links = self._spelling.chosen(links, choose(response, links))
+        links = filtering.scheduled(links, lease)
         if rank is None and not filtering.opens_scope:
             lease.links.extend(links)
-            return
+            return links
+        made = []
         for url in links:
             host = host_of(url)
-            lease.children.append(
+            made.append(
                 Entry(
                     host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
                     priority=0 if rank is None else rank(response, url),
                     beyond=filtering.beyond(url, page.beyond),
                 )
             )  # fmt: skip
+        lease.children.extend(made)
+        return links
 
 
 def product_of(user_agent: str) -> str:

@@ -96,14 +96,17 @@ class Translator:
     """Turns requests into entries and back, for one crawl.
 
     *codec* is None where nothing is stored: entries then carry the requests themselves. *normal*
-    is the crawl's normaliser, *read_sitemap* the callback of sitemaps.
+    is the crawl's normaliser, *read_sitemap* the callback of sitemaps. *note_sitemap* is told the
+    state key of one that was redirected to, and the host that vouches for it.
     """
 
     def __init__(
         self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool,
         normal: Normalizer | None = None, read_sitemap: Callable[..., Any] | None = None,
+        note_sitemap: Callable[[bytes, str], None] | None = None,
     ) -> None:  # fmt: skip
         self._crawler = crawler
+        self._note_sitemap = note_sitemap
         self._read_sitemap = read_sitemap
         self._normal = normal or Normalizer()
         self._codec = codec
@@ -151,6 +154,8 @@ class Translator:
                 entry.referrer = meta.get(VIA, "")
                 if SITEMAP in meta:
                     entry.payload = sitemap_payload(meta[SITEMAP])
+                    if self._note_sitemap is not None:
+                        self._note_sitemap(entry.identity, meta[SITEMAP])
                 return entry
         entry.flags |= _USER
         entry.payload = request if self._codec is None else self._packed(request, entry)

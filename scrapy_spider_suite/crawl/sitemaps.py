@@ -117,6 +117,11 @@ class Sitemaps:
             sitemaps.count_vouched(store, voucher, before + len(made))
         return made
 
+    def redirected(self, identity: bytes, voucher: str) -> None:
+        """A sitemap that *voucher* vouches for has moved to the URL with this state key."""
+        if not self._core.frontier.known(identity):  # else it stays the page that it is
+            sitemaps.note_sitemap(self._core.store, identity, voucher)
+
     # Read
 
     async def read(self, response: Response) -> None:

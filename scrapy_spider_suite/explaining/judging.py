@@ -143,7 +143,8 @@ class Judge:
         if entry.flags & Flag.PROXIED:
             excused.add("address")
         trapped: Iterator[Finding] = iter(())
-        if not entry.flags & (Flag.USER | Flag.START) and self._traps is not None:
+        asked_for = Flag.USER | Flag.START | Flag.DONT_FILTER
+        if not entry.flags & asked_for and self._traps is not None:
             trapped = self._trapped(self._traps.waited_in(entry.url, entry.host))
         found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
         return [*trapped, *found]

@@ -17,7 +17,7 @@ class Flag(IntFlag):
     START = 2
     """It came out of ``start()``."""
     DONT_FILTER = 4
-    """It was to be fetched whether seen or not."""
+    """It was to be fetched whether seen or not: a spider said so, or an operator asked for it."""
     VOLATILE = 8
     """It cannot be stored: it lives in memory and keeps its parent un-done."""
     PROXIED = 32

@@ -194,7 +194,7 @@ OUTCOMES: dict[Event, Outcome] = {
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.NOT_THERE: Outcome(
-        "4xx of a URL that nobody linked to (SUITE_MINE), or many like it; 408 and 429 apart",
+        "4xx of a URL that nobody linked to (SUITE_MINE); 408 and 429 apart",
         _FAILED,
     ),
     Event.FILTERED: Outcome(

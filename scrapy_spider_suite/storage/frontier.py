@@ -86,8 +86,9 @@ class Frontier:
         self.traps = Traps(store, policy, self.grounds, self.known)
         self.miner = Miner(self.grounds, self.known)
         self._trapped = Trapped(
-            self.traps, self.miner, self.workbench, self.residents, self._health
-        )
+            self.traps, self.miner, self.workbench, self.residents, self._health, self._ledger,
+            store,
+        )  # fmt: skip
         self.guesses = Guesses(store)
         self.chances = SecondChances(
             store, policy, self.residents, self._ledger, self._health, self._clearance.refusal

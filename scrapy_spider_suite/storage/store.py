@@ -35,6 +35,9 @@ class Store(Protocol):
     def put_state(self, key: bytes, value: bytes) -> None:
         """Set the state of a URL."""
 
+    def delete_state(self, key: bytes) -> None:
+        """Forget that the URL with this state key was ever heard of."""
+
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
         """Up to *limit* rows of *host* whose order keys are greater than *after*."""
 
@@ -97,6 +100,10 @@ class MemoryStore:
     def put_state(self, key: bytes, value: bytes) -> None:
         """See `Store`."""
         self._states[key] = value
+
+    def delete_state(self, key: bytes) -> None:
+        """See `Store`."""
+        self._states.pop(key, None)
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
         """Nothing: fronts hold the entries."""

@@ -1,6 +1,7 @@
 """URLs that waited for what has turned out to be a trap, or not to be there.
 
-They fail when their turn has come, and nothing is fetched.
+Nothing is fetched when their turn has come: what lies in a trap fails, and of what nobody linked to
+nothing is remembered, so that a link can still bring it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
 
 _AT_ONCE = 500
@@ -23,13 +26,16 @@ class Trapped:
     """Sorts out of visits what lies in a trap."""
 
     def __init__(
-        self, traps: Traps, miner: Miner, workbench: Workbench, residents: Residents, health: Health
-    ) -> None:
+        self, traps: Traps, miner: Miner, workbench: Workbench, residents: Residents,
+        health: Health, ledger: Ledger, store: Store,
+    ) -> None:  # fmt: skip
         self._traps = traps
         self._miner = miner
         self._workbench = workbench
         self._residents = residents
         self._health = health
+        self._ledger = ledger
+        self._store = store
 
     def sort_out(self, visit: Visit, now: float, wall: float) -> bool:
         """Fail what of *visit* is not worth it; False if nothing is left, and it is over.
@@ -42,7 +48,7 @@ class Trapped:
             return True
         for entry, event in failing:
             visit.entries.remove(entry)
-            self._health.fail(entry, event, now, wall)
+            self._end(entry, event, now, wall)
         if not visit.entries:
             self._clear(visit.host, now, wall)
         self._residents.save_touched()
@@ -60,9 +66,17 @@ class Trapped:
             event = self._event(host.front[0][1]) if host.front else None
             if event is None:
                 return
-            self._health.fail(heappop(host.front)[1], event, now, wall)
+            self._end(heappop(host.front)[1], event, now, wall)
         if host.more and not host.front:
             self._residents.fronts.refill(host)
+
+    def _end(self, entry: Entry, event: Event, now: float, wall: float) -> None:
+        if event is not Event.NOT_THERE:
+            self._health.fail(entry, event, now, wall)
+            return
+        self._ledger.remove(entry, self._residents.touch(entry.host))
+        self._ledger.cache.forget(entry.identity)
+        self._store.delete_state(entry.identity)
 
     def _event(self, entry: Entry) -> Event | None:
         if self._miner.gave_up(entry):

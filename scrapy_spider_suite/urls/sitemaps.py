@@ -26,10 +26,12 @@ URL_MAX: Final = 2_048
 _ELEMENTS_MAX: Final = 5_000_000
 _KEPT_MAX: Final = 20_000  # elements inside of one entry
 _PIECE: Final = 1 << 16
+_MEMBERS_MAX: Final = 1_000  # of a gzip file
 _ENTRIES: Final = {"url": False, "sitemap": True}
 _GZIP: Final = b"\x1f\x8b"
 _MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _BARE: Final = re.compile(rb"&(?!(?:[A-Za-z]\w{0,30}|#\d{1,7}|#x[0-9A-Fa-f]{1,6});)")
+_CDATA: Final = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)", re.DOTALL)
 _SHORT_DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
@@ -70,17 +72,22 @@ def _unpacked(body: bytes) -> bytes:
     """*body* without its compression, cut one byte after the most that is read."""
     if not body.startswith(_GZIP):
         return body[: BYTES_MAX + 1]
-    found, rest = b"", body
-    while rest.startswith(_GZIP) and len(found) <= BYTES_MAX:
+    found, at, rest = bytearray(), 0, memoryview(body)
+    for _ in range(_MEMBERS_MAX):
+        if not body.startswith(_GZIP, at) or len(found) > BYTES_MAX:
+            break
         packed = zlib.decompressobj(31)
         try:
-            found += packed.decompress(rest, BYTES_MAX + 1 - len(found))
+            # By the piece: what lies behind a member is copied.
+            while at < len(rest) and len(found) <= BYTES_MAX and not packed.eof:
+                piece = rest[at : at + _PIECE]
+                found += packed.decompress(piece, BYTES_MAX + 1 - len(found))
+                at += len(piece) - len(packed.unused_data)
         except zlib.error:
             break  # a cut or damaged file: what came before the damage counts
-        rest = packed.unused_data
     if not found:
         raise BadSitemap("no gzip file")
-    return found
+    return bytes(found)
 
 
 def _is_xml(data: bytes) -> bool:
@@ -98,11 +105,12 @@ def _of_text(data: bytes) -> Iterator[Location]:
 
 
 def _of_xml(data: bytes) -> Iterator[Location]:
-    if b"<!ENTITY" in data or (b"\0" in data[:1_000] and b"<!ENTITY" in data.replace(b"\0", b"")):
+    wide = b"\0" in data[:1_000]  # UTF-16
+    if b"<!ENTITY" in data or (wide and b"<!ENTITY" in data.replace(b"\0", b"")):
         # No sitemap has any, and what they do in attributes no option of the parser keeps off.
         raise BadSitemap("it declares entities")
-    if b"&" in data:
-        data = _BARE.sub(b"&amp;", data)  # the most common mistake
+    if b"&" in data and not wide:
+        data = _mended(data)
     elements = kept = 0
     for element in _elements(data[:BYTES_MAX]):
         elements, kept = elements + 1, kept + 1
@@ -118,6 +126,16 @@ def _of_xml(data: bytes) -> Iterator[Location]:
         element.clear()
         while element.getprevious() is not None:
             del parent[0]
+
+
+def _mended(data: bytes) -> bytes:
+    """*data* with its bare ampersands escaped, the most common mistake; in CDATA they are right."""
+    found, at = bytearray(), 0
+    for section in _CDATA.finditer(data):
+        found += _BARE.sub(b"&amp;", data[at : section.start()])
+        found += section[0]
+        at = section.end()
+    return bytes(found) + _BARE.sub(b"&amp;", data[at:])
 
 
 def _elements(data: bytes) -> Iterator[etree._Element]:

@@ -216,12 +216,13 @@ class Twins:
             self._sites.move_to_end(site)
             return evidence
         if len(self._sites) >= self._most:
-            self._forget()
+            self.forget(next(iter(self._sites)))
         self._sites[site] = Evidence()
         return self._sites[site]
 
-    def _forget(self) -> None:
-        site, _ = self._sites.popitem(last=False)
+    def forget(self, site: str) -> None:
+        """Forget all that was seen of the forms of *site* (see `site_of`)."""
+        self._sites.pop(site, None)
         for head in _HEADS:
             self._to.pop(head + site, None)
         self._kept.delete(site.encode())
@@ -238,6 +239,11 @@ class Twins:
                 self._to.pop(_HEADS[form] + site, None)
             else:
                 self._to[_HEADS[form] + site] = _HEADS[to] + site
+
+
+def site_of(host: str) -> str:
+    """The site that the forms of *host* belong to: its name without ``www.``."""
+    return _parts(f"http://{host}/")[0]
 
 
 def _words(evidence: Evidence, form: int, other: int, site: str) -> Iterator[str]:

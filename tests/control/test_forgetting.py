@@ -11,14 +11,19 @@ import pytest
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots import judge
+from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.twins import Twins, site_of
 
 
 def cookie(domain: str, name: str = "a") -> Cookie:
@@ -98,3 +103,31 @@ def test_robots_of_other_ports_and_schemes_go_with_their_host(site: Site) -> Non
     _, facts = end.value.value
     assert facts["robots"] == 2
     assert [key[1:] for key, _ in site.store.kv("robots").items()] == [b"http://b.test:8080"]
+
+
+def test_what_sitemaps_and_twins_left(site: Site) -> None:
+    """Of what is pending, too, and of the site in all its forms; others keep theirs."""
+    hosts = ("www.a.test", "b.test")
+    for host in hosts:
+        entry = Entry(host, f"http://{host}/x")
+        site.frontier.schedule([entry], 0.0)
+        sitemaps.note_lastmod(site.store, entry.identity, 5)
+        sitemaps.note_sitemap(site.store, entry.identity, host)
+    twins = Twins(site.store.kv(TWINS))
+    for name in ("a.test", "b.test"):
+        twins.redirected(f"http://{name}/", f"https://{name}/", permanent=True)
+    site.commit()
+    work = VERBS["drop"](site, Action("1", "drop", {"subject": "www.a.test"}, "job", "me", 0.0))
+    assert isinstance(work, Generator)
+    for _ in work:
+        site.commit()
+    site.commit()
+    left = [sitemaps.lastmod(site.store, state_key(host, f"http://{host}/x")) for host in hosts]
+    known = [
+        sitemaps.voucher_of_sitemap(site.store, state_key(host, f"http://{host}/x"))
+        for host in hosts
+    ]
+    assert (left, known) == ([None, 5], [None, "b.test"])
+    assert [key for key, _ in site.store.kv(TWINS).items()] == [b"b.test"]
+    twins.forget(site_of("b.test"))
+    assert not list(site.store.kv(TWINS).items())

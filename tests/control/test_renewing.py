@@ -25,6 +25,7 @@ from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.records import HostRecord, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.traps import Limits
 
 
 @pytest.fixture
@@ -100,6 +101,24 @@ def test_a_url_keeps_its_depth(site: Site, pattern: bool) -> None:
     facts = carried_out(site, "refetch", **({"pattern": url} if pattern else {}))
     assert facts == {"urls": 1}
     assert queue(site) == [("1", 3)]
+
+
+@pytest.mark.parametrize("verb", ["refetch", "retry"])
+def test_what_is_asked_for_is_in_no_trap(site: Site, verb: str) -> None:
+    """It waits where one was found, and is fetched all the same."""
+    url = "http://a.test/cal/9"
+    site.frontier.schedule([Entry("a.test", url)], 0.0)
+    site.commit()
+    [entry] = site.rework.pending("a.test", b"", 5)
+    site.frontier.policy.change(traps=Limits(same=3))
+    for number in range(9):
+        page = f"http://a.test/cal/{number}"
+        site.frontier.traps.saw(page, "a.test", b"<p>Nothing." * 9, (), first=False)
+    assert site.frontier.traps.holds(entry)
+    assert site.rework.fail(entry, Event.TRAP, 0.0)
+    carried_out(site, verb, **({"reason": "trap"} if verb == "retry" else {"pattern": url}))
+    [entry] = site.rework.pending("a.test", b"", 5)
+    assert not site.frontier.traps.holds(entry)
 
 
 @pytest.mark.parametrize("pattern", [True, False])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.http import HtmlResponse
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.following import Follower, product_of
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.leases import Lease
 
 
 @pytest.fixture
@@ -59,3 +61,30 @@ def test_pages_may_address_us_by_name(
     page = follower.links_of(response)
     assert page.nofollow is nofollow
     assert page.links == ["http://a.test/x"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [("http://a.test/x/", 2), ("http://a.test/", 2)]),
+        ({"SUITE_FOLLOW_FILTER": "false"}, []),
+        ({"SUITE_SCHEDULE_FILTER": "HopsBeyondScopeLessThan(2)"}, []),
+        (
+            {"SUITE_SCHEDULE_FILTER": "HopsBeyondScopeLessThan(3)"},
+            [("http://a.test/x/", 2), ("http://a.test/", 2)],
+        ),
+    ],
+)
+def test_what_is_mined_is_asked_about_like_links(
+    settings: dict[str, str], expected: list[tuple[str, int]]
+) -> None:
+    """By the follow filter, too, and as far beyond the scope as a link there would be."""
+    crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "SUITE_MINE": "ancestors"} | settings)
+    core = core_of(crawler)
+    core.filtering.use_scope(["in.test"])
+    request = Request("http://a.test/x/y")
+    lease = core.leases[request] = Lease(Entry("a.test", request.url, beyond=1), None)
+    response = HtmlResponse(request.url, body=b"<p>", request=request)
+    Follower(core, Spider("name"), None, None).follow(response)
+    assert [(entry.url, entry.beyond) for entry in lease.children] == expected
+    core._let_go()

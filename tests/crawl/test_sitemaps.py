@@ -13,9 +13,13 @@ from scrapy.http import Response
 from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl import sitemaps
+from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.sitemaps import voucher_of_sitemap
 from scrapy_spider_suite.urls.normalize import normalize
 
 AT_ONCE = {
@@ -193,3 +197,55 @@ def test_a_large_one_comes_in_portions(site: Site, run: Run, tmp_path: Path) -> 
     with StoreReader(tmp_path / "suite") as reader:
         assert reader.counters().pending > 2_900
         assert list(reader.check()) == []
+
+
+def test_one_served_as_a_page(site: Site, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As scripts serve them by default: no links are looked for in it, no trap is suspected."""
+    learned: list[str] = []
+    learn = Trapping.learn
+
+    def noted(self: Trapping, lease: Lease, response: Response, links: list[str]) -> None:
+        learned.append(response.url)
+        learn(self, lease, response, links)
+
+    monkeypatch.setattr(Trapping, "learn", noted)
+    name(site, "/map.php")
+    body = listing(f"{site.url}/a") + b'<a href="/c">c</a>'
+    site.pages["/map.php"] = Answer(body, headers={"Content-Type": "text/html"})
+    done = crawl(run, site)
+    assert set(site.paths()) == {"/robots.txt", "/", "/map.php", "/a", "/b"}
+    assert stats(done)["followed"] == 1
+    assert done.stat("suite/links/found") == 1
+    assert sorted(learned) == [f"{site.url}/", f"{site.url}/a", f"{site.url}/b"]
+
+
+@pytest.mark.parametrize("hook", ["choose_links", "link_priority"])
+def test_hooks_that_fail_with_a_sitemap(site: Site, run: Run, hook: str) -> None:
+    """They may expect a page: what the sitemap names is taken without them."""
+    name(site, "/map.gz")
+    packed = gzip.compress(listing(f"{site.url}/a"))
+    site.pages["/map.gz"] = Answer(packed, headers={"Content-Type": "application/gzip"})
+
+    def looking(self: Seeing, response: Response, links: Any) -> Any:
+        return links if response.css("body") and hook == "choose_links" else 0
+
+    spider = type("Looking", (Seeing,), {hook: looking})
+    options = AT_ONCE | {"SUITE_SITEMAPS": "robots"}
+    done = run(crawl_here(spider, arguments={"seeds": f"{site.url}/"}, **options))
+    assert {"/a", "/b"} <= set(site.paths())
+    assert stats(done) == {"named": 1, "read": 1, "urls": 1, "followed": 1, "hook_errors": 1}
+    assert done.stat("log_count/ERROR") == 1
+
+
+def test_one_that_has_moved_is_known_as_one(site: Site, run: Run, tmp_path: Path) -> None:
+    """So that it is read as one when it is fetched again; a page that it leads to stays one."""
+    name(site, "/map.xml", "/gone.xml")
+    site.pages |= {"/map.xml": moved("/new.xml"), "/gone.xml": moved("/")}
+    site.pages["/new.xml"] = Answer(listing(f"{site.url}/a"), headers=XML)
+    crawl(run, site, JOBDIR=str(tmp_path))
+    with StoreReader(tmp_path / "suite") as reader:
+        vouchers = [
+            voucher_of_sitemap(reader.store, state_key("127.0.0.1", f"{site.url}{path}"))
+            for path in ("/map.xml", "/new.xml", "/")
+        ]
+    assert vouchers == ["127.0.0.1", "127.0.0.1", None]

@@ -74,7 +74,13 @@ def test_misses_teach_where_to_stop() -> None:
     crawl.seed(*pages)
     crawl.run()
     assert len(crawl.fetches) == len(pages) + MISSES_MAX
-    assert crawl.frontier.counters.events[Event.NOT_THERE] == len(pages), "not asked for, but told"
+    assert crawl.frontier.counters.events[Event.NOT_THERE] == MISSES_MAX
+    assert crawl.frontier.counters.pending == 0
+    waited = {f"{H}/x/{word}2.html" for word in "abcdefghijklmnopqrstuvwxyz"} - set(crawl.urls)
+    assert len(waited) == len(pages) - MISSES_MAX
+    crawl.seed(min(waited))
+    crawl.run()
+    assert crawl.urls[-1] == min(waited), "nothing is remembered of it: a link brings it"
     crawl.seed(f"{H}/more/3.html")
     crawl.run()
     assert there <= set(crawl.urls)

@@ -155,3 +155,25 @@ def test_bombs(bomb: str) -> None:
 def test_times(text: str, expected: int | None) -> None:
     """Every form of the W3C's, and what is none."""
     assert seconds(text) == expected
+
+
+def test_ampersands_that_are_right() -> None:
+    """In CDATA sections, ended or not, and in two bytes a character; bare ones beside them."""
+    entries = (
+        "<url><loc><![CDATA[http://a.t/?a=1&b=2]]></loc></url>"
+        "<url><loc>http://a.t/?c=3&d=4</loc></url>"
+    )
+    expected = [page("http://a.t/?a=1&b=2"), page("http://a.t/?c=3&d=4")]
+    assert [*read(urlset(entries))] == expected
+    cut = urlset(entries) + b"<![CDATA[" * 1_000_000 + b"&"
+    assert [*read(cut)] == expected
+    wide = urlset("<url><loc>http://a.t/?a=1&amp;b=2</loc></url>").decode()
+    assert [*read(wide.replace("UTF-8", "UTF-16").encode("utf-16"))] == expected[:1]
+
+
+def test_a_gzip_file_of_empty_members() -> None:
+    """Each costs a piece of the file, not all of it, and there are no more than so many."""
+    body, empty = urlset("<url><loc>http://a.t/1</loc></url>"), gzip.compress(b"")
+    assert [*read(empty * 500 + gzip.compress(body))] == [page("http://a.t/1")]
+    with pytest.raises(BadSitemap, match="no gzip file"):
+        list(read(empty * 500_000 + gzip.compress(body)))
