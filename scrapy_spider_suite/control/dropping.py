@@ -21,7 +21,7 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage import sitemaps
-from scrapy_spider_suite.storage.archiving import bring_back, give_back, held
+from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.robots import BUCKETS
 
@@ -53,12 +53,7 @@ def drop(site: Site, action: Action) -> Work:
     _hold(site, action, subject, progress)
     yield
     yield from _empty_queue(site, subject, progress)
-    yield from held(site.store)
-    try:
-        yield from bring_back(site.store, subject.host)
-        yield from _forget_urls(site, subject, progress)
-    finally:
-        give_back(site.store)
+    yield from holding(site.store, _forget_urls(site, subject, progress))
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
     if progress.counts.pop(_HELD, 0):
@@ -132,6 +127,7 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
 
 
 def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
+    yield from bring_back(site.store, subject.host)
     prefix = host_key(subject.host)
     while rows := site.rework.urls(subject.host, progress.url, _ROWS):
         origins: set[str] = set()

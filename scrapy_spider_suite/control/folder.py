@@ -29,6 +29,7 @@ from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
 from scrapy_spider_suite.errors import ActionError
 
@@ -206,10 +207,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _write(new: Path, path: Path, data: bytes) -> None:
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    durable.write(new, data)
     os.replace(new, path)
 
 

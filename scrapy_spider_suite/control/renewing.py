@@ -27,7 +27,7 @@ from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.seeds.lines import Seed, SeedLines
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, reason
 from scrapy_spider_suite.seeds.sowing import Sower, Sown, planter
-from scrapy_spider_suite.storage.archiving import bring_back, give_back, held
+from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.rework import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.storage.rocks import RocksStore
@@ -205,11 +205,8 @@ def _walk_all(
     site: Site, progress: Progress, subject: Subject | None, wanted: Wanted, *, first: bool
 ) -> Work:
     """`_walk`, also over what the archive holds, which gets its rows back first."""
-    yield from held(site.store)
-    try:
-        return (yield from _walk(site, progress, subject, wanted, first=first, archived=True))
-    finally:
-        give_back(site.store)
+    walk = _walk(site, progress, subject, wanted, first=first, archived=True)
+    return (yield from holding(site.store, walk))
 
 
 def _walk(

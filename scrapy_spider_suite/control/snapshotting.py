@@ -6,15 +6,17 @@ directory is copied by whoever asked (`scrapy_spider_suite.job.snapshots`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from shutil import rmtree
 from threading import Thread
+from typing import Any
 
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.operator import PORTION, WAITING, Work
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
-from scrapy_spider_suite.storage.archiving import give_back, held
+from scrapy_spider_suite.storage.archiving import holding
 
 
 def snapshot(site: Site, action: Action) -> Work:
@@ -38,17 +40,18 @@ def snapshot(site: Site, action: Action) -> Work:
             rmtree(path, ignore_errors=True)
 
     # Everything is committed before a portion begins.
-    copier = Thread(target=copy, daemon=True)
-    yield from held(site.store)
-    try:
-        copier.start()
-        while copier.is_alive():
-            copier.join(0.0 if site.running else PORTION)
-            yield WAITING
-    finally:
-        give_back(site.store)
+    yield from holding(site.store, _in_a_thread(copy, 0.0 if site.running else PORTION))
     if failures:
         raise ActionError(str(failures[0]))
     if not path.is_dir():
         raise ActionError("it was taken back meanwhile: the copy was removed")
     return f"the store was copied, for {target}", {"target": target, "when": site.wall()}
+
+
+def _in_a_thread(copy: Callable[[], None], wait: float) -> Generator[Any, None, None]:
+    """Run *copy*, looking every *wait* seconds for whether it is over."""
+    copier = Thread(target=copy, daemon=True)
+    copier.start()
+    while copier.is_alive():
+        copier.join(wait)
+        yield WAITING

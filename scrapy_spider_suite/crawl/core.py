@@ -123,28 +123,31 @@ class CrawlCore:
         self.translator = self._translator()
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
         self.unread: set[str] = set()  # lists of seeds that are to be read again
-        resumed = self.job is not None and self.job.resumed
-        now = self.now()
-        self.frontier = Frontier(
+        self.frontier = self._open_frontier()
+        self.overriding.address_of = self._address_of
+        # Connected after the extensions, so called after them; the scheduler is closed before.
+        crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
+
+    def _open_frontier(self) -> Frontier:
+        job, now, wall = self.job, self.now(), time.time()
+        frontier = Frontier(
             self.store,
             self.overriding.policy,
             now=now,
-            wall=time.time(),
+            wall=wall,
             capacity=self.capacity,
-            counters=Counters.load(self.store) if resumed else None,
-            unclean=self.job is not None and self.job.unclean,
-            order=order_of(self.settings, crawler.stats),
+            counters=None if job is None or not job.resumed else Counters.load(self.store),
+            unclean=job is not None and job.unclean,
+            order=order_of(self.settings, self.crawler.stats),
             window=window_of(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
         )
         if not self.broad:
             # Its seeds are requests of its own.
-            self.frontier.guesses.entry_of = self._seed_of_the_spider
-        if self.job is not None:
-            self.frontier.residents.open(now, time.time())
-        self.overriding.address_of = self._address_of
-        # Connected after the extensions, so called after them; the scheduler is closed before.
-        crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
+            frontier.guesses.entry_of = self._seed_of_the_spider
+        if job is not None:
+            frontier.residents.open(now, wall)
+        return frontier
 
     def _address_of(self, host: str) -> str:
         """Where a host in memory lives; "" for others."""

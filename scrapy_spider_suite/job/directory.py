@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import (
     JobDamagedError,
     JobError,
@@ -33,7 +34,6 @@ from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.whole import write_whole
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -85,7 +85,7 @@ class JobFile:
     def write(self, folder: Path) -> None:
         """Write ``job.json``, whole or not at all."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        write_whole(folder / "job.json", json.dumps(fields, indent=1) + "\n")
+        durable.replace(folder / "job.json", f"{json.dumps(fields, indent=1)}\n".encode())
 
 
 _WAY_OUT = "; look at it with `scrapy frontier check`, or begin anew with another JOBDIR"

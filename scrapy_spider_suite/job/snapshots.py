@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
@@ -63,7 +64,7 @@ def _partial(target: Path) -> Iterator[Path]:
         yield new
         # What has come there meanwhile is not replaced: a directory with something in it, a file.
         os.rename(new, target)
-        _sync(target.absolute().parent)
+        durable.sync(target.absolute().parent)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -90,7 +91,7 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
     described = replace(described, id=uuid.uuid4().hex, origin=described.id)
     described.write(folder)
     for path in (folder, new):
-        _sync(path)
+        durable.sync(path)
     return described
 
 
@@ -141,12 +142,4 @@ def _copy(path: Path, to: Path) -> None:
         else:
             return
         if not to.is_symlink():
-            _sync(to)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+            durable.sync(to)

@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen import segments
@@ -88,7 +89,7 @@ class Builder:
     def run(self) -> None:
         """Build, and write the catalogue that says so. Raises OSError, `JobDamagedError`."""
         # What the catalogue before this one replaced may be deleted once its name is durable.
-        catalogues.sync_folder(self._folder)
+        durable.sync(self._folder)
         tasks = {task.low: task for task in self._plan.tasks}
         rows = self._catalogue.ranges
         highs = [row.low for row in rows[1:]] + [END]

@@ -71,17 +71,12 @@ class FingerprintCache:
 
     def knows(self, key: bytes) -> bool:
         """Whether *key* is remembered; if so, it was used a moment ago."""
-        table, print_ = self._table, _digest(key)
-        if not table:
+        print_ = _digest(key)
+        if (at := self._place(print_)) < 0:
             return False
-        start = (hash(print_) & self._mask) * _SET
-        at = table.find(print_, start, start + _SET)
-        while (at - start) % _WIDTH and at >= 0:
-            at = table.find(print_, at + 1, start + _SET)
-        if at < 0:
-            return False
-        if at > start:
-            table[start : at + _WIDTH] = print_ + table[start:at]
+        if at % _SET:
+            start = at - at % _SET
+            self._table[start : at + _WIDTH] = print_ + self._table[start:at]
         self.hits += 1
         return True
 
@@ -91,7 +86,7 @@ class FingerprintCache:
         if not table:
             return self._all(keys)
         find, new, known = table.find, [], 0
-        for key in keys:
+        for key in keys:  # `_place`, for each link of a page: a call would cost as much again
             print_ = digest(key)
             start = (hash(print_) & mask) * _SET
             at = find(print_, start, start + _SET)
@@ -118,20 +113,22 @@ class FingerprintCache:
 
     def __contains__(self, key: bytes) -> bool:
         """Whether *key* is remembered; changes nothing."""
-        return self._place(_digest(key)) is not None
+        return self._place(_digest(key)) >= 0
 
     def forget(self, key: bytes) -> None:
         """Remember *key* no longer: it was not kept after all, or is wanted again."""
         at = self._place(_digest(key))
-        if at is not None:
+        if at >= 0:
             end = at - at % _SET + _SET
             self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
 
-    def _place(self, print_: bytes) -> int | None:
-        """Where a fingerprint stands in the table."""
+    def _place(self, print_: bytes) -> int:
+        """Where a fingerprint stands in the table; negative: nowhere."""
         start = (hash(print_) & self._mask) * _SET
-        ways = range(start, min(start + _SET, len(self._table)), _WIDTH)
-        return next((at for at in ways if self._table[at : at + _WIDTH] == print_), None)
+        at = self._table.find(print_, start, start + _SET)
+        while at >= 0 and at % _WIDTH:  # the end of one and the start of another
+            at = self._table.find(print_, at + 1, start + _SET)
+        return at
 
     def clear(self) -> None:
         """Forget everything, but not the counts."""

@@ -8,7 +8,6 @@ damaged one costs nothing; of two that differ the later holds.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import xxhash
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.seen.identity import LOW
 
@@ -150,10 +150,7 @@ def write(folder: Path, catalogue: Catalogue) -> None:
     """Write durable copies into *folder*, which are none yet until `install`. Raises OSError."""
     data = catalogue.encode()
     for name in COPIES:
-        with (folder / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        durable.write(folder / name, data)
 
 
 def install(made: Path, folder: Path) -> None:
@@ -166,12 +163,3 @@ def install(made: Path, folder: Path) -> None:
     # It is done; the other one is older then, and known to be.
     with suppress(OSError):
         (made / second).replace(folder / second)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in *folder* durable. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError
 from scrapy_spider_suite.seen.fingerprints import SLOTS
 
@@ -78,19 +79,8 @@ class Manifest:
         }  # fmt: skip
         body: bytes = msgpack.packb(row)
         new = folder / f"{NAME}.new"
-        with new.open("wb") as file:
-            file.write(body + xxhash.xxh3_64_digest(body))
-            file.flush()
-            os.fsync(file.fileno())
+        durable.write(new, body + xxhash.xxh3_64_digest(body))
         os.replace(new, folder / NAME)
         # It is in its place now; a disk that cannot say so will say it of the next thing written.
         with suppress(OSError):
-            _sync_names(folder)
-
-
-def _sync_names(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+            durable.sync(folder)

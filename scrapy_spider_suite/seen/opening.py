@@ -11,10 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobError, JobInUseError, StoreWriteError
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE
-from scrapy_spider_suite.seen.catalogue import Catalogue, sync_folder
+from scrapy_spider_suite.seen.catalogue import Catalogue
 from scrapy_spider_suite.seen.identity import Identity
 from scrapy_spider_suite.seen.log import FreshLog
 from scrapy_spider_suite.seen.ranges import Ranges
@@ -95,6 +96,6 @@ def replay(
         part.live = Table.of(ids[mine], handles[mine])
         part.count = part.live.count
     if not readonly and not fresh.all():
-        sync_folder(folder)
+        durable.sync(folder)
         log.forget(handles[~fresh])
     return sum(part.count for part in ranges)

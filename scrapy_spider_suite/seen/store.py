@@ -273,6 +273,10 @@ class TrieStore:
         self._check_writable()
         self._upkeep.wait()
 
+    def sync(self) -> None:
+        """Make what was added survive a failure of power. Raises `StoreWriteError`."""
+        self._log.sync()
+
     def flush(self) -> None:
         """Write everything fresh to segments, and make it survive a failure of power. Waits.
 

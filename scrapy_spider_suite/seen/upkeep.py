@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE, Building
@@ -113,7 +114,7 @@ class Upkeep:
                     raise error
         self._log.sync()
         try:
-            catalogues.sync_folder(self._folder)
+            durable.sync(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         self._forget(self._rubbish + self._spent)
@@ -145,7 +146,7 @@ class Upkeep:
             made.mkdir(parents=True, exist_ok=True)
             catalogues.write(made, after)
             catalogues.install(made, self._folder)
-            catalogues.sync_folder(self._folder)
+            durable.sync(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         finally:

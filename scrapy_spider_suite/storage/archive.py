@@ -77,7 +77,7 @@ class Archive:
 
     def sync(self) -> None:
         """Make what was added survive a power failure. Raises `StoreWriteError`."""
-        self.urls._log.sync()
+        self.urls.sync()
 
     def poll(self) -> bool:
         """Do a step of upkeep, if one is due and nobody holds it; whether more is under way."""

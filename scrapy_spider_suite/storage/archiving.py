@@ -8,9 +8,9 @@ goes; killed in between it is in both, and moves with the next pass.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.frontier.keys import host_key
@@ -20,6 +20,8 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import Store
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LEAST: Final = 50_000
 """Pages that are done before a first pass."""
@@ -130,13 +132,14 @@ def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
     store.archive.remove(host)
 
 
-def held(store: RocksStore) -> Iterator[bool]:
-    """Wait until the archive is held, if there is one; give it back in the end."""
-    while store.archive is not None and not store.archive.hold():
+def holding(store: RocksStore, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
+    """Do *work* while the archive, if there is one, is held; True: it waits for something else."""
+    archive = store.archive
+    if archive is None:
+        return (yield from work)
+    while not archive.hold():
         yield True
-
-
-def give_back(store: RocksStore) -> None:
-    """Let go of the archive that is `held`."""
-    if store.archive is not None:
-        store.archive.give_back()
+    try:
+        return (yield from work)
+    finally:
+        archive.give_back()

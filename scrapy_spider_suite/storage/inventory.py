@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scrapy_spider_suite.storage.whole import write_whole
+from scrapy_spider_suite import durable
 
 _NAME = "files.json"
 _COMPARED = ("*.sst", "MANIFEST-*", "CURRENT")
@@ -27,7 +27,7 @@ def holds_data(store: Path) -> bool:
 def take(store: Path) -> None:
     """Note the files of *store*, which has just been closed, beside it."""
     files = {path.name: path.stat().st_size for glob in _COMPARED for path in store.glob(glob)}
-    write_whole(store.parent / _NAME, json.dumps(files) + "\n")
+    durable.replace(store.parent / _NAME, f"{json.dumps(files)}\n".encode())
 
 
 def forget(store: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage import archiving
 from scrapy_spider_suite.storage.archive import ARCHIVED, FOLDER, Archive
-from scrapy_spider_suite.storage.archiving import Archiver, archived, bring_back, give_back, held
+from scrapy_spider_suite.storage.archiving import Archiver, archived, bring_back, holding
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -141,16 +141,22 @@ def test_only_what_is_durable_moves(store: RocksStore) -> None:
 
 def test_one_at_a_time_holds_it(store: RocksStore) -> None:
     """A copy and a removal, say; nothing moves meanwhile."""
-    waits = held(store)
-    assert next(waits, None) is None
-    second = held(store)
+
+    def work() -> Generator[str, None, int]:
+        yield "at work"
+        return 7
+
+    first, second = holding(store, work()), holding(store, work())
+    assert next(first) == "at work"
     assert next(second) is True
     fill(store, DONE, *PORTS)
     move(store)
     assert store.has_row(state_key("a.t", PORTS[0]))
-    give_back(store)
-    assert next(second, None) is None
-    give_back(store)
+    with pytest.raises(StopIteration) as ended:
+        next(first)
+    assert ended.value.value == 7
+    assert next(second) == "at work"
+    second.close()  # an action that is taken back
     move(store)
     assert not store.has_row(state_key("a.t", PORTS[0]))
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from rocksdict import Options
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.storage import rocks
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.tuning import Tuning
-from scrapy_spider_suite.storage.whole import write_whole
 
 BATCHES = 20
 _CALL = re.compile(r"\b(fsync|fdatasync|sync_file_range)\(\d+<([^>]*)>")
@@ -137,7 +137,7 @@ def test_small_files_are_on_the_medium_before_they_count(
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "replace", note_replace)
-    write_whole(tmp_path / "a.json", "text")
+    durable.replace(tmp_path / "a.json", b"text")
     assert done == ["sync a.json.new", "a.json.new to a.json, text", f"sync {tmp_path.name}"]
     assert (tmp_path / "a.json").read_text() == "text"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
