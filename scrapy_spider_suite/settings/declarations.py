@@ -1,7 +1,6 @@
 """What a declaration of a setting consists of, and the rows that are made from it.
 
-Kept apart from :mod:`scrapy_spider_suite.settings.suite`, so that that file is nothing but the
-settings.
+The declarations themselves are in :mod:`scrapy_spider_suite.settings.fields`.
 """
 
 from __future__ import annotations
@@ -30,6 +29,9 @@ class Kind(Enum):
     FREE = "free"  # taken as it is
     FROM_NOW_ON = "from now on"  # holds for what is fetched or found from then on
     FIXED = "fixed"  # refused: what is on disk was written under the old value
+
+
+FREE, FROM_NOW_ON, FIXED = Kind.FREE, Kind.FROM_NOW_ON, Kind.FIXED
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,9 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
         Change("SUITE_HOST_DELAY", 4.0, 2.0, Kind.FREE),
         Change("SUITE_IP_DELAY", 0.0, 0.5, Kind.FREE),
         Change("SUITE_IP_CONCURRENCY", 0, 1, Kind.FREE),
+        Change("SUITE_MIN_FREE", 64 << 20, 256 << 20, Kind.FREE),
+        Change("SUITE_STALL_TIMEOUT", 0.0, 900.0, Kind.FREE),
+        Change("SUITE_EXIT_CODES", False, True, Kind.FREE),
         *(
             Change(name, type(broad)(0), broad, Kind.FROM_NOW_ON)
             for name, broad in {
@@ -184,9 +187,6 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
                 "SUITE_TRAP_SAME": 24, "SUITE_TRAP_HOSTS": 24, "SUITE_TRAP_PREFIX": 50,
             }.items()
         ),
-        Change("SUITE_MIN_FREE", 64 << 20, 256 << 20, Kind.FREE),
-        Change("SUITE_STALL_TIMEOUT", 0.0, 900.0, Kind.FREE),
-        Change("SUITE_EXIT_CODES", False, True, Kind.FREE),
         Change("SUITE_QUIET_LOG", False, True, Kind.FREE),
     ]
 
