@@ -25,6 +25,8 @@ RANKS = {
     "dns": SERVICE,
     "guards": SERVICE,
     "monitor": SERVICE,
+    "graph": SERVICE,
+    "pages": SERVICE,
     "profiles": TOP,
     "addon": TOP,
 }
