@@ -74,13 +74,16 @@ class Sown(BroadSpider):
 
     async def watch(self) -> None:
         """Note the longest stalls."""
-        self.stalls: list[tuple[float, float]] = []
+        self.stall = self.busy = 0.0
+        self.stalls = 0
         while True:
             began, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(BEAT)
             late = time.perf_counter() - began - BEAT
             if late > 0.01:
-                self.stalls.append((late, time.thread_time() - cpu))
+                self.stall = max(self.stall, late)
+                self.busy = max(self.busy, time.thread_time() - cpu)
+                self.stalls += late > 0.05
 
     async def report(self) -> None:
         """Tell the parent how far it is."""
@@ -93,12 +96,10 @@ class Sown(BroadSpider):
         from scrapy_spider_suite.crawl.core import core_of
 
         counters = core_of(self.crawler).frontier.counters
-        late = sorted(late for late, _ in self.stalls)
         row = {
             "urls": counters.pending + counters.done + counters.failed,
             "pages": counters.done + counters.failed,
-            "stall": max(late, default=0.0), "stalls": sum(each > 0.05 for each in late),
-            "busy": max((cpu for _, cpu in self.stalls), default=0.0),
+            "stall": self.stall, "stalls": self.stalls, "busy": self.busy,
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, **more,
         }  # fmt: skip
         print(json.dumps(row), flush=True)

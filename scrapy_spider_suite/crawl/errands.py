@@ -36,6 +36,8 @@ _AT_ONCE = 50
 """Hosts that are seen to before anyone else has a turn again."""
 _WAITING = 2_000
 """Robots.txt whose fetches may be under way, those included that wait for their hosts."""
+# Plain integers: operators of flags are Python code.
+_USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROBOTS)
 
 
 class Errands:
@@ -88,7 +90,7 @@ class Errands:
             entry = host.front[0][1]
             if host.record.failures:
                 core.resolver.invalidate(host.key)  # it may have moved, and not be down
-            if entry.flags & Flag.PROXIED or not _lives_at(entry.url, host.key):
+            if entry.flags & _PROXIED or not _lives_at(entry.url, host.key):
                 core.frontier.resolved(host, "", "", FOREVER, now)
                 ready = True
             elif (known := core.resolver.peek(host.key)) is not None:
@@ -132,7 +134,7 @@ class Errands:
     def _refused(self, host: HostState, error: Exception) -> None:
         core, now = self._core, self._core.now()
         core.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
-        if any(entry.flags & Flag.USER for _, entry in host.front):
+        if any(entry.flags & _USER for _, entry in host.front):
             # A spider's own requests fail where it expects them to: in the downloader.
             core.frontier.resolved(host, "", "", now + 60.0, now)
             return
@@ -145,7 +147,7 @@ class Errands:
         """Whether robots.txt has to be dealt with before *leases*; if so, they are taken over."""
         robots = self._robots
         entry = leases[0].entry
-        if robots is None or entry.flags & Flag.NO_ROBOTS or not entry.url.startswith("http"):
+        if robots is None or entry.flags & _NO_ROBOTS or not entry.url.startswith("http"):
             return False
         if not robots.obeys(entry.url):
             return False

@@ -152,10 +152,19 @@ class Keeper:
         self._disk.pulse(now)
         if not self._disk.stuck:
             self._write(core.frontier.tick, now)
-        self._errands.resolve()
-        self._publish()
-        self._end_if_only_waiting()
-        self._scheduler.wake()
+        # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
+        self._loop.call_soon(self._resolve)
+
+    def _resolve(self) -> None:
+        if not self._ended:
+            self._errands.resolve()
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if not self._ended:
+            self._publish()
+            self._end_if_only_waiting()
+            self._scheduler.wake()
 
     @property
     def actions_wait(self) -> bool:
