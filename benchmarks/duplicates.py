@@ -1,0 +1,107 @@
+"""What it costs to find out that a page was there before: three digests, three tables.
+
+    python benchmarks/duplicates.py --pages FOLDER
+    python benchmarks/duplicates.py --small             # made-up pages
+
+Pages are the ``.html`` files below FOLDER of 4 to 9 kB, or made up. CPU time of the best of three
+rounds, for each page: the digest, and then looking it up in a table (of rows on disk, or of 16 MiB
+in memory) and adding it. And how many of the pages repeat another, by each of the three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from extract import made_up_page
+
+from scrapy_spider_suite.pages.digests import payload_digest, structural_digest
+from scrapy_spider_suite.pages.near import NearIndex, Signature, signature
+from scrapy_spider_suite.pages.originals import Original, Originals
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+T = TypeVar("T")
+MEMORY = 16 << 20
+
+
+def pages_of(folder: Path | None, number: int) -> list[bytes]:
+    """Up to *number* pages, in an order drawn at random."""
+    draw = random.Random(1)
+    if folder is None:
+        return [made_up_page(draw) for _ in range(number)]
+    files = [path for path in folder.rglob("*.html") if 4_000 <= path.stat().st_size <= 9_000]
+    draw.shuffle(files)
+    return [path.read_bytes() for path in files[:number]]
+
+
+def timed(what: str, function: Callable[[T], object], values: Sequence[T], rounds: int = 3) -> None:
+    """Print the CPU time of *function* for each value."""
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.thread_time()
+        for value in values:
+            function(value)
+        best = min(best, time.thread_time() - began)
+    print(f"{what:<44} {best / len(values) * 1e6:6.1f} us a page")
+
+
+def on_disk(name: str, store: RocksStore, digests: Sequence[bytes]) -> int:
+    """Time looking each digest up; how many were there."""
+    table = Originals(store.kv(name))
+    known = 0
+
+    def meet(digest: bytes) -> None:
+        nonlocal known
+        if table.find(digest) is None:
+            table.settle(digest, Original("http://a.test/some/page.html", 1.0))
+        else:
+            known += 1
+
+    timed(f"{name}: look up and add, on disk", meet, digests, 1)
+    store.flush()
+    return known
+
+
+def in_memory(signatures: Iterable[Signature]) -> int:
+    """The same with signatures."""
+    index = NearIndex(MEMORY)
+    known = 0
+
+    def meet(page: Signature) -> None:
+        nonlocal known
+        if index.find(page) is None:
+            index.add(page, 1)
+        else:
+            known += 1
+
+    timed(f"near: look up and add, of {index.capacity:,} pages", meet, list(signatures), 1)
+    return known
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--pages", type=Path, help="a folder of HTML files")
+    parser.add_argument("--small", action="store_true", help="a hundred pages")
+    options = parser.parse_args()
+    pages = pages_of(options.pages, 100 if options.small else 2_000)
+    print(f"{len(pages):,} pages of {sum(map(len, pages)) / len(pages):,.0f} bytes")
+    timed("payload: SHA-1", payload_digest, pages)
+    timed("structure", lambda page: structural_digest(page, "a.test"), pages)
+    timed("near: 64 MinHashes", signature, pages)
+    with tempfile.TemporaryDirectory() as folder:
+        store = RocksStore(Path(folder) / "db")
+        payloads = on_disk("payloads", store, [payload_digest(page) for page in pages])
+        structures = on_disk("structures", store, [structural_digest(page) for page in pages])
+        store.close()
+    near = in_memory(found for page in pages if (found := signature(page)) is not None)
+    print(f"repeat another: {payloads} by payload, {structures} by structure, {near} nearly")
+
+
+if __name__ == "__main__":
+    main()

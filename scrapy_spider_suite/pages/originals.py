@@ -1,0 +1,62 @@
+"""The first page with each digest: an exact table of rows in the store, none of it in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.storage.kv import KV
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A page that others repeat, as a WARC revisit record refers to it (WARC 1.1 §6.7.2)."""
+
+    url: str
+    when: float
+    """Seconds, wall: ``WARC-Refers-To-Date``."""
+    record: str = ""
+    """``WARC-Refers-To``: the id of the record, if it is known."""
+
+
+class Originals:
+    """Digests and their originals in *rows*, a mapping of the job's store that nothing else uses.
+
+    One table for each kind of digest. Its rows are part of the batch that makes a page done, so an
+    original is one only when its page is on disk: a page that is fetched again after a kill is no
+    duplicate of itself. Two equal pages in flight at once are both stored.
+    """
+
+    def __init__(self, rows: KV) -> None:
+        self._rows = rows
+
+    def find(self, digest: bytes) -> Original | None:
+        """The original with *digest*; of an empty one (of a page that says nothing) there is none.
+
+        Raises `JobDamagedError`.
+        """
+        data = self._rows.get(digest) if digest else None
+        if data is None:
+            return None
+        try:
+            url, when, record = msgpack.unpackb(data)
+            return Original(str(url), float(when), str(record))
+        except (ValueError, TypeError) as error:
+            raise JobDamagedError(f"a row of the digests is damaged ({error})") from error
+
+    def settle(self, digest: bytes, page: Original) -> None:
+        """With the store's next batch, let *page* be the original unless there is one already."""
+        if digest and self._rows.get(digest) is None:
+            self.replace(digest, page)
+
+    def replace(self, digest: bytes, page: Original) -> None:
+        """Let *page* be the original: the one that was is gone (a host was redacted)."""
+        if digest:
+            self._rows.put(digest, msgpack.packb((page.url, page.when, page.record)))
+
+    def forget(self, digest: bytes) -> None:
+        """Let the next page with *digest* be an original."""
+        if digest:
+            self._rows.delete(digest)

@@ -1,0 +1,138 @@
+"""Digests: what they ignore, what they tell apart, and that no page is slow."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.pages.digests import labelled, payload_digest, structural_digest
+from scrapy_spider_suite.pages.originals import Original, Originals
+from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+PAGE = (
+    b'<html><head><style>p {x:1}</style><script src="a.js">var a = 1;</script></head>'
+    b'<body class="x">Intro<p id="1">On 24 May, 17 people</p><!-- note --> came.'
+    b'<iframe src="/one"></iframe></body></html>'
+)
+
+
+def test_the_payload_digest_is_warcs() -> None:
+    """That of nothing is in every archive; the example of WARC 1.1 §5.8 has its form."""
+    assert labelled(payload_digest(b"")) == "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b' class="x"', b' class="y" id=z'),
+        (b"24 May, 17 people", b"7\n May, 1800  people"),
+        (b"var a = 1;", b"other()"),
+        (b"p {x:1}", b""),
+        (b"<p id", b"<P id"),
+        (b"a.js", b"b.js"),
+    ],
+)
+def test_what_does_not_count(old: bytes, new: bytes) -> None:
+    """Attributes, numbers, white space, scripts, styles (BUbiNG's 4.8), and case."""
+    assert structural_digest(PAGE.replace(old, new)) == structural_digest(PAGE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"people", b"persons"),
+        (b"came.", b"went."),
+        (b"Intro", b"Outro"),
+        (b"<p id", b"<div id"),
+        (b"/one", b"/two"),
+        (b"</p>", b""),
+    ],
+)
+def test_what_counts(old: bytes, new: bytes) -> None:
+    """Text, tags, what a frame shows."""
+    changed = PAGE.replace(old, new)
+    assert changed != PAGE
+    assert structural_digest(changed) != structural_digest(PAGE)
+
+
+def test_hosts_and_redirects() -> None:
+    """A host's own pages compare, unless it is left out; a redirect is where it leads."""
+    assert structural_digest(PAGE, "a.test") != structural_digest(PAGE, "b.test")
+    assert structural_digest(b"", "a.test") == b""
+    one, two = (structural_digest(b"moved", "", 301, f"/{n}") for n in (1, 2))
+    assert one != two
+    assert structural_digest(b"moved", "", 200, "/1") == structural_digest(b"moved", "", 200, "/2")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_one(body: bytes) -> None:
+    """And the same ones the same."""
+    assert structural_digest(body) == structural_digest(bytes(bytearray(body)))
+    assert len(structural_digest(body)) == (16 if body else 0)
+
+
+@pytest.mark.parametrize(
+    "piece", [b"<", b"<a", b"<script", b"<style ", b"<iframe src", b"<iframe src=", b"<a b", b"</"]
+)
+def test_no_page_is_slow(piece: bytes) -> None:
+    """Linear in the page: eight times the page takes no more than thirty times as long."""
+    small, large = (piece * (size // len(piece)) for size in (1 << 16, 1 << 19))
+    structural_digest(small)
+
+    def seconds(body: bytes) -> float:
+        began = time.thread_time()
+        structural_digest(body)
+        return time.thread_time() - began
+
+    assert min(seconds(large) for _ in range(2)) < 0.02 + 30 * max(
+        seconds(small) for _ in range(3)
+    )
+
+
+def test_originals(tmp_path: Path) -> None:
+    """The first page with a digest is one, once its batch is written; then it stays."""
+    store = RocksStore(tmp_path / "db")
+    table = Originals(store.kv("payloads"))
+    digest = payload_digest(PAGE)
+    first, second = Original("http://a.test/", 1.5, "<urn:x>"), Original("http://b.test/", 2.5)
+    assert table.find(digest) is None
+    table.settle(digest, first)
+    store.flush()
+    table.settle(digest, second)
+    other = payload_digest(b"lost")
+    table.settle(other, second)
+    store._let_go()  # as a kill leaves it
+    again = RocksStore(tmp_path / "db")
+    table = Originals(again.kv("payloads"))
+    assert table.find(digest) == first
+    assert table.find(other) is None
+    table.replace(digest, second)
+    assert table.find(digest) == second
+    table.forget(digest)
+    assert table.find(digest) is None
+    again.close()
+
+
+def test_pages_that_say_nothing_are_no_duplicates() -> None:
+    """They have no digest, and no row."""
+    rows = MemoryKV()
+    table = Originals(rows)
+    table.settle(b"", Original("http://a.test/", 1.0))
+    assert table.find(b"") is None
+    assert len(rows) == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x93\x01\xa1x\x01", b"\x92\xa1x\x01", b"\xc1"])
+def test_a_damaged_row_is_named(data: bytes) -> None:
+    """It is no original."""
+    rows = MemoryKV()
+    rows.put(b"digest", data)
+    with pytest.raises(JobDamagedError, match=re.escape("digests")):
+        Originals(rows).find(b"digest")
