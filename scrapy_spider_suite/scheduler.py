@@ -148,9 +148,10 @@ class FrontierScheduler(BaseScheduler):
     def has_pending_requests(self) -> bool:
         """Whether anything is pending, leased, waiting, to be looked up or taken in."""
         core = self.core
-        if core.frontier.pending or core.outside or len(self._errands) or self._seeding.busy:
+        frontier = core.frontier
+        if frontier.pending or frontier.in_sieve or core.outside or len(self._errands):
             return True
-        return self._keeper.actions_wait
+        return self._seeding.busy or self._keeper.actions_wait
 
     @property
     def mqs(self) -> Sized:
@@ -169,6 +170,8 @@ class FrontierScheduler(BaseScheduler):
         if lease is None and not core.broad and self._is_of_operator(request):
             core.trusted.add(hostname(request))
         entry = core.translator.entry(request)
+        if lease is not None and entry.hops > lease.entry.hops:
+            core.frontier.traps.sent_on(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, core):
             return False
         if not core.filtering.admits(request, entry, lease):
@@ -245,6 +248,7 @@ class FrontierScheduler(BaseScheduler):
                 if self._errands.resolve():
                     continue
                 self._set_alarm(now)
+                self._keeper.sift(starving=not held)
                 return None
             if not self._errands.robots_first(leases):
                 return core.hand_out(leases)

@@ -143,12 +143,13 @@ class Crawl:
         self, store: Store, web: Web, policy: Policy = POLICY, *, capacity: int = 1_000,
         seats: int = 64, think: float = 0.0, start: float = 0.0, wall: float = WALL,
         resume: bool = False, unclean: bool = False, flush_always: bool = False, seed: int = 1,
-        order: Order = BREADTH_FIRST, window: Window | None = None,
+        order: Order = BREADTH_FIRST, window: Window | None = None, sift: bool = False,
+        cache: int = 0,
     ) -> None:  # fmt: skip
         self.frontier = Frontier(
             store, policy, now=start, wall=wall, capacity=capacity,
             counters=Counters.load(store) if resume else None, unclean=unclean, order=order,
-            window=window,
+            window=window, sift=sift, cache=cache,
         )  # fmt: skip
         self.frontier.residents.open(start, wall)
         self.web = web
@@ -178,12 +179,32 @@ class Crawl:
         self.frontier.flush()
 
     def run(self, *, until: float = 60_000.0, fetches: int = 100_000) -> None:
-        """Go on until nothing is pending, or as far as is asked for."""
-        while self.frontier.pending and self.now < until and len(self.fetches) < fetches:
+        """Go on until nothing is pending, or as far as is asked for.
+
+        The sieve, if there is one, is flushed when nothing is pending.
+        """
+        while self._more() and self.now < until and len(self.fetches) < fetches:
             self._resolve()
             while self._busy < self._seats and (leases := self.frontier.acquire(self.now)):
                 self._begin_visit(leases)
             self._wait()
+
+    def _more(self) -> bool:
+        while not self.frontier.pending and self.frontier.in_sieve:
+            self.flush_sieve()
+        return bool(self.frontier.pending)
+
+    def flush_sieve(self) -> None:
+        """Have the sieve say what is new, and take it."""
+        sifter = self.frontier.sifter
+        assert sifter is not None
+        self.frontier.flush()
+        flush = sifter.begin()
+        if flush is not None:
+            flush.run()
+        for _ in self.frontier.sift(self.now):
+            pass
+        self.frontier.flush()
 
     def _resolve(self) -> None:
         for host in self.frontier.wanting_address(self.now, 1_000):

@@ -20,6 +20,7 @@ Verbs:
   get URL        the id of a URL; exit code 1 if it was not seen
   id NUMBER      the URL of an id; exit code 1 if there is none
   ls [PREFIX]    URLs that begin with PREFIX, in no order; quick if a whole host is in it
+                 (of a sieve neither: it holds fingerprints, and no URLs)
   check          read everything: is it as it was written? exit code 1 if not
 """
 _EXAMPLES = """\

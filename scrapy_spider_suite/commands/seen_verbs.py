@@ -12,11 +12,14 @@ from typing import Any
 
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.seen.manifest import Manifest
+from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.urls.normalize import normalize
 
-PLACES = (f"{FOLDER}/seen", "seen-trie")
+PLACES = (f"{FOLDER}/seen", "seen-trie", f"{FOLDER}/sieve", "seen-sieve")
 """Where a job directory may have a store: that of a crawl, that of a dupefilter."""
+_NO_URLS = "a sieve holds fingerprints, and no URLs"
 
 
 def folder_of(folder: str | None, jobdir: str | None) -> Path:
@@ -26,11 +29,24 @@ def folder_of(folder: str | None, jobdir: str | None) -> Path:
     job = Path(str(jobdir))
     found = [job / place for place in PLACES if (job / place / "lock").exists()]
     if not found:
-        raise JobError(f"{jobdir} has no compressed store of seen URLs")
+        raise JobError(f"{jobdir} has no store of seen URLs")
     return found[0]
 
 
+def _sieve(folder: Path, *, repair: bool = False) -> Sieve | None:
+    """The sieve in *folder*, to be looked at or mended; None if there is a trie."""
+    manifest = Manifest.read(folder)
+    if manifest is None:
+        return None
+    return Sieve(folder, bits=manifest.words * 64, own_log=False, readonly=not repair)
+
+
 def _stats(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    if (sieve := _sieve(folder)) is not None:
+        row = asdict(sieve.stats())
+        del row["waiting"]  # lies with whoever uses it
+        _facts(row | {"damaged": list(row["damaged"])}, options)
+        return 0
     with TrieStore(folder, readonly=True, verify=False) as store:
         stats = store.stats()
         row = asdict(stats) | {"bytes_a_url": round(stats.bytes_a_url, 1)}
@@ -40,6 +56,12 @@ def _stats(folder: Path, argument: str, options: argparse.Namespace) -> int:
 
 
 def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    if (sieve := _sieve(folder)) is not None:
+        for url in (argument, normalize(argument)):
+            if url is not None and url in sieve:
+                _facts({"url": url}, options)
+                return 0
+        return _no(f"{argument} was not seen", options)
     with TrieStore(folder, readonly=True) as store:
         for url in (argument, normalize(argument)):
             if url is not None and url in store:
@@ -51,6 +73,8 @@ def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
 def _id(folder: Path, argument: str, options: argparse.Namespace) -> int:
     if not argument.isascii() or not argument.isdigit():
         raise JobError(f"{argument!r} is no id: expected a whole number")
+    if Manifest.read(folder) is not None:
+        raise JobError(f"{folder}: {_NO_URLS}")
     with TrieStore(folder, readonly=True) as store:
         try:
             url = store.url(int(argument))
@@ -61,6 +85,8 @@ def _id(folder: Path, argument: str, options: argparse.Namespace) -> int:
 
 
 def _ls(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    if Manifest.read(folder) is not None:
+        raise JobError(f"{folder}: {_NO_URLS}")
     with TrieStore(folder, readonly=True) as store:
         for url in islice(store.iter(argument), options.limit or None):
             print(json.dumps(url) if options.json else _printable(url))
@@ -68,6 +94,8 @@ def _ls(folder: Path, argument: str, options: argparse.Namespace) -> int:
 
 
 def _check(folder: Path, argument: str, options: argparse.Namespace) -> int:
+    if (sieve := _sieve(folder, repair=options.repair)) is not None:
+        return _check_sieve(sieve, options)
     with TrieStore(folder, readonly=not options.repair) as store:
         findings = store.check(repair=options.repair)
     for finding in findings:
@@ -79,6 +107,20 @@ def _check(folder: Path, argument: str, options: argparse.Namespace) -> int:
     if not options.json and not findings:
         print("everything is as it was written")
     return 1 if findings and not options.repair else 0
+
+
+def _check_sieve(sieve: Sieve, options: argparse.Namespace) -> int:
+    found = sieve.check()
+    if options.repair:
+        sieve.repair()
+    sieve.close()
+    for what in found:
+        done = "done: what could be read was written anew" if options.repair else "--repair"
+        print(json.dumps({"what": what, "repaired": options.repair}) if options.json else
+              f"{what}; {done}; what was in it counts as new")  # fmt: skip
+    if not options.json and not found:
+        print("everything is as it was written")
+    return 1 if found and not options.repair else 0
 
 
 def _facts(row: Mapping[str, Any], options: argparse.Namespace) -> None:

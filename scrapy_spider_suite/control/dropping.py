@@ -7,6 +7,7 @@ store is not touched: the receipt says so.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from scrapy_spider_suite.control import blocks
@@ -39,6 +40,8 @@ NOT_TOUCHED = (
     "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)",
     "referrers of URLs of other hosts that are pending or failed",
     "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie",
+    "of a host, fingerprints in the sieve, by which nothing is looked up any more; of what lies "
+    "below a URL, fingerprints of pages that were answered 200: they stay seen",
 )
 """What a receipt says was left."""
 
@@ -52,8 +55,9 @@ def drop(site: Site, action: Action) -> Work:
     progress = Progress(site.kv, action.id)
     _hold(site, action, subject, progress)
     yield
+    yield from _empty_sieve(site, subject, progress)
     yield from _empty_queue(site, subject, progress)
-    yield from holding(site.store, _forget_urls(site, subject, progress))
+    yield from holding(site.store.archive, _forget_urls(site, subject, progress))
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
     if progress.counts.pop(_HELD, 0):
@@ -102,6 +106,17 @@ def _hold(site: Site, action: Action, subject: Subject, progress: Progress) -> N
         progress.counts[_HELD] = 1
         progress.save()
         site.blocks_changed()
+
+
+def _empty_sieve(site: Site, subject: Subject, progress: Progress) -> Work:
+    """Take out links that wait for the sieve; those that come later were found later."""
+    sifter = site.frontier.sifter
+    if sifter is not None:
+        for gone in sifter.forget(subject.host, partial(belongs, subject), _ROWS):
+            progress.count("pending", gone)
+            progress.save()
+            yield
+    return "", {}
 
 
 def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
@@ -172,6 +187,9 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     sitemaps.forget_host(site.store, host)
     site.frontier.grounds.forget(host)
     site.forget_twins(host)
+    if site.store.sieve is not None:
+        site.store.sieve.forget_host(host)
+        site.frontier.cache.clear()
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
         yield WAITING

@@ -22,7 +22,7 @@ from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.crawl.requests import seed_entry, sitemap_payload
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.seeds.lines import Seed, SeedLines
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, reason
@@ -92,18 +92,28 @@ def refetch(site: Site, action: Action) -> Work:
 
 
 def retry(site: Site, action: Action) -> Work:
-    """Make URLs that failed for one reason pending, of all hosts or of some."""
+    """Make URLs that failed for one reason pending, of all hosts or of some.
+
+    The reason *trap* opens what is closed on their hosts, too.
+    """
     action.expect("reason", "subject")
     reason = parse_reason(action.get("reason", str))
-    subject = None
+    subject, within = None, None
     if "subject" in action.arguments:
-        subject, _ = parse_pattern(action.get("subject", str), site.normal)
+        subject, within = parse_pattern(action.get("subject", str), site.normal)
     progress = Progress(site.kv, action.id)
 
     def wanted(url: str, state: UrlState) -> bool:
-        return state.state is State.FAILED and state.event is reason
+        failed = state.state is State.FAILED and state.event is reason
+        return failed and (within is None or within(url))
 
-    yield from _walk(site, progress, subject, wanted, first=False)
+    def begin(host: str) -> None:
+        if reason is Event.TRAP:
+            progress.count("traps_opened", site.frontier.traps.reopen(host))
+
+    yield from _walk(site, progress, subject, wanted, first=False, begin=begin)
+    if reason is Event.TRAP:
+        site.frontier.grounds.save()
     progress.forget()
     return _renewed(progress, f"that failed ({reason.value.replace('_', ' ')}) are tried again")
 
@@ -206,14 +216,14 @@ def _walk_all(
 ) -> Work:
     """`_walk`, also over what the archive holds, which gets its rows back first."""
     walk = _walk(site, progress, subject, wanted, first=first, archived=True)
-    return (yield from holding(site.store, walk))
+    return (yield from holding(site.store.archive, walk))
 
 
 def _walk(
     site: Site, progress: Progress, subject: Subject | None, wanted: Wanted, *, first: bool,
-    archived: bool = False,
+    archived: bool = False, begin: Callable[[str], None] = lambda host: None,
 ) -> Work:  # fmt: skip
-    """Go over the URLs of *subject*, of every host without one."""
+    """Go over the URLs of *subject*, of every host without one; *begin* with each host."""
     hosts = _all_hosts(site, progress) if subject is None else hosts_of(
         site.rework, subject, progress
     )  # fmt: skip
@@ -222,6 +232,7 @@ def _walk(
             progress.save()
             yield
             continue
+        begin(host)
         if archived:
             yield from bring_back(site.store, host)
         while rows := site.rework.urls(host, progress.url, _URLS):

@@ -32,6 +32,8 @@ from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
 
@@ -148,6 +150,7 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
         store = RocksStore(folder / "store", memory=64 << 20)
         try:
             store.archive = Archive.if_any(folder / ARCHIVE)
+            store.sieve = Sieved.if_any(folder / SIEVE, store.kv(DROPPED))
             inventory.forget(folder / "store")
             yield Site(folder, store, _frontier(store))
         finally:

@@ -40,7 +40,8 @@ def snapshot(site: Site, action: Action) -> Work:
             rmtree(path, ignore_errors=True)
 
     # Everything is committed before a portion begins.
-    yield from holding(site.store, _in_a_thread(copy, 0.0 if site.running else PORTION))
+    work = _in_a_thread(copy, 0.0 if site.running else PORTION)
+    yield from holding(site.store.archive, holding(site.store.sieve, work))
     if failures:
         raise ActionError(str(failures[0]))
     if not path.is_dir():

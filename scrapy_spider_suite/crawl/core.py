@@ -47,6 +47,8 @@ from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ class CrawlCore:
             order=order_of(self.settings, self.crawler.stats),
             window=window_of(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
+            sift=self.settings.seen == "sieve",
         )
         if not self.broad:
             # Its seeds are requests of its own.
@@ -196,8 +199,14 @@ class CrawlCore:
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
         store = RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
-        if self.settings.seen == "trie":
-            store.archive = Archive(self._folder.path / ARCHIVE)
+        settings, folder = self.settings, self._folder.path
+        if settings.seen == "trie":
+            store.archive = Archive(folder / ARCHIVE)
+        elif settings.seen == "sieve":
+            bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
+            store.sieve = Sieved(
+                folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity
+            )
         return store
 
     def _codec(self) -> RequestCodec | None:
@@ -351,6 +360,8 @@ class CrawlCore:
         self.trusted.stop()
         self.at_end(reason)
         self.frontier.cache.close()
+        for host in self.frontier.workbench.hosts.values():
+            host.front.clear()  # see `Entry`: a request in it leads back to all of this
         self.overriding.stop()
         self.filtering.stop()
         with suppress(StoreWriteError):  # that has been said

@@ -47,7 +47,11 @@ _PAUSES = "%s: the crawl pauses until there is room; nothing is lost"
 
 
 class DiskGuard:
-    """One per crawl; see the module. *stuck* is whether a write has failed."""
+    """One per crawl; see the module.
+
+    Attributes:
+        stuck: whether a write has failed.
+    """
 
     def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
         self._core = core
@@ -59,6 +63,11 @@ class DiskGuard:
         self._log_folder = _log_folder(core)
         self._component_folders = component_folders(core.crawler.settings)
         self.stuck = False
+
+    @property
+    def paused(self) -> bool:
+        """Whether the crawl is paused, since a write has failed or there is too little room."""
+        return self._paused
 
     def hold(self, why: str) -> None:
         """Nothing can be written: send nothing more, and try again every few seconds."""

@@ -15,6 +15,7 @@ from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.crawl.caps import REASONS
 from scrapy_spider_suite.crawl.collecting import CalmCollector
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
+from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.settings.declarations import full_name
@@ -58,6 +59,7 @@ class Keeper:
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
         self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
+        self._flusher = Flusher(core, self.flush, scheduler.wake)
         self._revising = self._admitting = self._archiving = False
         core.overriding.changed = self._policy_changed
 
@@ -73,6 +75,7 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         self._ended = True
+        self._flusher.stop()
         self._collector.stop()
         self._publish()
         self._supervision.stop()
@@ -89,6 +92,8 @@ class Keeper:
         if not self._revising:
             self._revise()
         self._end_at_caps()
+        wait = self._core.frontier.wait(self._core.now())
+        self.sift(starving=not self._scheduler.paused and (wait is None or wait > 0))
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
             if not self._admitting:
@@ -109,11 +114,16 @@ class Keeper:
     def _archive(self) -> None:
         """Move what is done out of the database, a portion at a time."""
         self._archiving = False
-        if self._archiver is None or self._scheduler.closing or self._disk.stuck:
+        if self._archiver is None or self._scheduler.closing or self._disk.paused:
             return
         self._archiving = self._archiver.step(moving=self._core.settings.seen == "trie")
         if self._archiving:
             self._loop.call_later(_PORTIONS, self._archive)
+
+    def sift(self, *, starving: bool) -> None:
+        """Have the sieve say what of the links that wait for it is new, if it is time for that."""
+        if not (self._scheduler.closing or self._disk.paused):
+            self._flusher.look(starving=starving)
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
@@ -232,7 +242,7 @@ class Keeper:
         if (self._scheduler.starting and not core.start_waits) or self._scheduler.paused:
             return
         statistics = core.frontier.statistics()
-        busy = statistics.leased or core.outside or len(self._errands)
+        busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return
         wait = core.frontier.next_visit_in(core.now())
@@ -277,6 +287,9 @@ class Keeper:
         stats.set_value("suite/seen/cache_misses", cache.misses)
         if self._archiver is not None:
             stats.set_value("suite/seen/archived", len(self._archiver))
+        if core.frontier.sifter is not None:
+            for name, value in core.frontier.sifter.statistics.items():
+                stats.set_value(f"suite/seen/{name}", value)
         stats.max_value("suite/frontier/hosts_max", statistics.hosts)
         if self._looks % _LOOKS and not self._ended:
             return
@@ -284,5 +297,6 @@ class Keeper:
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
+            "cache_hit_rate": round(cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
         })  # fmt: skip

@@ -1,8 +1,8 @@
 """The job directory: who may use it, what is in it, and whether it may go on.
 
 ``JOBDIR/suite/`` holds ``lock`` (the process that uses it), ``job.json`` (data format, id, the
-settings it was begun with), ``store/`` (RocksDB) and ``seen/`` (URLs that are done). Everything in
-it is relative: a job directory can be moved.
+settings it was begun with), ``store/`` (RocksDB), ``seen/`` (URLs that are done) and ``sieve/``
+(fingerprints of them). Everything in it is relative: a job directory can be moved.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -44,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "suite"
 _CLEAN = b"clean"
-_ARCHIVED = b"archive"
+_ARCHIVED, _SIEVED = b"archive", b"sieve"
 _SHOWN = 200  # characters of a setting's value in an error
 
 
@@ -113,7 +115,7 @@ class Job:
             self.resumed = self.store.meta.get(b"id") is not None
             if self.resumed and old is None:
                 raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
-            self._open_archive(wanted=settings.seen == "trie")
+            self._open_beside(settings)
         except BaseException:
             self._lock.close()
             raise
@@ -171,28 +173,44 @@ class Job:
         if begun and (damage := inventory.damage(store)):
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
 
-    def _open_archive(self, *, wanted: bool) -> None:
-        """One that was begun is there to stay; what of it cannot be read is said, the rest serves.
-        """
-        folder, store = self.folder / ARCHIVE, self.store
+    def _open_beside(self, settings: SuiteSettings) -> None:
+        """Archive and sieve. One that was begun is there to stay; what of it cannot be read is
+        said, the rest serves."""
+        store, damaged = self.store, list[str]()
         try:
-            archive = Archive.if_any(folder)
-            if archive is None and store.meta.get(_ARCHIVED) is not None:
-                raise JobDamagedError(f"{folder}, the archive of seen URLs, is missing{_WAY_OUT}")
-            if archive is None and wanted:
-                archive = Archive(folder)
+            store.archive = self._archive(wanted=settings.seen == "trie")
+            store.sieve = self._sieve(settings)
         except BaseException:
             store.close()
             raise
-        if archive is None:
-            return
-        store.archive = archive
-        store.meta.put(_ARCHIVED, b"1")
-        for damage in archive.urls.damaged.values():
+        if store.archive is not None:
+            store.meta.put(_ARCHIVED, b"1")
+            damaged += store.archive.urls.damaged.values()
+        if store.sieve is not None:
+            store.meta.put(_SIEVED, b"1")
+            damaged += store.sieve.statistics().damaged
+        for damage in damaged:
             logger.error(
                 "%s: the URLs in it count as new until `scrapy seen check --repair -j %s` has "
                 "mended it", damage, self.path,
             )  # fmt: skip
+
+    def _archive(self, *, wanted: bool) -> Archive | None:
+        folder = self.folder / ARCHIVE
+        archive = Archive.if_any(folder)
+        if archive is None and self.store.meta.get(_ARCHIVED) is not None:
+            raise JobDamagedError(f"{folder}, the archive of seen URLs, is missing{_WAY_OUT}")
+        return Archive(folder) if archive is None and wanted else archive
+
+    def _sieve(self, settings: SuiteSettings) -> Sieved | None:
+        folder, dropped = self.folder / SIEVE, self.store.kv(DROPPED)
+        if not Sieved.exists(folder):
+            if self.store.meta.get(_SIEVED) is not None:
+                raise JobDamagedError(f"{folder}, the sieve of seen URLs, is missing{_WAY_OUT}")
+            if settings.seen != "sieve":
+                return None
+        bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
+        return Sieved(folder, dropped, bits=bits, capacity=capacity)
 
     def close(self) -> None:
         """Mark the end as clean and let go of the directory."""

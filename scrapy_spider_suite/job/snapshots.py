@@ -21,11 +21,12 @@ from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 
 _AFTER = (FETCHES, "audit.jsonl")
 _NOT_COPIED = (
-    "store", ARCHIVE, "actions", "lock", "job.json", "job.json.new", "files.json", "files.json.new",
-    "status.json", "status.json.new", "stacks.txt",
+    "store", ARCHIVE, SIEVE, "actions", "lock", "job.json", "job.json.new", "files.json",
+    "files.json.new", "status.json", "status.json.new", "stacks.txt",
 )  # fmt: skip
 """What is made anew in a copy, or belongs to a process."""
 _ATTEMPTS = 5
@@ -77,8 +78,9 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
     for name in set(names).difference(_AFTER):
         _copy(old / name, folder / name)
     _move(store(), folder / "store")
-    if (archive := folder / "store" / ARCHIVE).is_dir():
-        os.rename(archive, folder / ARCHIVE)
+    for name in (ARCHIVE, SIEVE):
+        if (beside := folder / "store" / name).is_dir():
+            os.rename(beside, folder / name)
     for name in set(names).intersection(_AFTER):
         _copy_at_rest(old / name, folder / name)
     for name in os.listdir(jobdir):

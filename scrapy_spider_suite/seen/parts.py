@@ -24,6 +24,8 @@ from scrapy_spider_suite.seen.sortedfile import SortedFile
 
 PART = 1 << 20
 """Fingerprints that a part may have, however few there are in all."""
+_ATTEMPTS = 20
+"""Times that a reader begins anew because files were replaced meanwhile."""
 
 
 class _Serving:
@@ -41,26 +43,44 @@ class SortedParts:
 
     A damaged file is named in *damaged*, and the others serve: what it held is new again. Raises
     `JobDamagedError` if the manifest is damaged, and `JobSettingsError` if the set has fingerprints
-    of another width.
+    of another width. With *readonly* it is looked at beside the process whose it is.
 
     Attributes:
         damaged: what could not be read: the name of each file, and what is the matter with it.
         part: fingerprints that a part may have, however few there are in all.
     """
 
-    def __init__(self, folder: Path, words: int, part: int = PART) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, folder: Path, words: int, part: int = PART, *, readonly: bool = False
+    ) -> None:
+        if not readonly:
+            folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self._readonly = readonly
         self.words = words
         self.part = part
         self._unpack = Struct(f">{words}Q").unpack
         self.damaged: dict[str, str] = {}
         self._serving = _Serving(Manifest(words), [])
-        manifest = Manifest.read(folder) or Manifest(words)
-        if manifest.words != words:
-            was, now = manifest.words * 64, words * 64
-            raise JobSettingsError(f"{folder} has fingerprints of {was} bits, not of {now}")
-        self.take(manifest)
+        self._read()
+
+    def _read(self) -> None:
+        """Serve what the manifest on disk says; a reader, what was there at one moment."""
+        for _ in range(_ATTEMPTS):
+            manifest = Manifest.read(self.folder) or Manifest(self.words)
+            if manifest.words != self.words:
+                was, now = manifest.words * 64, self.words * 64
+                raise JobSettingsError(
+                    f"{self.folder} has fingerprints of {was} bits, not of {now}"
+                )
+            self.damaged.clear()
+            self.take(manifest)
+            if not (self._readonly and self.damaged) or self._is_current():
+                return
+
+    def _is_current(self) -> bool:
+        now = Manifest.read(self.folder)
+        return now is None or now.generation == self.manifest.generation
 
     def take(self, manifest: Manifest) -> None:
         """Serve what *manifest* says, and remove all other files.
@@ -72,7 +92,7 @@ class SortedParts:
         opened = {name: files.get(name) or self._open(name) for name in named}
         parts = [Part(low, opened.get(a), opened.get(b)) for low, a, b in manifest.parts]
         self._serving = _Serving(manifest, parts)
-        for path in self.folder.glob("*.rows"):
+        for path in () if self._readonly else self.folder.glob("*.rows"):
             if path.name not in named:
                 path.unlink(missing_ok=True)
 
@@ -119,7 +139,9 @@ class SortedParts:
             return (base is not None and base.has(row)) or (recent is not None and recent.has(row))
         except FileNotFoundError:
             if serving is self._serving:
-                raise
+                if self._is_current():
+                    raise
+                self._read()
             return self.has(print_)  # a merge ended meanwhile
 
     def ranges(self) -> Iterator[tuple[Part, int]]:
@@ -163,9 +185,16 @@ class SortedParts:
 
     def check(self) -> list[str]:
         """Read everything; what is damaged, one line for each file."""
-        for file in self.files:
-            for _ in file.chunks():
-                pass
+        for _ in range(_ATTEMPTS):
+            try:
+                for file in self.files:
+                    for _ in file.chunks():
+                        pass
+                break
+            except FileNotFoundError:
+                if self._is_current():
+                    raise
+                self._read()
         return list(self.damaged.values())
 
     def close(self) -> None:

@@ -68,7 +68,8 @@ class Sieve:
     offers, numbered from `next` on, and offers again what has numbers from `decided` on when it
     opens the sieve again; `under_way` then is the last flush, of which it hands out what it still
     has. *bits* (64 or 128) is fixed for the life of the files; *capacity* is the
-    number of waiting items from which on the sieve is `full`.
+    number of waiting items from which on the sieve is `full`. With *readonly*, which has no log,
+    it is looked at beside the process that uses it.
 
     Raises `JobInUseError` if it is open already, `JobDamagedError` if the manifest is damaged,
     `JobSettingsError` if *bits* is not that of the files, `StoreWriteError`. Other damage is named
@@ -83,22 +84,23 @@ class Sieve:
         capacity: int = CAPACITY,
         own_log: bool = True,
         part: int = PART,
+        readonly: bool = False,
     ) -> None:
         self.path = Path(path)
         self.capacity = capacity
         self._width = WIDTHS[bits]
-        self._lock: int | None = lock(self.path)
+        self._lock: int | None = None if readonly else lock(self.path)
         self._bucket = bytearray()
         self._flush: Flush | None = None
         try:
             with writing(self.path):
-                self._open(own_log, part)
+                self._parts = SortedParts(self.path, self._width // 8, part, readonly=readonly)
+                self._open(own_log and not readonly)
         except BaseException:
             self._unlock()
             raise
 
-    def _open(self, own_log: bool, part: int) -> None:
-        self._parts = SortedParts(self.path, self._width // 8, part)
+    def _open(self, own_log: bool) -> None:
         verdict = Verdict(**self._parts.manifest.notes)
         self._begun = verdict.end
         self._log = WaitingLog(self.path, verdict.end) if own_log else None
@@ -241,8 +243,12 @@ class Sieve:
         return self._parts.check()
 
     def repair(self) -> None:
-        """Write damaged files anew with what can be read of them. Raises `StoreWriteError`."""
-        self._idle()
+        """Write damaged files anew with what can be read of them. Raises `StoreWriteError`.
+
+        A verdict that was not accepted stays.
+        """
+        if self._flush is None or not self._flush.decided:
+            self._idle()
         with writing(self.path):
             self._parts.repair()
 

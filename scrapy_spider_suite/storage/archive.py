@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen import TrieStore
@@ -55,12 +56,7 @@ class Archive:
 
     def takes(self, key: bytes, state: bytes) -> bool:
         """Whether the URL with this key and packed *state* belongs here."""
-        if _url_of(key) is None or len(key) > MAX_KEY:
-            return False
-        known = UrlState.from_bytes(state)
-        return (known.state, known.event, known.status, known.url) == (
-            State.DONE, Event.SUCCESS, 200, "",
-        )  # fmt: skip
+        return len(key) <= MAX_KEY and needs_no_row(key, state)
 
     def add(self, keys: Iterable[bytes]) -> None:
         """Take in the URLs of *keys*. Raises `StoreWriteError`; none is here, then."""
@@ -99,7 +95,7 @@ class Archive:
         self._held = False
 
     def copy(self, target: Path) -> None:
-        """Copy all files to the new folder *target*; for a thread, while it lies still.
+        """Copy all files to the new folder *target*, to the medium; for a thread, while it is held.
 
         Raises `StoreWriteError`.
         """
@@ -109,14 +105,27 @@ class Archive:
                 if path.is_file() and path.name not in _LEFT_OUT:
                     if path.match(_COPIED):
                         shutil.copyfile(path, target / path.name)
+                        durable.sync(target / path.name)
                     else:
-                        _link(path, target / path.name)
+                        link(path, target / path.name)
+            durable.sync(target)
         except OSError as error:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 
     def close(self) -> None:
         """Let go of the files."""
         self.urls.close()
+
+
+def needs_no_row(key: bytes, state: bytes) -> bool:
+    """Whether of the URL with this state key and packed *state* nothing needs to be said but that
+    it was seen."""
+    if _url_of(key) is None:
+        return False
+    known = UrlState.from_bytes(state)
+    return (known.state, known.event, known.status, known.url) == (
+        State.DONE, Event.SUCCESS, 200, "",
+    )  # fmt: skip
 
 
 def _url_of(key: bytes) -> str | None:
@@ -136,8 +145,13 @@ def _prefixes(host: str) -> Iterator[str]:
             yield f"{scheme}://{host}{end}"
 
 
-def _link(path: Path, target: Path) -> None:
+def link(path: Path, target: Path) -> None:
+    """Give *path*, which never changes, another name, *target*; on another file system, a copy.
+
+    Raises `OSError`.
+    """
     try:
         os.link(path, target)
     except OSError:
         shutil.copyfile(path, target)
+        durable.sync(target)

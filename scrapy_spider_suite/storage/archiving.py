@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.frontier.keys import host_key
@@ -132,14 +132,23 @@ def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
     store.archive.remove(host)
 
 
-def holding(store: RocksStore, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
-    """Do *work* while the archive, if there is one, is held; True: it waits for something else."""
-    archive = store.archive
-    if archive is None:
+class Holdable(Protocol):
+    """What lies beside the database, and is to lie still while something is done with both."""
+
+    def hold(self) -> bool:
+        """Change nothing until `give_back`; False: it cannot be held now."""
+
+    def give_back(self) -> None:
+        """See `hold`."""
+
+
+def holding(what: Holdable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
+    """Do *work* while *what*, if there is it, is held; True: it waits for something else."""
+    if what is None:
         return (yield from work)
-    while not archive.hold():
+    while not what.hold():
         yield True
     try:
         return (yield from work)
     finally:
-        archive.give_back()
+        what.give_back()

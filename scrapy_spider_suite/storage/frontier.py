@@ -9,12 +9,9 @@ of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from heapq import heappop
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -28,11 +25,14 @@ from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.leasing import Leasing
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.rework import Rework
+from scrapy_spider_suite.storage.scheduling import Scheduling
+from scrapy_spider_suite.storage.sifting import Sifter, sifter_of
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
@@ -43,28 +43,20 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.seen import FingerprintCache
     from scrapy_spider_suite.storage.rocks import RocksStore
 
-_SPILL = 1_000
-"""Children of an unfinished page that are held in memory; beyond it they are stored early."""
-_REFUSALS = 200
-"""Hosts that are found to have to wait, or given up, before anyone else has a turn again."""
-_BACKLOG = 10_000
-"""Operations that may wait for the next batch before it is written ahead of its time."""
-# A plain integer: operators of flags are Python code.
-_DONT_FILTER = int(Flag.DONT_FILTER)
-
 
 class Frontier:
     """Schedules, leases, releases and commits. See the module for what it promises.
 
     *capacity* is the number of hosts that may be resident; with a *window*, a durable store is
-    needed to hold the others. *wall_offset* (wall time minus ``now``) is kept up to date by the
+    needed to hold the others. With *sift*, links of pages go through the sieve of the store, if it
+    has one. *wall_offset* (wall time minus ``now``) is kept up to date by the
     caller.
     """
 
     def __init__(
         self, store: Store, policy: Policy, *, now: float, wall: float, capacity: int,
         counters: Counters | None = None, unclean: bool = False, order: Order = BREADTH_FIRST,
-        window: Window | None = None, cache: int = 0,
+        window: Window | None = None, cache: int = 0, sift: bool = False,
     ) -> None:  # fmt: skip
         self.store = store
         self.policy = policy
@@ -81,19 +73,28 @@ class Frontier:
         self._clearance = Clearance(
             policy, self.workbench, self.residents, self._ledger, self.reviser, self._health
         )
-        self._aside = Aside(policy, self.workbench, self.residents, self._ledger)
         self.grounds = Grounds(store)
         self.traps = Traps(store, policy, self.grounds, self.known)
         self.miner = Miner(self.grounds, self.known)
-        self._trapped = Trapped(
+        self.guesses = Guesses(store)
+        refusal = self._clearance.refusal
+        self.chances = SecondChances(
+            store, policy, self.residents, self._ledger, self._health, refusal, self.traps
+        )
+        self._ledger.sifter = sifter = sifter_of(store, self.cache, self.counters, active=sift)
+        self._scheduling = Scheduling(
+            store, policy, self.residents, self._ledger, self.traps, self.chances, sifter, refusal,
+            self.flush, self._let_go,
+        )  # fmt: skip
+        aside = Aside(policy, self.workbench, self.residents, self._ledger)
+        trapped = Trapped(
             self.traps, self.miner, self.workbench, self.residents, self._health, self._ledger,
             store,
         )  # fmt: skip
-        self.guesses = Guesses(store)
-        self.chances = SecondChances(
-            store, policy, self.residents, self._ledger, self._health, self._clearance.refusal
-        )
-        self._leased = 0
+        self._leasing = Leasing(
+            self.workbench, self.residents, self._ledger, self._health, self._clearance, aside,
+            trapped,
+        )  # fmt: skip
         self.held = 0
         """Leases of which nothing more will come, but that something holds."""
 
@@ -104,45 +105,29 @@ class Frontier:
         """What was seen a moment ago."""
         return self._ledger.cache
 
+    @property
+    def sifter(self) -> Sifter | None:
+        """Asks the sieve; None if the job has none."""
+        return self._scheduling.sifter
+
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever scheduled."""
         return self._ledger.known(identity)
 
     def filters(self, entry: Entry, now: float) -> bool:
         """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
-        return self.known(entry.identity) and not self.chances.give(entry, now + self.wall_offset)
+        return self._scheduling.filters(entry, now + self.wall_offset)
 
     def schedule(self, entries: Iterable[Entry], now: float) -> int:
-        """Make *entries* pending unless they are known; return how many were new."""
-        new = 0
-        for entry in entries:
-            new += self._schedule(entry, now)
-            self._relieve()
-        self.residents.save_touched()
-        return new
+        """Make *entries* pending unless they are known; return how many were new.
 
-    def _schedule(self, entry: Entry, now: float) -> bool:
-        if not entry.flags & _DONT_FILTER and self.filters(entry, now):
-            self.counters.filtered += 1
-        else:
-            record = self.residents.touch(entry.host)
-            refusal = self._clearance.refusal(entry.host, record)
-            if refusal is None:
-                self.traps.take(entry, record)
-                self._ledger.take(entry, record)
-                self.residents.push(entry, record, now, now + self.wall_offset)
-                return True
-            self._ledger.conclude(entry, record, refusal, 0, now + self.wall_offset)
-        self._let_go(entry, now)
-        return False
+        Links, where a sieve is used, wait for it first, and are none of them.
+        """
+        return self._scheduling.schedule(entries, now, now + self.wall_offset)
 
-    def _relieve(self) -> None:
-        """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""
-        if self.store.backlog > _BACKLOG:
-            self.residents.save_touched()
-            # The caller's next flush meets the same fault, and deals with it.
-            with suppress(StoreWriteError):
-                self.flush()
+    def sift(self, now: float) -> Iterator[None]:
+        """Make pending what a flush of the sieve has found new, some links with each step."""
+        return self._scheduling.sift(now, now + self.wall_offset)
 
     def adopt(self, lease: Lease | None, entries: list[Entry], now: float) -> None:
         """Take *entries*, the children of *lease* if that is durable, else for themselves.
@@ -152,71 +137,22 @@ class Frontier:
         """
         if lease is None or not self.store.durable:
             self.schedule(entries, now)
-            return
-        # Of a volatile page nothing is stored: what holds is the page on disk that led there.
-        holder = lease.entry.holder if lease.entry.volatile else lease
-        for entry in entries:
-            if entry.volatile:
-                entry.holder = holder
-                if holder is not None:
-                    holder.holds += 1
-                self.schedule([entry], now)
-            else:
-                lease.children.append(entry)
-        lease.held_since = lease.held_since or now
-        if len(lease.children) + len(lease.links) > _SPILL:
-            self.spill(lease, now)
+        else:
+            self._scheduling.adopt(lease, entries, now, now + self.wall_offset)
 
     def spill(self, lease: Lease, now: float) -> None:
         """Store the children of an unfinished page early: it has too many, or takes too long."""
-        if lease.children or lease.links:
-            self.schedule(lease.take_brood(), now)
-        lease.held_since = None
+        self._scheduling.spill(lease, now, now + self.wall_offset)
 
     # Leasing
 
     def acquire(self, now: float) -> list[Lease]:
         """Lease the URLs of the next visit, or none before its time."""
-        if self.full:
-            return []
-        for _ in range(_REFUSALS):
-            visit = self.workbench.acquire(now)
-            if visit is None:
-                break
-            host = visit.host
-            wall = now + self.wall_offset
-            if not self._clearance.may_leave(visit, now, wall):
-                continue
-            if not self._aside.sort_out(visit, now, wall):
-                continue
-            if not self._trapped.sort_out(visit, now, wall):
-                continue
-            self._clearance.cut_short(visit, self._leased)
-            leases = [Lease(entry, visit) for entry in visit.entries]
-            for entry in visit.entries:
-                self.residents.fronts.lease(entry)
-                self._ledger.domains.lease(entry.host)
-            self._leased += len(leases)
-            self.residents.hold(host)
-            if not host.front and host.more and host.free():
-                self.residents.fronts.refill(host)
-                self.workbench.offer(host)
-            return leases
-        return []
+        return [] if self.full else self._leasing.acquire(now, now + self.wall_offset)
 
     def take(self, key: str) -> Lease | None:
         """Lease a URL of a resident host without a visit: it is to fail, and not to be fetched."""
-        host = self.workbench.hosts.get(key)
-        if host is None or not host.front:
-            return None
-        lease = Lease(heappop(host.front)[1], None)
-        self.residents.fronts.lease(lease.entry)
-        self._ledger.domains.lease(lease.entry.host)
-        self._leased += 1
-        if not host.front and host.more:
-            self.residents.fronts.refill(host)
-            self.workbench.offer(host)
-        return lease
+        return self._leasing.take(key)
 
     def release(
         self, lease: Lease, now: float, retry_after: float | None = None,
@@ -226,15 +162,7 @@ class Frontier:
 
         *heard* is what happened on the wire, where that is not the event of *lease* itself.
         """
-        visit = lease.visit
-        if visit is None:
-            return
-        lease.visit = None
-        event = heard or lease.event
-        self._health.judge(visit.host, event, now, now + self.wall_offset, retry_after)
-        self.workbench.release(visit)
-        visited = event is not Event.INTERRUPTED
-        self.residents.settle_down(visit.host, now, now + self.wall_offset, visited=visited)
+        self._leasing.release(lease, now, now + self.wall_offset, retry_after, heard)
 
     def put_back(self, lease: Lease, now: float) -> None:
         """The URL was not asked for after all: pending as it was, nothing counted."""
@@ -242,7 +170,7 @@ class Frontier:
         lease.children, lease.links = [], []
         lease.settled = True
         self._commit(lease, now, asked=False)
-        self._relieve()
+        self._scheduling.relieve()
         self.release(lease, now)
 
     # Committing
@@ -255,7 +183,7 @@ class Frontier:
             self.spill(lease, now)
         else:
             self._commit(lease, now)
-        self._relieve()
+        self._scheduling.relieve()
 
     def unhold(self, lease: Lease, now: float) -> None:
         """One thing that held *lease* is durable."""
@@ -276,9 +204,7 @@ class Frontier:
         if state is not State.PENDING:
             # First what it brought: there may be so much of it that a batch is written in between.
             self.spill(lease, now)
-        self.residents.fronts.unlease(entry)
-        self._ledger.domains.unlease(entry.host)
-        self._leased -= 1
+        self._leasing.over(entry)
         wall = now + self.wall_offset
         record = self.residents.touch(entry.host)
         record.attempts += tried
@@ -293,10 +219,11 @@ class Frontier:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
             self.miner.concluded(entry, event)
+            self.traps.concluded(entry, event)
             self._ledger.write_states(lease.states)
             if wrong:
                 other = self.guesses.other(entry)
-                self._schedule(other, now)
+                self._scheduling.one(other, now, wall)
                 self.guesses.hand_on(entry, other)
         self.residents.save_touched()
         if state is not State.PENDING:
@@ -405,18 +332,24 @@ class Frontier:
     def full(self) -> bool:
         """Whether the job has as many pages as it may have, or will if those that are out succeed.
         """
-        return self._clearance.left_of_job(self._leased) <= 0
+        return self._clearance.left_of_job(self._leasing.out) <= 0
 
     @property
     def pending(self) -> int:
         """URLs that are pending or leased."""
         return self.counters.pending + self._ledger.volatile
 
+    @property
+    def in_sieve(self) -> int:
+        """Links that wait for the sieve; when it knows them, those that are new are pending."""
+        return 0 if self.sifter is None else self.sifter.waiting
+
     def statistics(self) -> FrontierStatistics:
         """See `FrontierStatistics`."""
         return FrontierStatistics(
             pending=self.pending,
-            leased=self._leased,
+            leased=self._leasing.out,
+            in_sieve=self.in_sieve,
             hosts=len(self.workbench.hosts),
             addresses=len(self.workbench.addresses),
             unresolved=len(self.residents.without_address),

@@ -80,9 +80,13 @@ class Lease:
 
         So of a request with a callback and a link to the same page the former is kept.
         """
-        children, links = self.children, self.links
-        self.children, self.links = [], []
+        children, self.children = self.children, []
         yield from sorted(children, key=_is_link)
         page = self.entry
-        for url in links:
+        for url in self.take_links():
             yield Entry(host_of(url), url, depth=page.depth + 1, referrer=page.url)
+
+    def take_links(self) -> list[str]:
+        """Take the bulk links."""
+        links, self.links = self.links, []
+        return links

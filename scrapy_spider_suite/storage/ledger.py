@@ -10,6 +10,7 @@ from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import Domains
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
+from scrapy_spider_suite.storage.sifting import Sifter
 from scrapy_spider_suite.storage.store import Store
 
 # A plain integer: operators of flags are Python code.
@@ -32,6 +33,7 @@ class Ledger:
         self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
+        self.sifter: Sifter | None = None
         self._store = store
         self._order = order
         self._volatile_known: set[bytes] = set()
@@ -96,7 +98,10 @@ class Ledger:
         self.counters.events[event] = self.counters.events.get(event, 0) + 1
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:
-            self._store.put_state(entry.identity, last)
+            if self.sifter is not None and self.sifter.concluded(entry.identity, last):
+                self._store.delete_state(entry.identity)
+            else:
+                self._store.put_state(entry.identity, last)
         elif entry.holder is not None:
             entry.holder.states.append((entry.identity, last))
 

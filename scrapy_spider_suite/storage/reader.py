@@ -20,6 +20,9 @@ from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.seeds import tag_of
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
+from scrapy_spider_suite.storage.sifting import entry_of, rows_in
 from scrapy_spider_suite.storage.temporary import LockedFolder
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
@@ -58,6 +61,8 @@ class StoreReader:
             )
             # After the store: what moves there meanwhile is in both, and not in neither.
             self.store.archive = Archive.if_any(folder / ARCHIVE, readonly=True)
+            dropped = self.store.kv(DROPPED)
+            self.store.sieve = Sieved.if_any(folder / SIEVE, dropped, readonly=True)
         except BaseException:
             self._temporary.remove()
             raise
@@ -108,6 +113,21 @@ class StoreReader:
             url = identity.decode("utf-8", "replace")
             yield UrlRow(url, _DONE, tag_of(self.store, prefix + identity))
 
+    def in_sieve(self) -> int:
+        """How many links wait for the sieve."""
+        return sum(len(keys) for _, _, keys in rows_in(self.store))
+
+    def sifted(self, identity: bytes) -> Entry | None:
+        """The link with this state key that waits for the sieve, if it may still be new."""
+        for number, way, keys in rows_in(self.store):
+            if way is not None and identity in keys:
+                sieve = self.store.sieve
+                verdict = None if sieve is None else sieve.sieve.under_way
+                at = number + keys.index(identity)
+                if verdict is None or at >= verdict.end or verdict.is_new(at):
+                    return entry_of(identity, way)
+        return None
+
     # Checking
 
     def check(self) -> Iterator[str]:
@@ -128,6 +148,18 @@ class StoreReader:
         if self.store.archive is not None:
             for finding in self.store.archive.urls.check():
                 yield f"{finding.file}: {finding.what} (`scrapy seen check --repair`)"
+        yield from self._check_sieve()
+
+    def _check_sieve(self) -> Iterator[str]:
+        if self.store.sieve is None:
+            return
+        for damage in self.store.sieve.sieve.check():
+            yield f"{damage} (`scrapy seen check --repair`)"
+        after = None
+        for number, _, keys in rows_in(self.store):
+            if after not in (None, number):
+                yield f"links that wait for the sieve are missing between {after} and {number}"
+            after = number + len(keys)
 
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
         due = {host for _, host in self.store.all_due()}

@@ -25,17 +25,21 @@ from rocksdict import (
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
-from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.erasing import Eraser
 from scrapy_spider_suite.storage.kv import KV, PrefixedKV
 from scrapy_spider_suite.storage.records import HostRecord, host_key, pack_row, unpack_row
 from scrapy_spider_suite.storage.records import after as end_of
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
+from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.tuning import Tuning
 from scrapy_spider_suite.storage.unwritten import Row, Unwritten
 
 FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 _DUE = struct.Struct(">Q")
+_FRESH = b"fresh\0"
+"""Begins a key in ``kv``: a family of their own would be missing where older releases look."""
 
 
 def _microseconds(when: float) -> bytes:
@@ -52,6 +56,7 @@ class RocksStore:
 
     Attributes:
         archive: where URLs are that need no row any more, if there is one; closed with the store.
+        sieve: their fingerprints, if there is one; likewise.
     """
 
     durable = True
@@ -67,6 +72,7 @@ class RocksStore:
         self._write_options.sync = power_safe
         self._unwritten = Unwritten()
         self.archive: Archive | None = None
+        self.sieve: Sieved | None = None
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
         self._erasers: list[Eraser] = []
@@ -155,6 +161,13 @@ class RocksStore:
             raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
         self._unwritten.clear()
 
+    def sync_log(self) -> None:
+        """Have what was flushed on the medium, in any thread. Raises `StoreWriteError`."""
+        try:
+            self._db.flush_wal(sync=True)
+        except Exception as error:  # the library raises nothing narrower
+            raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
+
     def size(self) -> int:
         """Bytes on disk, those aside that are not merged into tables yet."""
         name = "rocksdb.total-sst-files-size"
@@ -166,8 +179,9 @@ class RocksStore:
             self.flush()
         finally:
             self._let_go()
-            if self.archive is not None:
-                self.archive.close()
+            for beside in (self.archive, self.sieve):
+                if beside is not None:
+                    beside.close()
 
     def erase(self, host: str) -> Eraser:
         """Begin to rewrite the files in which deleted rows of *host* may still lie.
@@ -195,6 +209,8 @@ class RocksStore:
             # After it: what moves there meanwhile is in both, and not in neither.
             if self.archive is not None:
                 self.archive.copy(path / ARCHIVE)
+            if self.sieve is not None:
+                self.sieve.copy(path / SIEVE)
         except Exception as error:  # the library raises nothing narrower
             rmtree(path, ignore_errors=True)
             rmtree(f"{path}.tmp", ignore_errors=True)
@@ -203,7 +219,14 @@ class RocksStore:
     # URLs
 
     def state(self, key: bytes) -> bytes | None:
-        """See `Store`."""
+        """See `Store`. What a flush of the sieve has met and has no row is done."""
+        state = self.row(key)
+        if state is None and self.sieve is not None and self.sieve.has(key):
+            return ARCHIVED
+        return state
+
+    def row(self, key: bytes) -> bytes | None:
+        """The packed state under a state key, in a row or in the archive; whatever a sieve says."""
         state = self._get("states", key)
         return state if state is not None or self.archive is None else self.archive.get(key)
 
@@ -260,6 +283,23 @@ class RocksStore:
         for key, value in self._unwritten.everywhere(self._on_disk("queue"), "queue"):
             end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
+
+    # Links that wait for the sieve
+
+    def fresh(self, since: int) -> Iterator[tuple[int, bytes]]:
+        """Their rows from the number *since* on, each with that of its first link."""
+        for key, value in self._scan("kv", _FRESH + _DUE.pack(since), end_of(_FRESH)):
+            if not key.startswith(_FRESH):
+                return
+            yield _DUE.unpack_from(key, len(_FRESH))[0], value
+
+    def put_fresh(self, number: int, row: bytes) -> None:
+        """Store a row of them."""
+        self._unwritten.set("kv", _FRESH + _DUE.pack(number), row)
+
+    def delete_fresh(self, number: int) -> None:
+        """Remove a row."""
+        self._unwritten.set("kv", _FRESH + _DUE.pack(number), None)
 
     # Hosts
 

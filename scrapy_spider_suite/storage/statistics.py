@@ -15,3 +15,4 @@ class FrontierStatistics:
     addresses: int
     unresolved: int
     abandoning: int
+    in_sieve: int = 0

@@ -78,7 +78,12 @@ class Trapped:
         self._ledger.cache.forget(entry.identity)
         self._store.delete_state(entry.identity)
 
+    def _in_sieve(self, entry: Entry) -> bool:
+        """Whether a link has led to *entry* since, which no other would bring again."""
+        sifter = self._ledger.sifter
+        return sifter is not None and sifter.knows(entry.identity)
+
     def _event(self, entry: Entry) -> Event | None:
-        if self._miner.gave_up(entry):
+        if self._miner.gave_up(entry) and not self._in_sieve(entry):
             return Event.NOT_THERE
         return Event.TRAP if self._traps.holds(entry) else None

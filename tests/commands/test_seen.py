@@ -125,7 +125,7 @@ def test_what_is_no_store_or_no_id(seen: Seen, tmp_path: Path, job: Path) -> Non
     """In a line, too, and nothing is made."""
     said = seen("stats", "-j", str(tmp_path / "none"))
     assert said.code == 2
-    assert "has no compressed store" in said.out
+    assert "has no store of seen URLs" in said.out
     said = seen(str(tmp_path / "none"), "stats")
     assert said.code == 2
     assert not (tmp_path / "none").exists()

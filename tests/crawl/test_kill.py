@@ -19,7 +19,6 @@ from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.arrivals import Arrival, gaps
 
-KILLS = 20
 HOST_DELAY = 0.1
 IP_DELAY = 0.02
 AT_ONCE = 16
@@ -61,9 +60,15 @@ def _repeats(arrivals: list[Arrival], kills: list[float]) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spider", "pages"), [("crawl_spiders.Bulk", 50), ("crawl_spiders.Ordinary", 20)]
-)
-def test_k22_nothing_is_lost_over_twenty_kills(spider: str, pages: int, tmp_path: Path) -> None:
+    ("spider", "pages", "seen", "times"),
+    [
+        ("crawl_spiders.Bulk", 50, "trie", 20), ("crawl_spiders.Ordinary", 20, "trie", 20),
+        ("crawl_spiders.Bulk", 20, "sieve", 8),
+    ],
+)  # fmt: skip
+def test_k22_nothing_is_lost_over_twenty_kills(
+    spider: str, pages: int, seen: str, times: int, tmp_path: Path
+) -> None:
     """Every reachable page is fetched, repeats are bounded by what was in flight at the kills."""
     config = FakeWebConfig(
         hosts=100, pages=pages, degree=8, addresses=30, redirects=0.02, errors=0.0,
@@ -75,13 +80,14 @@ def test_k22_nothing_is_lost_over_twenty_kills(spider: str, pages: int, tmp_path
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=HOST_DELAY,
             SUITE_IP_DELAY=IP_DELAY, CONCURRENT_REQUESTS=AT_ONCE,
-            SCRAPER_SLOT_MAX_ACTIVE_SIZE=AT_ONCE * 1024, TEST_ITEMS=str(items),
+            SCRAPER_SLOT_MAX_ACTIVE_SIZE=AT_ONCE * 1024, TEST_ITEMS=str(items), SUITE_SEEN=seen,
+            SUITE_SIEVE_WAITING=1024,
             ITEM_PIPELINES={"crawl_spiders.FilePipeline": 1},
         )  # fmt: skip
         seed = web.ready.seeds[0]
         arguments = {"seeds": seed} if spider.endswith("Bulk") else {"start": seed}
         kills = []
-        for _ in range(KILLS):
+        for _ in range(times):
             end = crawl(
                 spider, settings, tmp_path, kill_after=chance.uniform(0.0, 0.8), **arguments
             )
@@ -93,12 +99,13 @@ def test_k22_nothing_is_lost_over_twenty_kills(spider: str, pages: int, tmp_path
                 assert _check(job) == []
         last = crawl(spider, settings, tmp_path, **arguments)
         assert last.reason == "finished", last.log[-3000:]
+        assert (last.stats.get("suite/seen/flushes", 0) > 0) is (seen == "sieve")
         assert _check(job) == []
         web.stop()
         fetched, arrivals = _urls(web)
     reachable = set(web.web.reachable())
     assert set(fetched) >= reachable
-    assert len(kills) >= KILLS // 2
+    assert len(kills) >= times // 2
     *repeats, without_a_kill = _repeats(arrivals, kills)
     assert without_a_kill == 0
     assert max(repeats) <= IN_FLIGHT

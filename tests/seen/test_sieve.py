@@ -15,6 +15,7 @@ from contracts_seen import SeenContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.seen import parts
@@ -454,11 +455,13 @@ def test_it_never_blocks_for_long(path: Path, monkeypatch: Any) -> None:
 def test_a_disk_that_cannot_sync_names(path: Path, monkeypatch: Any) -> None:
     """What is decided stays so: its files are not taken for those of a flush that failed."""
 
-    def failing(folder: Path) -> None:
-        raise OSError(5, "Input/output error")
+    def failing(path: Path) -> None:
+        if path.is_dir():
+            raise OSError(5, "Input/output error")
+        sync(path)
 
-    sieve = opened(path)
-    monkeypatch.setattr("scrapy_spider_suite.seen.manifest._sync_names", failing)
+    sieve, sync = opened(path), durable.sync
+    monkeypatch.setattr(durable, "sync", failing)
     assert sieve.add(map(url, range(100))) == [url(number) for number in range(100)]
     sieve.close()
     assert opened(path).add(map(url, range(101))) == [url(100)]

@@ -146,7 +146,7 @@ def test_one_at_a_time_holds_it(store: RocksStore) -> None:
         yield "at work"
         return 7
 
-    first, second = holding(store, work()), holding(store, work())
+    first, second = holding(store.archive, work()), holding(store.archive, work())
     assert next(first) == "at work"
     assert next(second) is True
     fill(store, DONE, *PORTS)

@@ -124,10 +124,10 @@ def test_nothing_is_kept_of_a_block_that_was_lifted(store: Store) -> None:
     schedule(crawl, paths("a", 3))
     crawl.block(A)
     crawl.fetched(5)
-    assert list(crawl.frontier._aside._passes) == ["h.test"]
+    assert list(crawl.frontier._leasing._aside._passes) == ["h.test"]
     crawl.unblock(A)
     crawl.fetched(5)
-    assert crawl.frontier._aside._passes == {}
+    assert crawl.frontier._leasing._aside._passes == {}
 
 
 def test_two_prefixes_one_of_which_is_lifted(store: Store) -> None:
@@ -148,13 +148,13 @@ def test_a_long_queue_is_put_aside_in_portions(store: Store) -> None:
     schedule(crawl, [*paths("a", 3_000), "/b/last"])
     crawl.block(A)
     looks: list[int] = []
-    sort_out = crawl.frontier._aside.sort_out
+    sort_out = crawl.frontier._leasing._aside.sort_out
 
     def counted(*arguments: object) -> bool:
         looks[-1] += 1
         return sort_out(*arguments)  # type: ignore[arg-type]
 
-    crawl.frontier._aside.sort_out = counted  # type: ignore[method-assign]
+    crawl.frontier._leasing._aside.sort_out = counted  # type: ignore[method-assign]
     acquire = crawl.frontier.acquire
 
     def counting(now: float) -> list[object]:

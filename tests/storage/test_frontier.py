@@ -8,7 +8,7 @@ import pytest
 from contracts_durable import DurableFrontierContract
 from contracts_frontier import FrontierContract
 
-from scrapy_spider_suite.storage import frontier, fronts, residents
+from scrapy_spider_suite.storage import fronts, residents, scheduling
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 
@@ -41,6 +41,6 @@ class TestOnDiskWithLittleMemory(TestOnDisk):
     def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module, name, value in (
             (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-            (residents, "_MOVES", 2), (residents, "_COMING", 2), (frontier, "_BACKLOG", 5),
+            (residents, "_MOVES", 2), (residents, "_COMING", 2), (scheduling, "_BACKLOG", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

@@ -18,8 +18,7 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.storage import archiving, fronts, residents
-from scrapy_spider_suite.storage import frontier as frontier_module
+from scrapy_spider_suite.storage import archiving, fronts, residents, scheduling
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back
 from scrapy_spider_suite.storage.counters import Counters
@@ -37,7 +36,7 @@ POLICY = Policy(
 TINY = (
     (fronts, "_FRONT", 2), (residents, "_CACHE", 2), (residents, "_TURN", 2),
     (residents, "_MOVES", 3), (residents, "_COMING", 3),
-    (frontier_module, "_BACKLOG", 9), (frontier_module, "_SPILL", 2),
+    (scheduling, "_BACKLOG", 9), (scheduling, "_SPILL", 2),
     (archiving, "_LEAST", 2), (archiving, "_PORTION", 3),
 )  # fmt: skip
 LEAVES = BottomUp(to_and_fro=True)

@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import frontier, fronts, residents
+from scrapy_spider_suite.storage import fronts, residents, scheduling
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
@@ -29,7 +29,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
         (residents, "_MOVES", 2), (residents, "_COMING", 2),
-        (frontier, "_BACKLOG", 5), (frontier, "_SPILL", 3),
+        (scheduling, "_BACKLOG", 5), (scheduling, "_SPILL", 3),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

@@ -18,7 +18,8 @@ from scrapy_spider_suite.frontier.policy import Bar, Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.storage import revising
-from scrapy_spider_suite.storage.frontier import _REFUSALS, Frontier
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.leasing import _REFUSALS
 from scrapy_spider_suite.storage.reader import waits_for
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.rocks import RocksStore

@@ -50,9 +50,15 @@ def _row(reader: StoreReader) -> Row:
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
         "outcomes": {event.value: count for event, count in counters.events.items()},
     }  # fmt: skip
+    if reader.store.sieve is not None:
+        sieve = reader.store.sieve.statistics()
+        row |= {
+            "in_sieve": reader.in_sieve(), "sieve_known": sieve.known,
+            "sieve_flushes": sieve.flushes, "sieve_false_positives": sieve.false_positive_bound,
+        }  # fmt: skip
     if running:
         row |= {name: status[name] for name in ("process", "hosts", "leased", "paused")}
-    told = ("started", "ended", "finish_reason", "exit_code", "pauses")
+    told = ("started", "ended", "finish_reason", "exit_code", "pauses", "cache_hit_rate")
     return row | {name: status[name] for name in told if status.get(name) not in (None, [])}
 
 

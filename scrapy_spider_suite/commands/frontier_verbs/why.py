@@ -16,11 +16,14 @@ from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, s
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
+from scrapy_spider_suite.explaining.trapped import MINING
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
+from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 _DAY = 86_400.0
@@ -90,6 +93,10 @@ def _of_url(call: Call, reader: StoreReader, url: str) -> Row:
         # Fetched before it was known to be another's twin, or as its server insists on it.
         known = trace(reader, url, plain)
         normal = normal if known is None else plain
+    if known is None or known.entry is None:
+        waits = reader.sifted(state_key(host_of(normal), normal))
+        if waits is not None:
+            return _of_waiting(url, waits)
     fetch = _fetch_of(reader, normal, known)
     addresses = {host_of(normal): fetch.address} if fetch else {}
     judging = judge(terms, reader, addresses)
@@ -103,6 +110,16 @@ def _of_url(call: Call, reader: StoreReader, url: str) -> Row:
     depth = known.entry.depth if known is not None and known.entry is not None else 1
     row["rules_now"] = [str(each) for each in judging.findings(normal, depth)]
     return row
+
+
+def _of_waiting(url: str, entry: Entry) -> Row:
+    """Of a link that the sieve has not been asked about, or whose turn has not come since."""
+    return {
+        "url": url, "normal_form": entry.url, "host": entry.host, "state": "found",
+        "because": "a link led to it; whether it is new is known when the sieve is flushed",
+        "came_from": entry.referrer,
+        "next_try": "if it is new, it is queued at its host then",
+    }  # fmt: skip
 
 
 def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> Fetch | None:
@@ -178,7 +195,8 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
         return row | {"ahead_of_it": None, "next_try": "at its turn there", "why_then": why}
     decided = decisive(judging.at_its_turn(known.entry))
     if decided.judgement is Judgement.REFUSE:
-        return row | {"next_try": "it will fail at its turn", "why_then": str(decided)}
+        ends = "be forgotten" if decided.rule == MINING else "fail"
+        return row | {"next_try": f"it will {ends} at its turn", "why_then": str(decided)}
     record = reader.host(host_of(known.url))
     if decided.judgement is Judgement.WAIT and decided.rule != "clock":
         return row | {"next_try": "not before that ends", "why_then": str(decided)}

@@ -13,10 +13,11 @@ from scrapy_spider_suite.settings.declarations import FIXED, FREE, FROM_NOW_ON, 
 class Store:
     """What a job keeps, and how."""
 
-    seen: Literal["trie", "plain"] = setting(
-        v.choice("trie", "plain"), "trie", FROM_NOW_ON,
-        "How URLs that are done are kept: in a compressed trie, a third of the room, or each with "
-        "a row of the database. What is in a trie stays there.",
+    seen: Literal["trie", "sieve", "plain"] = setting(
+        v.choice("trie", "sieve", "plain"), "trie", FROM_NOW_ON,
+        "How it is known what was seen: URLs that are done in a compressed trie, a third of the "
+        "room; fingerprints of them in a sieve, where links wait to be compared many at a time; "
+        "or each with a row of the database. What is in a trie or a sieve stays there.",
     )
     seen_cache: int = setting(
         v.size(), 16 << 20, FREE,

@@ -1,0 +1,164 @@
+"""How URLs come into the frontier: looked up one by one, or, the links of pages, by the sieve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import groupby
+from typing import Final
+
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage.chances import SecondChances
+from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sifting import Sifter, Way, keys_of
+from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.storage.traps import Traps
+
+_SPILL: Final = 1_000
+"""Children of an unfinished page that are held in memory; beyond it they are stored early."""
+_BACKLOG: Final = 10_000
+"""Operations that may wait for the next batch before it is written ahead of its time."""
+# A plain integer: operators of flags are Python code.
+_DONT_FILTER = int(Flag.DONT_FILTER)
+
+
+class Scheduling:
+    """Makes pending what is new. *flush* writes a batch, *let_go* is told of what is over at once.
+
+    Attributes:
+        sifter: asks the sieve; None if the store has none.
+    """
+
+    def __init__(
+        self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, traps: Traps,
+        chances: SecondChances, sifter: Sifter | None,
+        refusal: Callable[[str, HostRecord], Event | None],
+        flush: Callable[[], None], let_go: Callable[[Entry, float], None],
+    ) -> None:  # fmt: skip
+        self.sifter = sifter
+        self._store = store
+        self._policy = policy
+        self._residents = residents
+        self._ledger = ledger
+        self._traps = traps
+        self._chances = chances
+        self._refusal = refusal
+        self._flush = flush
+        self._let_go = let_go
+
+    def filters(self, entry: Entry, wall: float) -> bool:
+        """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
+        return self._ledger.known(entry.identity) and not self._chances.give(entry, wall)
+
+    def schedule(self, entries: Iterable[Entry], now: float, wall: float) -> int:
+        """Make *entries* pending unless they are known; return how many were new.
+
+        Links that go to the sieve are none of them.
+        """
+        new = 0
+        for way, group in groupby(entries, self._way):
+            if way is not None:
+                self._offer(way, [entry.identity for entry in group])
+                continue
+            for entry in group:
+                new += self.one(entry, now, wall)
+                self.relieve()
+        self._residents.save_touched()
+        return new
+
+    def _way(self, entry: Entry) -> Way | None:
+        """What the sieve keeps of *entry*; None if it is looked up at once.
+
+        That is all that is more than a link, and what a redirect leads to: it is to be fetched
+        soon, its page is done with it, and there are few.
+        """
+        if self.sifter is None or not self.sifter.active:
+            return None
+        more = entry.flags or entry.hops or entry.attempts or entry.payload is not None
+        if more or not entry.referrer:
+            return None
+        return Way(entry.depth, entry.referrer, entry.priority, entry.beyond)
+
+    def _offer(self, way: Way, keys: list[bytes]) -> None:
+        if self.sifter is not None:
+            anyway = bool(self._policy.retry_failed_after)
+            self.sifter.offer(way, keys, anyway=anyway)
+
+    def one(self, entry: Entry, now: float, wall: float) -> bool:
+        """`schedule`, of one that is looked up; its record is to be saved."""
+        if not entry.flags & _DONT_FILTER and self.filters(entry, wall):
+            self._ledger.counters.filtered += 1
+            self._traps.was_known(entry.url)
+        elif self._take(entry, now, wall):
+            return True
+        self._let_go(entry, now)
+        return False
+
+    def _take(self, entry: Entry, now: float, wall: float) -> bool:
+        record = self._residents.touch(entry.host)
+        refusal = self._refusal(entry.host, record)
+        if refusal is None:
+            self._traps.take(entry, record)
+            self._ledger.take(entry, record)
+            self._residents.push(entry, record, now, wall)
+            return True
+        self._ledger.conclude(entry, record, refusal, 0, wall)
+        return False
+
+    def sift(self, now: float, wall: float) -> Iterator[None]:
+        """Make pending what a flush of the sieve has found new, some links with each step."""
+        if self.sifter is None or not isinstance(self._store, RocksStore):
+            return
+        row, chances = self._store.row, bool(self._policy.retry_failed_after)
+
+        def take(entry: Entry, new: bool) -> None:
+            known = not new or row(entry.identity) is not None
+            if known and not (chances and self._chances.give(entry, wall)):
+                self._ledger.counters.filtered += 1
+            else:
+                self._take(entry, now, wall)
+
+        for _ in self.sifter.hand_out(take):
+            self._residents.save_touched()
+            self.relieve()
+            yield
+
+    def adopt(self, lease: Lease, entries: list[Entry], now: float, wall: float) -> None:
+        """Take *entries*, the children of *lease*, with the commit of its page."""
+        # Of a volatile page nothing is stored: what holds is the page on disk that led there.
+        holder = lease.entry.holder if lease.entry.volatile else lease
+        for entry in entries:
+            if entry.volatile:
+                entry.holder = holder
+                if holder is not None:
+                    holder.holds += 1
+                self.schedule([entry], now, wall)
+            else:
+                lease.children.append(entry)
+        lease.held_since = lease.held_since or now
+        if len(lease.children) + len(lease.links) > _SPILL:
+            self.spill(lease, now, wall)
+
+    def spill(self, lease: Lease, now: float, wall: float) -> None:
+        """Store the children of an unfinished page early: it has too many, or takes too long."""
+        if self.sifter is not None and self.sifter.active and lease.links:
+            page = lease.entry
+            self._offer(Way(page.depth + 1, page.url), keys_of(lease.take_links()))
+        if lease.children or lease.links:
+            self.schedule(lease.take_brood(), now, wall)
+        lease.held_since = None
+
+    def relieve(self) -> None:
+        """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""
+        if self._store.backlog > _BACKLOG:
+            self._residents.save_touched()
+            # The caller's next flush meets the same fault, and deals with it.
+            with suppress(StoreWriteError):
+                self._flush()

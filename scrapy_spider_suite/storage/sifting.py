@@ -1,0 +1,238 @@
+"""Links on their way through the sieve: from the commit of their page to the queue of their host.
+
+Those of a page lie in a row or a few, in the page's commit; they are numbered through, as the sieve
+counts what it is offered. A flush says of each number whether it is the first of its kind; then row
+after row goes, and what is new of it becomes pending in the same batch. So a kill finds each link
+in its row or in its queue. What a flush knows must not be lost: the rows are on the medium before
+it decides.
+
+URLs that are looked up one by one (seeds, redirects, requests of a spider) come into the database
+beside it. So what is new to the sieve is compared with the rows once more; and when such a URL has
+ended 200 it is offered as a *mark*: its row goes when the sieve knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.storage.archive import needs_no_row
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.normalize import host_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.seen import FingerprintCache
+    from scrapy_spider_suite.storage.counters import Counters
+    from scrapy_spider_suite.storage.sieved import Sieved
+    from scrapy_spider_suite.storage.store import Store
+
+_A_ROW: Final = 200
+"""Links of a row: what is new of it is scheduled before anyone else has a turn again."""
+
+
+class Way(NamedTuple):
+    """What links of one page have in common, as entries do."""
+
+    depth: int
+    referrer: str
+    priority: int = 0
+    beyond: int = 0
+
+
+class Sifter:
+    """Offers links to the sieve of *store*, and hands out what it finds new.
+
+    *active* says whether links come this way at all; else it only ends what was begun. *counters*
+    count what was offered again. Raises `JobDamagedError` if rows are missing.
+    """
+
+    def __init__(
+        self, store: RocksStore, sieved: Sieved, cache: FingerprintCache, counters: Counters,
+        *, active: bool,
+    ) -> None:  # fmt: skip
+        self.active = active
+        self._store = store
+        self._sieved = sieved
+        self._sieve = sieved.sieve
+        self._cache = cache
+        self._counters = counters
+        flush = self._sieve.under_way
+        self._at = self._sieve.next if flush is None else flush.first
+        """The number of the first link that still waits."""
+        for number, row in store.fresh(self._at):
+            keys = unpack(number, row)[1]
+            if number >= self._sieve.decided:
+                if number != self._sieve.next:
+                    raise JobDamagedError(f"links that wait for the sieve are missing at {number}")
+                sieved.keep(keys)
+
+    # Offering
+
+    def offer(self, way: Way, keys: list[bytes], *, anyway: bool = False) -> None:
+        """Let the links with these state keys wait; *anyway*, also what the cache knows."""
+        new = self._cache.new(keys)
+        if anyway:
+            new = list(dict.fromkeys(keys))
+        self._counters.filtered += len(keys) - len(new)
+        for start in range(0, len(new), _A_ROW):
+            self._keep(new[start : start + _A_ROW], *way)
+
+    def concluded(self, key: bytes, state: bytes) -> bool:
+        """A URL is done or failed, as its packed *state* says: whether that needs no row."""
+        if not self.active or not needs_no_row(key, state):
+            return False
+        # Before a verdict is handed out the URL may be new in it: then its row must be there.
+        if self._sieve.under_way is None and self._sieved.has(key):
+            return True
+        self._keep([key])
+        return False
+
+    def _keep(self, keys: list[bytes], *way: Any) -> None:
+        self._store.put_fresh(self._sieve.next, msgpack.packb([keys, *way]))
+        self._sieved.keep(keys)
+
+    def knows(self, key: bytes) -> bool:
+        """Whether a flush has met the URL with this state key."""
+        return self._sieved.has(key)
+
+    # Flushing
+
+    @property
+    def waiting(self) -> int:
+        """How many links wait for a flush, or to be handed out."""
+        return self._sieve.next - self._at
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time for a flush."""
+        return self._sieve.full
+
+    @property
+    def decided(self) -> bool:
+        """Whether there is something to hand out."""
+        flush = self._sieve.under_way
+        return flush is not None and flush.decided
+
+    @property
+    def statistics(self) -> dict[str, int | float]:
+        """How much waits and is known, and how sure that is."""
+        sieve = self._sieved.statistics()
+        return {
+            "waiting": self.waiting, "known": sieve.known, "flushes": sieve.flushes,
+            "size": sieve.disk, "damaged": len(sieve.damaged),
+            "false_positive_bound": sieve.false_positive_bound,
+        }
+
+    def begin(self) -> Flush | None:
+        """The flush to be run, of all that waits, in any thread, and after `RocksStore.sync_log`.
+
+        Everything must have been written. None: nothing waits, or somebody holds the sieve.
+        """
+        if self.decided or not self.waiting or self._sieved.held:
+            return None
+        return self._sieve.begin()
+
+    def hand_out(self, take: Callable[[Entry, bool], None]) -> Iterator[None]:
+        """Give *take* each link that was decided about, and whether it is new; a row each step.
+
+        A row goes with the batch in which *take* writes. Do not keep this over a batch that fails.
+        """
+        flush = self._sieve.under_way
+        if flush is None or not flush.decided:
+            return
+        for number, row in self._store.fresh(self._at):
+            if number >= flush.end:
+                break
+            way, keys = unpack(number, row)
+            for at, key in enumerate(keys, number):
+                if key and way is not None:
+                    take(entry_of(key, way), flush.is_new(at))
+                elif key:
+                    self._marked(key)
+            self._store.delete_fresh(number)
+            self._at = number + len(keys)
+            yield
+        flush.accept()
+        self._at = flush.end
+
+    def _marked(self, key: bytes) -> None:
+        """The sieve knows this URL now."""
+        state = self._store.row(key)
+        if state is not None and needs_no_row(key, state):
+            self._store.delete_state(key)
+
+    # Dropping
+
+    def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
+        """Drop links to those URLs of *host* that *belong*; how many, of *limit* rows each step."""
+        prefix, at = host_key(host), 0
+        while rows := list(islice(self._store.fresh(max(at, self._at)), limit)):
+            gone = 0
+            for number, row in rows:
+                way, keys = unpack(number, row)
+                at = number + len(keys)
+                drop = [key.startswith(prefix) and belongs(url_of(key)) for key in keys]
+                if any(drop):
+                    left = [b"" if out else key for key, out in zip(keys, drop, strict=True)]
+                    self._store.put_fresh(number, msgpack.packb([left, *(way or ())]))
+                    gone += sum(drop)
+            yield gone
+
+
+def sifter_of(
+    store: Store, cache: FingerprintCache, counters: Counters, *, active: bool
+) -> Sifter | None:
+    """What asks the sieve of *store*; None if it has none."""
+    if not isinstance(store, RocksStore) or store.sieve is None:
+        return None
+    return Sifter(store, store.sieve, cache, counters, active=active)
+
+
+def keys_of(urls: Iterable[str]) -> list[bytes]:
+    """The state keys of normal *urls*, links of a page."""
+    keys, prefix, origin = [], b"", " "
+    for url in urls:
+        if not url.startswith(origin):  # most links of a page lead to its own host
+            prefix, origin = host_key(host_of(url)), url[: url.index("/", 8) + 1]
+        keys.append(prefix + url.encode())
+    return keys
+
+
+def url_of(key: bytes) -> str:
+    """The URL of a link's state key."""
+    return key[key.index(b"\0", 2) + 1 :].decode()  # the slot may hold a NUL
+
+
+def rows_in(store: RocksStore) -> Iterator[tuple[int, Way | None, list[bytes]]]:
+    """What waits for the sieve of *store*, by its rows, from outside the crawl, too."""
+    verdict = None if store.sieve is None else store.sieve.sieve.under_way
+    for number, row in store.fresh(0 if verdict is None else verdict.first):
+        yield number, *unpack(number, row)
+
+
+def entry_of(key: bytes, way: Way) -> Entry:
+    """The link with this state key."""
+    end = key.index(b"\0", 2)
+    return Entry(
+        key[2:end].decode(), key[end + 1 :].decode(), depth=way.depth, referrer=way.referrer,
+        priority=way.priority, beyond=way.beyond,
+    )  # fmt: skip
+
+
+def unpack(number: int, row: bytes) -> tuple[Way | None, list[bytes]]:
+    """What the links of a row have in common, None for marks, and their state keys.
+
+    Raises `JobDamagedError`.
+    """
+    try:
+        keys, *way = msgpack.unpackb(row)
+        return (Way(*way) if way else None), keys
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise JobDamagedError(f"links that wait for the sieve cannot be read ({error})") from error
