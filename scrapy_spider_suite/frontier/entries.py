@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import Any
 
+from msgspec import Struct
+
 from scrapy_spider_suite.frontier.keys import state_key
 
 
@@ -34,64 +36,36 @@ class Flag(IntFlag):
 _VOLATILE = int(Flag.VOLATILE)
 
 
-class Entry:
+class Entry(Struct, eq=False, gc=False):
     """One URL (or stored request) in the queue of one host.
 
+    There are hundreds of thousands in memory: the garbage collector, which would stop the crawl
+    to walk over them, does not know them. What holds entries lets go of them in the end.
+
     *host* is the pacing key: the hostname, or the ``download_slot`` that a spider chose.
-    *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
-    sequence, and between them what the order of the job adds (see `orders`).
-    *identity* is what deduplication knows it by (empty: the `state_key` of host and URL).
+    *own_identity* is what deduplication knows it by; most follow from host and URL (empty: their
+    `state_key`), and are not worth their memory.
+    *beyond* is how many links in a row have led out of the scope.
     *payload* is ``None`` for a plain GET that the frontier made, the request itself in memory,
     or the encoded request on disk.
+    *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
+    sequence, and between them what the order of the job adds (see `orders`).
+    *holder* is the lease that cannot be committed before this entry is (volatile entries only).
     """
 
-    __slots__ = (
-        "attempts",
-        "beyond",
-        "depth",
-        "flags",
-        "holder",
-        "hops",
-        "host",
-        "key",
-        "own_identity",
-        "payload",
-        "priority",
-        "referrer",
-        "url",
-    )
-
-    def __init__(
-        self,
-        host: str,
-        url: str,
-        identity: bytes = b"",
-        *,
-        priority: int = 0,
-        depth: int = 0,
-        hops: int = 0,
-        beyond: int = 0,
-        flags: int = 0,
-        attempts: int = 0,
-        referrer: str = "",
-        payload: Any = None,
-        key: bytes = b"",
-    ) -> None:
-        self.host = host
-        self.url = url
-        # Most identities follow from host and URL, and are not worth their memory.
-        self.own_identity = identity
-        self.priority = priority
-        self.depth = depth
-        self.hops = hops
-        self.beyond = beyond  # how many links in a row have led out of the scope
-        self.flags = int(flags)
-        self.attempts = attempts
-        self.referrer = referrer
-        self.payload = payload
-        self.key = key
-        # The lease that cannot be committed before this entry is (volatile entries only).
-        self.holder: Any = None
+    host: str
+    url: str
+    own_identity: bytes = b""
+    priority: int = 0
+    depth: int = 0
+    hops: int = 0
+    beyond: int = 0
+    flags: int = 0
+    attempts: int = 0
+    referrer: str = ""
+    payload: Any = None
+    key: bytes = b""
+    holder: Any = None
 
     @property
     def identity(self) -> bytes:

@@ -14,7 +14,7 @@ _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
 def _link(url: str) -> Entry:
-    return Entry(host_of(url), url, flags=Flag.START)
+    return Entry(host_of(url), url, flags=int(Flag.START))
 
 
 class Guesses:

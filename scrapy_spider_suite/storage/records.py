@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 
+from msgspec import Struct
+
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.keys import host_key as host_key
@@ -28,7 +30,7 @@ _EVENTS = tuple(Event)
 _FATES = {"", *(event.value for event in Event)}
 
 
-class HostRecord:
+class HostRecord(Struct, eq=False, gc=False):
     """What is kept about one host for the life of the job.
 
     *next_fetch* is wall time (seconds since the epoch), *crawl_delay* seconds, *head* a lower
@@ -38,34 +40,18 @@ class HostRecord:
     whether its registered domain counts it as one of its hosts.
     """
 
-    __slots__ = (
-        "attempts",
-        "counted",
-        "crawl_delay",
-        "dead",
-        "done",
-        "due",
-        "failed",
-        "failures",
-        "head",
-        "next_fetch",
-        "pending",
-        "why",
-    )
-
-    def __init__(self) -> None:
-        self.next_fetch = 0.0
-        self.due: float | None = None
-        self.crawl_delay = 0.0
-        self.failures = 0
-        self.dead = ""
-        self.why = ""
-        self.pending = 0
-        self.done = 0
-        self.failed = 0
-        self.attempts = 0
-        self.counted = False
-        self.head = b""
+    next_fetch: float = 0.0
+    due: float | None = None
+    crawl_delay: float = 0.0
+    failures: int = 0
+    dead: str = ""
+    why: str = ""
+    pending: int = 0
+    done: int = 0
+    failed: int = 0
+    attempts: int = 0
+    counted: bool = False
+    head: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Pack the record (some 50 bytes)."""
