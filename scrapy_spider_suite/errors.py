@@ -17,6 +17,9 @@
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
     │   └── ResolveTimeoutError  the name servers did not answer in time
+    ├── PackError                a pack of pages cannot be opened, or a place in it holds no page
+    │   ├── PackDamagedError     what it holds there is not what was written
+    │   └── PackWriteError       it cannot be written now: a full or read-only disk
     ├── UnknownUrlError          a store of seen URLs does not hold that URL, or that id
     └── PrivateAddressError      the address is not one that a public page may lead to
 
@@ -137,6 +140,26 @@ class NoSuchHostError(ResolveError):
 
 class ResolveTimeoutError(ResolveError):
     """No name server answered within ``SUITE_DNS_TIMEOUT``."""
+
+
+class PackError(SuiteError):
+    """A pack of pages cannot be opened, or what was asked for is not in it."""
+
+
+class PackDamagedError(PackError):
+    """What lies at a place in a pack is not what was written there, or is larger than allowed."""
+
+
+class PackWriteError(PackError):
+    """Pages could not be written (a full or read-only disk); nothing of them is in the pack.
+
+    Attributes:
+        errno: the system's number of the error, 0 if it was another one.
+    """
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class UnknownUrlError(SuiteError, KeyError):

@@ -25,6 +25,7 @@ RANKS = {
     "dns": SERVICE,
     "guards": SERVICE,
     "monitor": SERVICE,
+    "packs": SERVICE,
     "graph": SERVICE,
     "pages": SERVICE,
     "profiles": TOP,

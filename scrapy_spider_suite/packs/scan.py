@@ -1,0 +1,150 @@
+"""One pass over a pack, from its first byte to its last: groups of records, and what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.packs.container import RECORD_MAX, Container, Frame, Place
+from scrapy_spider_suite.packs.formats import container, format_of
+from scrapy_spider_suite.packs.warc import Record, extent, parse
+
+
+class Group(NamedTuple):
+    """Records that lie in the same *length* bytes at *offset*; in *data*, decompressed."""
+
+    offset: int
+    length: int
+    data: bytes
+    places: list[Place]
+
+    def records(self) -> Iterator[tuple[Record, Place]]:
+        """Yield each record and its place. Raises `PackDamagedError`."""
+        for place in self.places:
+            yield parse(self.data, place.start)[0], place
+
+
+class Damage(NamedTuple):
+    """What cannot be read: the *length* bytes at *offset*, and why.
+
+    *torn*: it is at the end of the file, as after a crash. Of length 0: the end mark is missing.
+    """
+
+    offset: int
+    length: int
+    why: str
+    torn: bool
+
+
+def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[Group | Damage]:
+    """Yield the groups of a pack in their order, and what is damaged between them.
+
+    A pack that is being written ends with a `Damage` that is torn. *limit*: the largest record
+    that is read, in bytes. Raises `PackError` (the name is not that of a pack) and `OSError`.
+    """
+    form = container(format_of(path))
+    with path.open("rb") as file:
+        yield from scan_from(form, file, beginning(form, file), limit)
+
+
+def beginning(form: Container, file: BinaryIO) -> int:
+    """Return where the first group begins: 0, where the header of the file is damaged."""
+    try:
+        return form.start(file)
+    except PackDamagedError:
+        return 0
+
+
+def scan_from(
+    form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
+) -> Iterator[Group | Damage]:
+    """As `scan`, from *offset* on, where a group begins."""
+    gathering = _Gathering(limit)
+    for frame in form.frames(file, offset, limit):
+        yield from gathering.take(frame)
+    yield from gathering.finish()
+
+
+class _Gathering:
+    """Joins frames to groups: a group ends where a record and a frame end together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = bytearray()
+        self._records: list[Place] = []
+        # Where the first record begins that is not whole yet, and its end once that is known.
+        self._next = self._need = 0
+        self._offset = self._end = 0
+        self._why = ""
+
+    def take(self, frame: Frame) -> Iterator[Group | Damage]:
+        """Yield what ends with *frame*."""
+        if frame.problem:
+            self._spoil(frame.offset, frame.problem)
+            self._end = frame.end
+            if frame.end == frame.offset:  # no end mark
+                yield from self.finish()
+            return
+        if not self._data:
+            if self._why and not frame.data.startswith(b"WARC/"):
+                self._end = frame.end  # the rest of a group that is damaged
+                return
+            yield from self._report(torn=False)
+            self._offset = frame.offset
+        self._data += frame.data
+        self._end = frame.end
+        try:
+            whole = self._split()
+            if len(self._data) > 2 * self._limit:
+                raise PackDamagedError(f"records of {len(self._data)} bytes, packed as one")
+        except PackDamagedError as error:
+            self._spoil(self._offset, str(error))
+            return
+        if whole:
+            length = self._end - self._offset
+            places = [place._replace(offset=self._offset, length=length)
+                      for place in self._records]  # fmt: skip
+            yield Group(self._offset, length, bytes(self._data), places)
+            self._clear()
+
+    def finish(self) -> Iterator[Damage]:
+        """Yield what is left at the end of the file."""
+        if self._data:
+            self._spoil(self._offset, "a record is cut off")
+        yield from self._report(torn=True)
+
+    def _split(self) -> bool:
+        """Find the records that are whole; return whether nothing is left over."""
+        while self._next < len(self._data):
+            if self._need > len(self._data):
+                return False
+            found = extent(self._data, self._next)
+            if found is None:
+                return False
+            self._need = found[1]
+            if self._need - self._next > self._limit:
+                raise PackDamagedError(f"a record of more than {self._limit} bytes")
+            if self._need > len(self._data):
+                return False
+            self._records.append(Place(0, 0, self._next, self._need - self._next))
+            self._next = self._need
+        return True
+
+    def _spoil(self, offset: int, why: str) -> None:
+        """Give up what was gathered; the damage begins with it."""
+        if not self._why:
+            self._offset = self._offset if self._data else offset
+            self._why = why
+        self._clear()
+
+    def _clear(self) -> None:
+        self._data.clear()
+        self._records = []
+        self._next = self._need = 0
+
+    def _report(self, *, torn: bool) -> Iterator[Damage]:
+        if self._why:
+            yield Damage(self._offset, self._end - self._offset, self._why, torn)
+            self._why = ""

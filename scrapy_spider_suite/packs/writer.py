@@ -1,0 +1,140 @@
+"""The writer of packs: a thread of its own compresses and writes, others only hand in records."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from scrapy_spider_suite.errors import PackWriteError
+from scrapy_spider_suite.packs.packing import Job, Location, Packing, Plan
+from scrapy_spider_suite.packs.recovery import recover_folder
+from scrapy_spider_suite.packs.warc import Record
+
+
+class PackWriter:
+    """Writes packs as *plan* says. Usable from several threads.
+
+    Packs that a crash left open in the folder are closed first (`recover_folder`; *recovered* has
+    what it found). *closed* is called for every pack that is complete, in the writer's thread.
+    *backlog_max*: bytes of records that may wait to be compressed.
+
+    Raises `PackError` (no such format), `OSError` (the folder cannot be read).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        closed: Callable[[Path], None] = lambda path: None,
+        backlog_max: int = 64 << 20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._packing = Packing(plan, closed)
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        self.recovered = recover_folder(plan.folder, plan.agent)
+        self._clock = clock
+        self._jobs: deque[Job] = deque()
+        self._backlog = 0
+        self._backlog_max = backlog_max
+        self._changed = threading.Condition()
+        self._ending = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="packs", daemon=True)
+        self._thread.start()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of records that wait to be compressed."""
+        return self._backlog
+
+    def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[Location]:
+        """Have *records* written side by side; the future has the place of the first of them.
+
+        It is set, in the writer's thread, when they are on disk (``Plan.power``: on the medium), or
+        to a `PackWriteError`: then nothing of them is in a pack, and they may be handed in again.
+        While too much is waiting, this call waits too, or, without *wait*, raises `PackWriteError`.
+        """
+        if not records:
+            raise ValueError("no records")
+        future: Future[Location] = Future()
+        with self._changed:
+            while self._backlog > self._backlog_max and not self._ending:
+                if not wait:
+                    raise PackWriteError("too many pages wait to be written")
+                self._changed.wait()
+            self._put(Job(records, future))
+        return future
+
+    def flush(self) -> Future[None]:
+        """Have what was handed in written now; the future is set when it is."""
+        future: Future[None] = Future()
+        with self._changed:
+            self._put(Job((), future))
+        return future
+
+    def close(self) -> None:
+        """Write everything, close the pack, end the thread.
+
+        Raises `PackWriteError`: a pack could not be closed; the next writer recovers it.
+        """
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _put(self, job: Job) -> None:
+        if self._ending:
+            raise PackWriteError("the writer of packs is closed")
+        # From now on it cannot be cancelled: what is written is written.
+        job.future.set_running_or_notify_cancel()
+        self._jobs.append(job)
+        self._backlog += job.size
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._ended():
+                now = self._clock()
+                job = self._next(now)
+                if job is not None and job.records:
+                    self._packing.take(job, now)
+                elif job is not None:
+                    self._packing.write(now)
+                    job.future.set_result(None)
+                self._packing.tick(self._clock())
+            self._packing.close(self._clock())
+        except Exception as error:  # nobody may wait for a thread that has ended
+            self._error = error
+            self._give_up(error)
+
+    def _ended(self) -> bool:
+        with self._changed:
+            return self._ending and not self._jobs
+
+    def _next(self, now: float) -> Job | None:
+        """Return the next job, or None when there is something else to do."""
+        with self._changed:
+            if not self._jobs and not self._ending:
+                self._changed.wait(self._packing.patience(now))
+            if not self._jobs:
+                return None
+            job = self._jobs.popleft()
+            self._backlog -= job.size
+            self._changed.notify_all()
+            return job
+
+    def _give_up(self, error: Exception) -> None:
+        self._packing.give_up(error)
+        with self._changed:
+            self._ending = True
+            for job in self._jobs:
+                job.future.set_exception(error)
+            self._jobs.clear()
+            self._changed.notify_all()

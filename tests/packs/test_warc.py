@@ -1,0 +1,249 @@
+"""Records: what is in them, what other tools read, and that nothing can add a field."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from packed import NOW, body, fastwarc_records, fetch, gzipped, head, warcio_records
+
+from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.packs import heads, pages, warc
+from scrapy_spider_suite.packs.heads import Form
+from scrapy_spider_suite.packs.pages import Crawl, Link, Original, records, warcinfo
+from scrapy_spider_suite.packs.warc import Record, parse
+
+OTHERS = (warcio_records, fastwarc_records)
+
+
+def as_bytes(found: list[Record]) -> bytes:
+    """All of *found* in a row."""
+    return b"".join(record.to_bytes() for record in found)
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_other_tools_read_every_record_byte_for_byte(others) -> None:
+    """Response, request, metadata, revisit, resource and warcinfo, with right digests."""
+    original = Original("http://www.example.com/1", NOW, pages.payload_digest(body(1)))
+    found = [
+        warcinfo(Crawl(name="n", software="s"), "x.warc.gz", NOW),
+        *records(fetch(1)),
+        *records(gzipped(2)),
+        *records(fetch(3, original=original)),
+        *records(fetch(4, b"", head=head(0).replace(b"200 OK", b"304 Not Modified"),
+                       original=original, profile=warc.NOT_MODIFIED)),
+        pages.resource("ftp://a.test/x", NOW, b"\0\xff", "application/x-y"),
+    ]  # fmt: skip
+    seen = list(others(as_bytes(found)))
+    assert [(kind, url) for kind, url, _ in seen] == [(r.kind, r.url) for r in found]
+    assert [block for _, _, block in seen] == [r.block for r in found]
+
+
+def test_what_was_on_the_wire_is_stored_as_it_was() -> None:
+    """Head and chunks of a compressed page, and the digest that warcio and FastWARC compute."""
+    page = gzipped(7)
+    response = records(page)[0]
+    assert response.block == page.head + page.body
+    assert response.get("warc-payload-digest") == warc.digest(page.body)
+
+
+def test_a_decompressed_page_does_not_stand_under_the_length_of_the_compressed_one() -> None:
+    """The case of 6,013 bytes below ``Content-Length: 76``."""
+    decoded = b"x" * 6013
+    response = records(fetch(1, decoded, head=head(76, "Content-Encoding: gzip\r\n"),
+                             form=Form.DECODED))[0]  # fmt: skip
+    start, stored = heads.split(response.block)
+    found = heads.parse(start)
+    assert stored == decoded
+    assert found.all("Content-Length") == ["6013"]
+    assert found.all("Content-Encoding") == []
+    assert found.get("X-Crawler-Content-Length") == "76"
+    assert found.get("X-Crawler-Content-Encoding") == "gzip"
+
+
+@pytest.mark.parametrize(
+    ("lines", "length", "form", "kept"),
+    [
+        ("Transfer-Encoding: chunked\r\n", 5, Form.WIRE, True),
+        ("Content-Length: 5\r\n", 5, Form.WIRE, True),
+        ("Content-Length: 5\r\n", 5, Form.JOINED, True),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", 5, Form.WIRE, False),
+        ("Server: x\r\n", 5, Form.WIRE, True),
+        ("Content-Length: 9\r\n", 5, Form.WIRE, False),
+        ("transfer-encoding : chunked\r\nServer: x\r\n", 5, Form.JOINED, False),
+        ("Content-Encoding: br\r\nContent-Length: 5\r\n", 5, Form.JOINED, True),
+        ("Content-Encoding: br\r\nContent-Length: 5\r\n", 5, Form.DECODED, False),
+    ],
+)
+def test_a_head_is_changed_only_where_it_would_be_wrong(
+    lines: str, length: int, form: Form, kept: bool
+) -> None:
+    """Fields that no longer fit keep their text, under another name."""
+    before = f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode()
+    after = heads.fit(before, length, form)
+    assert (after == before) is kept
+    if not kept:
+        assert heads.parse(after).all("Content-Length") == [str(length)]
+        assert not heads.parse(after).all("Transfer-Encoding")
+
+
+def test_heads_of_answers_without_a_body_and_of_cut_ones_stay() -> None:
+    """HEAD, 304 and a truncated body announce what is not there."""
+    announced = head(500)
+    assert heads.fit(announced, 0, method="HEAD") == announced
+    assert heads.fit(announced, 9, cut=True) == announced
+    not_modified = announced.replace(b"200 OK", b"304 Not Modified")
+    assert heads.fit(not_modified, 0) == not_modified
+    response = records(fetch(1, b"x" * 9, head=announced, truncated="length"))[0]
+    assert response.get("WARC-Truncated") == "length"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"HTTP/1.1 200 OK\r\nA: 1\r\n",
+        b"HTTP/1.1 200 OK\nA: 1\n\n",
+        b"HTTP/1.1 200 OK\r\nA: 1\r\n\r\nHTTP/1.1 200 OK\r\nB: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: 1",
+    ],
+)
+def test_a_head_ends_once(broken: bytes) -> None:
+    """Where it ends, others begin to read the body, and digest it."""
+    response = records(fetch(1, head=broken))[0]
+    start, stored = heads.split(response.block)
+    assert start.endswith(b"\r\n\r\n")
+    assert heads.parse(start).get("A") == "1"
+    assert stored == body(1)
+    assert len(list(warcio_records(response.to_bytes()))) == 1
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+@hypothesis_settings(max_examples=60)
+def test_no_value_adds_a_field_or_a_line(text: str, other: str) -> None:
+    """Line breaks of any kind in URLs, names and values."""
+    page = fetch(
+        1,
+        url=f"http://a.test/{text}",
+        address=other,
+        via=text,
+        hops=other,
+        links=[Link(text, other), Link(f"http://b.test/{other}", text, True)],
+        notes={text: other},
+        truncated=text,
+        protocols=(other,),
+    )
+    plain = records(fetch(1, notes={"a": "b"}))
+    for record, model in zip(records(page), plain, strict=True):
+        again, end = parse(record.to_bytes())
+        assert again.block == record.block
+        assert end == len(record.to_bytes())
+        allowed = {name for name, _ in model.fields} | {"WARC-Truncated"}
+        assert {name for name, _ in again.fields} <= allowed
+    lines = pages.lines(records(page)[-1])
+    assert len(lines) == 3 + bool(text) + bool(other)
+
+
+def test_a_hostile_url_is_percent_encoded() -> None:
+    """A line break in it ends no field."""
+    record = records(fetch(1, url="http://a.test/\r\nWARC-Type: request\r\n\r\n x"))[0]
+    assert record.url == "http://a.test/%0D%0AWARC-Type:%20request%0D%0A%0D%0A%20x"
+    assert record.kind == "response"
+
+
+def test_a_built_head_has_no_more_lines_than_fields() -> None:
+    """Where no head was kept."""
+    built = heads.build(200, {b"A": [b"1\r\nX: 2", b"3"], b"B\r\n": [b"4"]}, "O\r\nK")
+    assert built == b"HTTP/1.1 200 O  K\r\nA: 1  X: 2\r\nA: 3\r\n\r\n"
+
+
+def test_the_links_of_a_page_come_back() -> None:
+    """With their kind and nofollow, in Heritrix's form."""
+    links = [Link("http://a.test/", "a"), Link("http://b.test/", "redirect", True),
+             Link("http://c.test/", "poster"), Link("http://d.test/", "canonical")]  # fmt: skip
+    metadata = records(fetch(1, links=links))[-1]
+    assert b"outlink: http://a.test/ L a/@href\r\n" in metadata.block
+    assert b"outlink: http://b.test/ R Location: nofollow\r\n" in metadata.block
+    assert pages.links(metadata) == links
+    assert dict(pages.lines(metadata))["via"] == "http://www.example.com/"
+    assert dict(pages.lines(metadata))["hopsFromSeed"] == "L"
+
+
+def test_the_records_of_a_fetch_name_each_other_and_the_server() -> None:
+    """WARC-Concurrent-To, -IP-Address, -Protocol; every id is a new one."""
+    found = records(fetch(1, protocols=("http/1.1", "tls/1.3")))
+    response = found[0]
+    assert [record.kind for record in found] == ["response", "request", "metadata"]
+    assert [record.get("WARC-Concurrent-To") for record in found[1:]] == [response.id] * 2
+    assert response.all("WARC-Protocol") == ["http/1.1", "tls/1.3"]
+    assert response.get("WARC-IP-Address") == "192.0.2.1"
+    ids = {record.id for _ in range(50) for record in records(fetch(1))}
+    assert len(ids) == 150
+    assert records(fetch(1, request=b"", via="", hops="", links=()))[1:] == []
+
+
+def test_a_revisit_names_the_record_that_has_the_page() -> None:
+    """And has its digest, and no body."""
+    original = Original("http://a.test/", NOW, "sha1:ABC", "<urn:uuid:1>")
+    record = records(fetch(5, original=original))[0]
+    assert record.kind == "revisit"
+    assert record.get("WARC-Profile") == warc.IDENTICAL
+    assert record.get("WARC-Refers-To-Target-URI") == "http://a.test/"
+    assert record.get("WARC-Refers-To-Date") == warc.date(NOW)
+    assert record.get("WARC-Refers-To") == "<urn:uuid:1>"
+    assert record.get("WARC-Payload-Digest") == "sha1:ABC"
+    assert record.block == fetch(5).head
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, -5.0, 1e18, 0.0])
+def test_a_bad_time_is_a_date_all_the_same(time: float) -> None:
+    """A clock that is wrong must not lose the page."""
+    record = records(fetch(1, time=time))[0]
+    assert record.time is not None
+    assert len(list(warcio_records(record.to_bytes()))) == 1
+
+
+@pytest.mark.parametrize("text", ["", "2026", "2026-13-01T00:00:00Z", "0000-00-00T00:00:00Z",
+                                  "2026-01-01T00:00:00", "٢٠٢٦-01-01T00:00:00Z"])  # fmt: skip
+def test_a_bad_date_is_none(text: str) -> None:
+    """In a record of whoever wrote it."""
+    assert warc.parse_date(text) is None
+    assert warc.parse_date("2026-01-01T00:00:00.1Z") == datetime(2026, 1, 1, 0, 0, 0, 100_000, UTC)
+
+
+@pytest.mark.parametrize("change", [
+    (b"WARC/1.1", b"WARX/1.1"), (b"Content-Length: ", b"Content-Lengti: "),
+    (b"Content-Length: ", b"Content-Length: -"), (b"Content-Length: ", b"Content-Length: 9"),
+    (b"WARC-Type", b"Content-Length: 3\r\nWARC-Type"),
+])  # fmt: skip
+def test_damaged_records_are_refused(change: tuple[bytes, bytes]) -> None:
+    """Lengths that are none, are two, or lead elsewhere."""
+    data = records(fetch(1))[0].to_bytes().replace(*change, 1)
+    with pytest.raises(PackDamagedError):
+        parse(data)
+
+
+def test_warcinfo_says_who_crawls() -> None:
+    """Empty fields are left out."""
+    crawl = Crawl(name="news", software="suite/1", contact="a@b", operator="A\r\nrobots: x",
+                  settings_digest="sha1:X")  # fmt: skip
+    record = warcinfo(crawl, "f.warc.gz", NOW)
+    found = dict(pages.lines(record))
+    assert found["isPartOf"] == "news"
+    assert found["operator"] == "A  robots: x"
+    assert found["robots"] == "classic"
+    assert found["settings-digest"] == "sha1:X"
+    assert "hostname" not in found
+    assert record.get("WARC-Filename") == "f.warc.gz"
+
+
+def test_gzip_of_a_record_is_what_gzip_reads() -> None:
+    """The body of a compressed page decompresses to what was compressed."""
+    stored = heads.split(records(gzipped(3))[0].block)[1]
+    from scrapy_spider_suite.packs.payload import join_chunks
+
+    assert gzip.decompress(join_chunks(stored)) == body(3)

@@ -1,0 +1,349 @@
+"""The writer: what it promises when a future is set, full disks, rotation, many threads."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from packed import NOW, body, fetch, plan, some
+
+from scrapy_spider_suite.errors import PackError, PackWriteError
+from scrapy_spider_suite.packs import cdxj, heads
+from scrapy_spider_suite.packs.access import read
+from scrapy_spider_suite.packs.formats import FORMATS
+from scrapy_spider_suite.packs.lzop import BLOCK
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.packing import Job, Location, Packing
+from scrapy_spider_suite.packs.pages import links, records
+from scrapy_spider_suite.packs.scan import Damage, Group, scan
+from scrapy_spider_suite.packs.writer import PackWriter
+
+SIZES = [0, 1, 900, BLOCK - 1500, BLOCK, 3 * BLOCK + 5, 100, 4_000_000, 7]
+
+
+@contextmanager
+def room(size: int) -> Iterator[None]:
+    """No file can grow beyond *size* bytes: a write ends there, half done, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def all_records(folder: Path) -> list[str]:
+    """The URLs of all responses in the packs of *folder*; no pack is damaged."""
+    found = []
+    for path in sorted(folder.glob("*.warc.*")):
+        if ".cdxj" not in path.name:
+            for part in scan(path):
+                if isinstance(part, Damage):
+                    assert path.name.endswith(".open")
+                    assert not part.length
+                else:
+                    found += [r.url for r, _ in part.records() if r.kind == "response"]
+    return found
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_page_is_where_its_future_says(form: str, power: bool, tmp_path: Path) -> None:
+    """Of every size, while the pack is open and when it is closed."""
+    with_links = {}
+    writer = PackWriter(plan(tmp_path, form, power=power, wait=60))
+    for number, size in enumerate(SIZES):
+        with_links[number] = writer.append(records(fetch(number, body(number, size))))
+    writer.flush().result(10)
+    for _ in range(2):
+        for number, future in with_links.items():
+            place = future.result(0)
+            record = read(tmp_path / place.filename, place.place)
+            assert record.url == f"http://www.example.com/{number}"
+            assert heads.split(record.block)[1] == body(number, SIZES[number])
+        writer.close()
+    assert not list(tmp_path.glob("*.open"))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
+    """Sorted by key and time once the pack is closed; unsorted, but there, before."""
+    writer = PackWriter(plan(tmp_path, form, wait=60))
+    for number in (5, 3, 9, 3):
+        writer.append(records(fetch(number)))
+    writer.flush().result(10)
+    [notes] = tmp_path.glob("*.cdxj.open")
+    before = notes.read_bytes().splitlines()
+    writer.close()
+    [index] = tmp_path.glob("*.cdxj")
+    lines = index.read_bytes().splitlines()
+    assert lines == sorted(before)
+    for line in lines:
+        entry = cdxj.parse(line)
+        path = tmp_path / entry.filename
+        number = int(entry.url.rpartition("/")[2])
+        assert read(path, entry.place).url == entry.url
+        assert entry.metadata is not None
+        assert links(read(path, entry.metadata))[0].url == f"http://www.example.com/{number + 1}"
+        assert (entry.mime, entry.status) == ("text/html", 200)
+        assert entry.line() == line
+
+
+def test_groups_fill_blocks(tmp_path: Path) -> None:
+    """Small pages share a block of at most 256 KiB, a large one has its own."""
+    writer = PackWriter(plan(tmp_path, "lzo", wait=60))
+    for number in range(400):
+        writer.append(records(fetch(number)))
+    writer.append(records(fetch(1000, body(1, 600_000))))
+    writer.append(records(fetch(1001)))
+    writer.close()
+    [path] = tmp_path.glob("*.lzo")
+    groups = [part for part in scan(path) if isinstance(part, Group)]
+    sizes = [len(group.data) for group in groups]
+    assert sum(len(group.places) for group in groups) == 1 + 402 * 3
+    assert [size for size in sizes if size > BLOCK] == sizes[-2:-1]
+    assert min(sizes[1:-3]) > BLOCK * 0.95
+
+
+class Bench:
+    """A `Packing` that is driven by hand."""
+
+    def __init__(self, folder: Path, form: str = "lzo", **more: object) -> None:
+        self.closed: list[Path] = []
+        self.packing = Packing(plan(folder, form, **more), self.closed.append)
+        self.number = 0
+
+    def put(self, now: float, page: int = 900) -> Future[Location]:
+        """Hand in a page."""
+        self.number += 1
+        future: Future[Location] = Future()
+        self.packing.take(Job(records(fetch(self.number, body(self.number, page))), future), now)
+        return future
+
+
+def test_a_group_waits_no_longer_than_said(tmp_path: Path) -> None:
+    """Five seconds after its first record it is written, not before."""
+    bench = Bench(tmp_path, wait=5.0, max_age=0)
+    assert bench.packing.patience(NOW) is None
+    first = bench.put(NOW)
+    bench.packing.tick(NOW + 3)
+    second = bench.put(NOW + 4)
+    assert bench.packing.patience(NOW + 4) == 1
+    bench.packing.tick(NOW + 4.9)
+    assert not first.done()
+    bench.packing.tick(NOW + 5)
+    assert first.done()
+    assert second.done()
+    third = bench.put(NOW + 6)
+    bench.packing.tick(NOW - 10_000)  # the clock was set back
+    assert third.done()
+    bench.packing.close(NOW)
+
+
+def test_packs_are_closed_by_size_and_by_age(tmp_path: Path) -> None:
+    """And whoever wants to know is told, when the pack has its name."""
+    bench = Bench(tmp_path, max_bytes=20_000, max_age=100.0, wait=1.0)
+    bench.put(NOW)
+    bench.packing.tick(NOW + 1)
+    assert not bench.closed
+    assert bench.packing.patience(NOW + 40) == 61
+    bench.packing.tick(NOW + 100)
+    assert not bench.closed
+    bench.packing.tick(NOW + 101)
+    assert len(bench.closed) == 1
+    for _ in range(40):
+        bench.put(NOW + 200, 3000)
+        bench.packing.tick(NOW + 201)
+    bench.packing.close(NOW + 300)
+    names = [path.name for path in bench.closed]
+    assert len(names) > 3
+    assert sorted(names) == names
+    assert names[0].startswith("news-20261118")
+    assert names[0].endswith("-00001-a.warc.lzo")
+    assert all(path.exists() and index_path(path).exists() for path in bench.closed)
+    assert len(all_records(tmp_path)) == 41
+
+
+def test_a_name_that_is_taken_is_not_used(tmp_path: Path) -> None:
+    """By a pack, or by one that another process writes."""
+    first, second = Bench(tmp_path, wait=0), Bench(tmp_path, wait=0)
+    for bench in (first, second, first):
+        bench.put(NOW)
+        bench.packing.tick(NOW)
+    first.packing.close(NOW)
+    again = Bench(tmp_path, wait=0)
+    again.put(NOW)
+    again.packing.close(NOW)
+    second.packing.close(NOW)
+    assert len({path.name for b in (first, second, again) for path in b.closed}) == 3
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_full_disk_in_the_midst_of_a_block(form: str, tmp_path: Path) -> None:
+    """Who waits is told why, nothing half is visible, and it goes on when there is room."""
+    bench = Bench(tmp_path, form, wait=1.0)
+    fine = bench.put(NOW)
+    bench.packing.tick(NOW + 1)
+    [path] = tmp_path.glob("*.warc.*[oz4t].open")
+    size = path.stat().st_size
+    failed = bench.put(NOW + 2, 60_000)
+    with room(size + 2000):
+        bench.packing.tick(NOW + 3)
+    error = failed.exception(0)
+    assert isinstance(error, PackWriteError)
+    assert error.errno == errno.EFBIG
+    assert str(tmp_path) in str(error)
+    assert path.stat().st_size == size
+    later = bench.put(NOW + 4)
+    bench.packing.close(NOW + 5)
+    place = fine.result(0).filename
+    assert later.result(0).filename == place
+    assert all_records(tmp_path) == ["http://www.example.com/1", "http://www.example.com/3"]
+    assert len(Path(f"{tmp_path / place}.cdxj").read_bytes().splitlines()) == 2
+
+
+def test_a_disk_that_is_full_from_the_start(tmp_path: Path) -> None:
+    """No pack is left behind; the first one comes when there is room."""
+    bench = Bench(tmp_path, "gz", wait=0)
+    for size in (0, 5, 100):
+        with room(size):
+            future = bench.put(NOW)
+            bench.packing.tick(NOW)
+        assert isinstance(future.exception(0), PackWriteError)
+        assert not list(tmp_path.iterdir())
+    assert not bench.put(NOW).done()
+    bench.packing.close(NOW)
+    assert len(all_records(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_disk_that_is_full_when_a_pack_is_closed(form: str, tmp_path: Path) -> None:
+    """It is tried again; until then the next pages are in the next pack."""
+    bench = Bench(tmp_path, form, wait=1.0, max_age=10.0)
+    bench.put(NOW, 3000)
+    bench.packing.tick(NOW + 1)
+    [path] = tmp_path.glob("*.warc.*[oz4t].open")
+    with room(path.stat().st_size):
+        bench.packing.tick(NOW + 20)
+    assert len(bench.closed) == (0 if form == "lzo" else 1)
+    assert bench.packing.patience(NOW + 20) in (1.0, None)
+    bench.put(NOW + 21)
+    bench.packing.tick(NOW + 22)
+    bench.packing.close(NOW + 23)
+    assert len(bench.closed) == 2
+    assert len(all_records(tmp_path)) == 2
+
+
+def test_an_index_that_cannot_be_written_costs_no_page(tmp_path: Path) -> None:
+    """The pack is closed without one; `build_index` makes it."""
+    bench = Bench(tmp_path, "lzo", wait=0)
+    bench.put(NOW)
+    bench.packing.tick(NOW)
+    [notes] = tmp_path.glob("*.cdxj.open")
+    bench.packing._pack._index.close()  # type: ignore[union-attr]
+    bench.packing._pack._index = notes.open("rb")  # type: ignore[union-attr,assignment]
+    future = bench.put(NOW)
+    bench.packing.tick(NOW)
+    assert future.result(0)
+    bench.packing.close(NOW)
+    assert len(all_records(tmp_path)) == 2
+    assert not list(tmp_path.glob("*.cdxj*"))
+
+
+def test_many_threads(tmp_path: Path) -> None:
+    """Each page once, each future set, whatever the order."""
+    writer = PackWriter(plan(tmp_path, wait=0.01, max_bytes=30_000), backlog_max=50_000)
+    with ThreadPoolExecutor(6) as pool:
+        futures = list(pool.map(lambda n: writer.append(records(fetch(n))), range(300)))
+    writer.close()
+    wanted = sorted(f"http://www.example.com/{number}" for number in range(300))
+    assert sorted(all_records(tmp_path)) == wanted
+    for number, future in enumerate(futures):
+        place = future.result(0)
+        assert read(tmp_path / place.filename, place.place).url.endswith(f"/{number}")
+
+
+def test_a_writer_that_cannot_keep_up(tmp_path: Path) -> None:
+    """Its backlog is bounded: handing in waits, or says so."""
+    gate, told = threading.Event(), []
+
+    def closed(path: Path) -> None:
+        told.append(path)
+        gate.wait(20)
+
+    writer = PackWriter(plan(tmp_path, max_bytes=1, wait=0), backlog_max=100_000, closed=closed)
+    taken = 0
+    while writer.backlog <= 100_000:
+        writer.append(records(fetch(taken)), wait=False)
+        taken += 1
+    assert 10 < taken < 500
+    with pytest.raises(PackWriteError, match="too many"):
+        writer.append(records(fetch(taken)), wait=False)
+    waiting = threading.Thread(target=writer.append, args=(records(fetch(taken)),))
+    waiting.start()
+    gate.set()
+    waiting.join(20)
+    writer.close()
+    assert len(all_records(tmp_path)) == taken + 1
+    assert writer.backlog == 0
+
+
+def test_a_writer_that_is_closed_takes_nothing(tmp_path: Path) -> None:
+    """Closing twice is fine, and so is closing one that wrote nothing."""
+    writer = PackWriter(plan(tmp_path / "new"))
+    with pytest.raises(ValueError, match="no records"):
+        writer.append([])
+    writer.close()
+    writer.close()
+    with pytest.raises(PackWriteError, match="closed"):
+        writer.append(some(1)[0])
+    assert not list((tmp_path / "new").iterdir())
+    with pytest.raises(PackError, match="no format"):
+        PackWriter(plan(tmp_path, "zip"))
+
+
+@pytest.mark.parametrize("fault", ["callback", "future", "thread"])
+def test_faults_of_others_stop_nothing(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback that fails, a future that is cancelled, an error that nobody thought of."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("not thought of")
+
+    closed: Callable[[Path], None] = fail if fault == "callback" else print
+    writer = PackWriter(plan(tmp_path, wait=60), closed=closed)
+    future = writer.append(some(1)[0])
+    if fault == "future":
+        assert not future.cancel()
+    if fault == "thread":
+        monkeypatch.setattr(writer._packing, "tick", fail)
+        other = writer.append(some(1)[0])
+        with pytest.raises(RuntimeError):
+            other.result(10)
+        with pytest.raises(RuntimeError):
+            writer.close()
+        with pytest.raises(PackWriteError):
+            writer.append(some(1)[0])
+    else:
+        writer.close()
+        assert future.result(0)
+        assert ("not thought of" in caplog.text) is (fault == "callback")
+
+
+def test_what_a_crash_left_is_recovered_first(tmp_path: Path) -> None:
+    """Its own packs, not those of another agent."""
+    bench = Bench(tmp_path, wait=0)
+    bench.put(NOW)
+    bench.packing.tick(NOW)
+    bench.packing.give_up(RuntimeError())
+    writer = PackWriter(plan(tmp_path))
+    assert [found.records for found in writer.recovered] == [4]
+    writer.close()
+    assert len(all_records(tmp_path)) == 1
