@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import islice
 from pathlib import Path
 from unittest import mock
 
@@ -18,6 +19,7 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.seen.flushing import Flush
 from scrapy_spider_suite.storage import archiving, fronts, residents, scheduling
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back
@@ -27,6 +29,9 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
+from scrapy_spider_suite.storage.sifting import Sifter
 
 HOSTS = [f"h{n}.t" for n in range(6)]
 POLICY = Policy(
@@ -109,6 +114,7 @@ class AtRandom(RuleBasedStateMachine):
         for visit in unfinished:
             self.end_of(visit, Event.SUCCESS, None)
         for _ in range(5_000):
+            self.sift_all()
             if not self.frontier.pending:
                 break
             self.resolve()
@@ -124,6 +130,9 @@ class AtRandom(RuleBasedStateMachine):
         assert self.over == self.scheduled
         self.frontier.flush()
         self.check()
+
+    def sift_all(self) -> None:
+        """There is no sieve here."""
 
     def check(self) -> None:
         """The rows, the states and the counters on disk agree."""
@@ -312,13 +321,131 @@ class AtRandom(RuleBasedStateMachine):
         else:
             self.frontier.close(self.now)
         self.check()
-        copy_of(self.store._path, folder / "store")
-        copy_of(self.store._path.parent / FOLDER, folder / FOLDER)
+        self.copy_to(folder)
         self.store.close()
         self.store = self.store_in(folder)
         self.visits, self.working = [], []
         self.frontier = self.open(unclean=kill)
 
 
+    def copy_to(self, folder: Path) -> None:
+        """What a kill would leave."""
+        copy_of(self.store._path, folder / "store")
+        copy_of(self.store._path.parent / FOLDER, folder / FOLDER)
+
+
 TestAtRandom = AtRandom.TestCase
 TestAtRandom.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
+
+
+class SiftedAtRandom(AtRandom):
+    """The same with a sieve: what links lead to waits, until a flush has decided about it."""
+
+    def store_in(self, folder: Path) -> RocksStore:
+        """A sieve beside it, too."""
+        store = super().store_in(folder)
+        store.sieve = Sieved(folder / SIEVE, store.kv(DROPPED), capacity=8)
+        return store
+
+    def open(self, *, unclean: bool) -> Frontier:
+        """A frontier whose links go through the sieve."""
+        frontier = Frontier(
+            self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
+            counters=Counters.load(self.store), unclean=unclean, order=self.order,
+            window=Window.of(*self.window), sift=True,
+        )  # fmt: skip
+        frontier.residents.open(self.now, WALL + self.now)
+        self.archiver = archiver_of(self.store, frontier.counters, frontier.flush)
+        self.flush: Flush | None = None
+        return frontier
+
+    @property
+    def sifter(self) -> Sifter:
+        """What asks the sieve."""
+        assert self.frontier.sifter is not None
+        return self.frontier.sifter
+
+    def expect(self, urls: list[str]) -> None:
+        """New URLs wait, or are pending."""
+        self.scheduled.update(urls)
+        self.note_what_failed()
+
+    def state_of(self, url: str) -> State:
+        """What waits is pending; what the sieve alone knows is done, if it was fetched."""
+        data = self.store.row(entry(url).identity)
+        if data is not None:
+            return UrlState.from_bytes(data).state
+        return State.DONE if url in self.over else State.PENDING
+
+    def settle(self, lease: Lease) -> None:
+        """Commit a page; it may need no row then."""
+        identity = lease.entry.identity
+        super().settle(lease)
+        if self.store.row(identity) is None:
+            assert self.store.state(identity) is not None, f"{lease.entry.url} was lost"
+            self.over.add(lease.entry.url)
+
+    @invariant()
+    def the_counters_are_right(self) -> None:
+        """What is neither pending nor over waits for the sieve."""
+        self.note_what_failed()
+        frontier = self.frontier
+        left = self.scheduled - self.over
+        waiting = {url for url in left if self.store.row(entry(url).identity) is None}
+        assert frontier.pending == len(left - waiting)
+        assert frontier.in_sieve >= len(waiting)
+        assert frontier.counters.done + frontier.counters.failed == len(self.over)
+
+    @rule(host=st.sampled_from(HOSTS), count=st.integers(1, 6), priority=st.integers(-1, 1))
+    def schedule(self, host: str, count: int, priority: int) -> None:
+        """Links of a page, some of them for a second time; seeds as before."""
+        urls = [f"http://{host}/{self.number + n}" for n in range(count)]
+        self.number += count
+        again = sorted(self.scheduled)[:2]
+        links = [
+            entry(url, priority=priority, referrer="http://h0.t/" * bool(n % 3))
+            for n, url in enumerate(urls + again)
+        ]
+        self.frontier.schedule(links, self.now)
+        self.expect(urls)
+
+    @rule(steps=st.integers(0, 9))
+    def flush_the_sieve(self, steps: int) -> None:
+        """A flush begins, or goes on, and perhaps decides."""
+        self.frontier.flush()
+        self.flush = self.sifter.begin() or self.flush
+        for _ in range(steps):
+            if self.flush is None or not self.flush.step():
+                break
+
+    @rule(rows=st.integers(1, 9))
+    def sift(self, rows: int) -> None:
+        """Some of what it has decided about is handed out."""
+        for _ in islice(self.frontier.sift(self.now), rows):
+            pass
+        self.note_what_failed()
+
+    @rule(host=st.sampled_from(HOSTS))
+    def drop(self, host: str) -> None:
+        """Nothing is known of the host's pages, nor of links to those that were over."""
+        assert self.store.sieve is not None
+        over = {url for url in self.over if url.startswith(f"http://{host}/")}
+        for _ in self.sifter.forget(host, over.__contains__, 2):
+            self.frontier.flush()
+        self.store.sieve.forget_host(host)
+        super().drop(host)
+
+    def sift_all(self) -> None:
+        """Flush until nothing waits any more."""
+        while self.frontier.in_sieve:
+            self.flush_the_sieve(1_000)
+            self.sift(1_000)
+
+    def copy_to(self, folder: Path) -> None:
+        """The files of the sieve, too."""
+        super().copy_to(folder)
+        copy_of(self.store._path.parent / SIEVE, folder / SIEVE)
+
+
+TestSiftedAtRandom = SiftedAtRandom.TestCase
+TestSiftedAtRandom.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
