@@ -10,6 +10,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.testing import ordinary
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.traps import NAMES, TrapSite, host_names, trap_number, trap_of
 from scrapy_spider_suite.urls.extract import extract
@@ -17,10 +18,10 @@ from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import Limits
 
 BROAD = Limits(
-    length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=24, sessions=4, same=24,
+    length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=48, sessions=8, same=24,
     hosts=24, prefix=50,
 )  # fmt: skip
-"""The defaults of the broad profile, and *query* and *sessions*, which are off there."""
+"""The defaults of the broad profile."""
 YEAR = 2026
 
 
@@ -40,6 +41,7 @@ class TrapCrawl(Crawl):
     def __init__(self, store: Store, limits: Limits, *, seats: int = 8, **more: object) -> None:
         policy = Policy(host=Pace(1.0), address=Pace(0.1), traps=limits)
         self.site = TrapSite(lambda host: f"http://{host}")
+        self.ordinary = ordinary.OrdinarySite()
         web = Web(_Addresses(), self._links)
         super().__init__(store, web, policy, seats=seats, wall=WALL, **more)  # type: ignore[arg-type]
 
@@ -51,19 +53,22 @@ class TrapCrawl(Crawl):
         host = host_of(url)
         target = url[url.index("/", 8) :]
         path = target.partition("?")[0]
-        return self.site.answer(Request("GET", target, path, host, True, 0)).data
+        site = self.ordinary if host in ordinary.host_names() else self.site
+        return site.answer(Request("GET", target, path, host, True, 0)).data
 
     def follow(self, lease: Lease) -> None:
         """As the bulk path does: learn from the page, then drop what leads into a trap."""
         traps, entry = self.frontier.traps, lease.entry
-        first = not self.frontier.residents.touch(entry.host).done
-        links = self._links(entry.url)
+        pages = self.frontier.residents.touch(entry.host).done
+        body = self.body(entry.url)
+        links = extract(body, url=entry.url).links
         lease.links.extend(traps.passed(links, YEAR))
-        traps.saw(entry.url, entry.host, self.body(entry.url), links, first=first)
+        traps.saw(entry.url, entry.host, body, links, pages=pages)
 
     def in_traps(self) -> Counter[str]:
         """How many pages were fetched of each trap."""
-        names = (trap_of(host_of(url), url[url.index("/", 8) :]) for url in self.urls)
+        trapped = [url for url in self.urls if "-trap.test" in url]
+        names = (trap_of(host_of(url), url[url.index("/", 8) :]) for url in trapped)
         return Counter(name for name in names if name is not None)
 
 

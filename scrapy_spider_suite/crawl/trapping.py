@@ -33,8 +33,8 @@ class Trapping:
             return
         url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
-            first = not frontier.residents.touch(lease.entry.host).done
-            self._traps.saw(url, host_of(url), response.body, links, first=first)
+            pages = frontier.residents.touch(lease.entry.host).done
+            self._traps.saw(url, host_of(url), response.body, links, pages=pages)
 
     def passed(self, links: list[str]) -> list[str]:
         """Those of *links* that lead into no trap."""

@@ -17,6 +17,7 @@ from scrapy_spider_suite.crawl.filtering import FilterSet
 from scrapy_spider_suite.dns.addresses import AddressPolicy, literal_address
 from scrapy_spider_suite.explaining.filtered import refusals
 from scrapy_spider_suite.explaining.terms import Terms
+from scrapy_spider_suite.explaining.trapped import Ruling, TrapJudge, in_words
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.frontier.policy import Bar, Policy
@@ -25,15 +26,12 @@ from scrapy_spider_suite.frontier.robots_text import deciding
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import row_of
-from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.records import HostRecord, state_key
+from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.robots import RobotsStore
-from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
-from scrapy_spider_suite.urls.permutations import permutations_of
 from scrapy_spider_suite.urls.scope import Reason, Scope
-from scrapy_spider_suite.urls.traps import Refusal, Trap, look
+from scrapy_spider_suite.urls.traps import Refusal, look
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
@@ -41,17 +39,6 @@ if TYPE_CHECKING:
 _UNUSABLE = {
     Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
     Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
-}
-_TRAPS = {
-    Trap.LENGTH: "a trap: longer than pages' URLs are",
-    Trap.SEGMENTS: "a trap: its path has more segments than pages' have",
-    Trap.REPEATS: "a trap: a segment comes again and again in its path",
-    Trap.CALENDAR: "a trap: a date in it is years ahead",
-    Trap.PERMUTED: "a trap: {} has the same parameters in another order",
-    Trap.QUERY: "a trap: the queries of {} combine what was there, and lead to nothing new",
-    Trap.SESSIONS: "a trap: {} comes with ever new session ids",
-    Trap.SAME: "a trap: the pages of {} all said the same",
-    Trap.HOSTS: "a trap: the hosts of {} all said the same",
 }
 _REASONS = {
     Reason.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
@@ -111,7 +98,7 @@ class Judge:
             terms.domains, settings.project.depth_limit, settings.project.urllength_limit
         )
         self._addresses = AddressPolicy(settings.allow_private_addresses)
-        self._traps = None if store is None else Traps(store, policy, Grounds(store), _nothing)
+        self._traps = None if store is None else TrapJudge(terms, policy, store)
         if store is not None:
             self._robots = RobotsStore(store.kv("robots"))
             for name, _ in store.kv("trusted").items():
@@ -142,12 +129,9 @@ class Judge:
         excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
         if entry.flags & Flag.PROXIED:
             excused.add("address")
-        trapped: Iterator[Finding] = iter(())
-        asked_for = Flag.USER | Flag.START | Flag.DONT_FILTER
-        if not entry.flags & asked_for and self._traps is not None:
-            trapped = self._trapped(self._traps.waited_in(entry.url, entry.host))
+        trapped = None if self._traps is None else self._traps.at_its_turn(entry)
         found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
-        return [*trapped, *found]
+        return found if trapped is None else [_refused(trapped), *found]
 
     def _of_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         # It is asked when a link is found: whoever names a seed means it.
@@ -183,31 +167,13 @@ class Judge:
 
     def _of_traps(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         # As for scope: whoever names a seed means it.
-        limits = self._policy.traps
-        if not depth or not limits.any:
+        if not depth or not self._policy.traps.any:
             return
-        trap = look(url, limits, time.gmtime(self._wall).tm_year)
-        if trap is not None:
-            yield from self._trapped(Refusal(trap))
-        elif limits.permuted and (other := self._permuted(url, host)):
-            yield from self._trapped(Refusal(Trap.PERMUTED, other))
-        elif self._traps is not None:
-            yield from self._trapped(self._traps.closed(url, host))
-
-    def _permuted(self, url: str, host: str) -> str | None:
-        """What the job knows that differs from *url* in the order of its query only."""
-        store = self._store
-        if store is None or store.state(state_key(host, url)) is not None:
-            return None
-        known = (each for each in permutations_of(url) if store.state(state_key(host, each)))
-        return next(known, None)
-
-    def _trapped(self, refusal: Refusal | None) -> Iterator[Finding]:
-        if refusal is None:
-            return
-        why = _TRAPS[refusal.trap].format(refusal.space)
-        where = self._terms.where(f"SUITE_TRAP_{refusal.trap.name}")
-        yield Finding("trap", Judgement.REFUSE, why, where)
+        betrayed = look(url, self._policy.traps, time.gmtime(self._wall).tm_year)
+        if betrayed is not None:
+            yield _refused(in_words(self._terms, Refusal(betrayed)))
+        elif self._traps is not None and (found := self._traps.of_link(url, host)) is not None:
+            yield _refused(found)
 
     def _of_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
         terms, policy = self._terms, self._policy
@@ -338,9 +304,8 @@ class Judge:
         return literal_address(host) or self._known.get(host, "")
 
 
-def _nothing(identity: bytes) -> bool:
-    """No page is read here that could lead to anything."""
-    return False
+def _refused(by: Ruling) -> Finding:
+    return Finding(by.rule, Judgement.REFUSE, by.why, by.where)
 
 
 def span(seconds: float) -> str:

@@ -1,7 +1,8 @@
 """Failed is not seen: a link to a URL that failed long ago may have it tried once more.
 
-Off unless the policy says after how long, and for which reasons. Whoever wants them tried without
-a link that leads there asks for it (`scrapy frontier retry`).
+Off unless the policy says after how long, and for which reasons; but what failed in a trap that
+turned out to be none gets it at once. Whoever wants them tried without a link that leads there asks
+for it (`scrapy frontier retry`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.storage.traps import Traps
 
 
 class SecondChances:
@@ -23,7 +25,7 @@ class SecondChances:
 
     def __init__(
         self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, health: Health,
-        refusal: Callable[[str, HostRecord], Event | None],
+        refusal: Callable[[str, HostRecord], Event | None], traps: Traps,
     ) -> None:  # fmt: skip
         self.given = 0
         """How many URLs were made pending so."""
@@ -33,24 +35,36 @@ class SecondChances:
         self._ledger = ledger
         self._health = health
         self._refusal = refusal
+        self._traps = traps
 
     def due(self, identity: bytes, wall: float) -> UrlState | None:
         """The state of a URL that failed and may be tried again; None for any other."""
         after = self._policy.retry_failed_after
         if not after:
             return None
-        data = self._store.state(identity)
-        state = None if data is None else UrlState.from_bytes(data)
-        if state is None or state.state is not State.FAILED or wall - state.when < after:
+        state = self._failed(identity)
+        if state is None or wall - state.when < after:
             return None
         return state if state.event in self._policy.retry_failed else None
+
+    def _freed(self, entry: Entry) -> UrlState | None:
+        """The state of *entry* if it failed in a trap, and lies in none any more."""
+        if not self._traps.frees(entry.url, entry.host):
+            return None
+        state = self._failed(entry.identity)
+        return state if state is not None and state.event is Event.TRAP else None
+
+    def _failed(self, identity: bytes) -> UrlState | None:
+        data = self._store.state(identity)
+        state = None if data is None else UrlState.from_bytes(data)
+        return state if state is not None and state.state is State.FAILED else None
 
     def give(self, entry: Entry, wall: float) -> bool:
         """Let *entry*, which is known, be new again; False if it is not due.
 
         With a URL that failed because its host was given up, the host is given another chance.
         """
-        state = self.due(entry.identity, wall)
+        state = self.due(entry.identity, wall) or self._freed(entry)
         if state is None:
             return False
         record = self._residents.touch(entry.host)

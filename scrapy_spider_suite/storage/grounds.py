@@ -10,7 +10,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.traps import Ground, Trap
+from scrapy_spider_suite.urls.ground import Ground
+from scrapy_spider_suite.urls.traps import Trap
 
 FAMILY = "traps"
 _MOST = 2_000
@@ -76,13 +77,20 @@ class Grounds:
         self._touched.discard(host)
         self._unknown.discard(host)
         self._kv.delete(host.encode())
+        for key, _ in self._kv.items(page_rows(host)):
+            self._kv.delete(key)
+
+
+def page_rows(host: str) -> bytes:
+    """What begins the keys of the rows of *host* that say which URL stands for a page."""
+    return host.encode() + b"\0"
 
 
 def pack(ground: Ground) -> bytes:
-    """The stored form of *ground*, some 20 bytes a space."""
-    kinds = {key: sketch.to_bytes(64, "big") for key, sketch in ground.kinds.items()}
+    """The stored form of *ground*, some 20 bytes a space; the second field is of earlier releases.
+    """
     closed = {key: trap.value for key, trap in ground.closed.items()}
-    packed: bytes = msgpack.packb([ground.counts, kinds, closed, ground.mined])
+    packed: bytes = msgpack.packb([ground.counts, {}, closed, ground.mined])
     return packed
 
 
@@ -90,13 +98,12 @@ def unpack(host: str, row: bytes) -> Ground:
     """What `pack` packed for *host*. Raises `JobDamagedError` for anything else."""
     ground = Ground()
     try:
-        counts, kinds, closed, mined = msgpack.unpackb(row, strict_map_key=False)
+        counts, _, closed, mined = msgpack.unpackb(row, strict_map_key=False)
         ground.counts = {
             kind: {int(key): int(count) for key, count in each.items()}
             for kind, each in counts.items()
             if isinstance(kind, str)  # older rows do not say of what kind they are: counted anew
         }
-        ground.kinds = {int(key): int.from_bytes(bits, "big") for key, bits in kinds.items()}
         ground.closed = {int(key): Trap(name) for key, name in closed.items()}
         ground.mined = int(mined)
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:

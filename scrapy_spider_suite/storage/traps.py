@@ -9,58 +9,67 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
+import xxhash
+
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY, Grounds
 from scrapy_spider_suite.storage.records import HostRecord, state_key
+from scrapy_spider_suite.storage.standins import StandIns
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.domains import registered_domain
-from scrapy_spider_suite.urls.likeness import Recent, likeness
-from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.ground import FOUND, FRESH, Ground, key_of
+from scrapy_spider_suite.urls.likeness import Recent, likeness, pieces
+from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.permutations import Permutations
-from scrapy_spider_suite.urls.traps import (
-    FRESH,
-    Ground,
-    Refusal,
-    Trap,
-    combination,
-    harmless,
-    key_of,
-    look,
-)
+from scrapy_spider_suite.urls.spaces import Session, combination, names_of, session_of
+from scrapy_spider_suite.urls.traps import Refusal, Trap, harmless, look
 
 _FEW = 1_000
 """URLs of a host, and of a folder, below which no folder has too large a share."""
 _BEHIND = 1 << 24
 """What a crowded folder takes off the priority of what lies in it."""
-_SUSPECTS = 20_000
-"""Domains of which it is counted how many hosts said the same; beyond that all are forgotten."""
-_FARMS = 100_000
-"""Farms that are remembered, the last ones."""
-_FARM = b"."
-"""Begins the key of a farm; no host begins with a dot."""
+_REOPENED = 10_000
+"""Hosts of which it is remembered that something was opened again; beyond that none is."""
+_SAMPLED = (Trap.QUERY, Trap.SESSIONS)
+"""Traps of which a few URLs are let through, to see whether they still are."""
+_CALM = 64
+"""Pages of a host after which, if nothing is wrong with them, only some are compared."""
+_ONE_IN = 4
+"""Pages of such a host of which one is compared with the others."""
+_LEAST_LINKS = 2
+"""Links to more queries of its path that a page of an endless search has."""
 # Plain integers: operators of flags are Python code.
 _ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
 
 
 class Traps:
-    """See the module. *met* counts what was refused, failed or put last, in this run."""
+    """See the module. *met* counts what was refused, failed or put last, in this run.
+
+    *has_values* says whether pages at a URL up to its "?" had each of some parameters with its
+    value; None asks what was met of late.
+    """
 
     def __init__(
-        self, store: Store, policy: Policy, grounds: Grounds, known: Callable[[bytes], bool]
-    ) -> None:
+        self, store: Store, policy: Policy, grounds: Grounds, known: Callable[[bytes], bool],
+        has_values: Callable[[str, list[str]], bool] | None = None,
+    ) -> None:  # fmt: skip
         self.met: Counter[Trap] = Counter()
         self._policy = policy
         self._limits, self._year = policy.traps, 0
         self._harmless = harmless(policy.traps, 0)
         self._known = known
+        self._has_values = has_values or self._recalls
         self._store = store
         self._grounds = grounds
-        self._recent = Recent()
+        self._recent, self._said = Recent(), Recent()
         self._orders = Permutations()
-        self._kv = store.kv(FAMILY)
-        self._suspects: dict[str, int] = {}
-        self._farms = dict.fromkeys(key[1:].decode() for key, _ in self._kv.items(_FARM))
+        self.reopened: set[str] = set()
+        """Hosts where something was closed and is not any more, in this run."""
+        self._farms = Farms(store.kv(FAMILY))
+        self._stand_ins = StandIns(store.kv(FAMILY), grounds)
 
     # Asking
 
@@ -100,19 +109,45 @@ class Traps:
         trap = look(url, limits, year)
         if trap is not None:
             return Refusal(trap)
-        if limits.permuted and "&" in url and self._orders.met(url):
+        if limits.permuted and self._orders.knows_other(url):
             return Refusal(Trap.PERMUTED)
-        return self.closed(url, host)
+        refusal = self.closed(url, host)
+        return None if refusal is None or self._lets_through(url, host, refusal) else refusal
 
     def closed(self, url: str, host: str) -> Refusal | None:
         """Which trap, known by what was found there, the normal *url* on *host* lies in."""
         ground = self._grounds.get(host)
-        refusal = None if ground is None else ground.refuses(url)
-        if refusal is None and self._farms:
+        refusal = None
+        if ground is not None and ground.closed:
+            refusal = self._by_ground(url, host, ground)
+        if refusal is None and self._farms and self._policy.traps.hosts:
             refusal = self._farmed(host)
-        if refusal is not None and getattr(self._policy.traps, refusal.trap):
-            return refusal
+        return refusal
+
+    def _by_ground(self, url: str, host: str, ground: Ground) -> Refusal | None:
+        limits = self._policy.traps
+        if limits.same and (space := ground.same_space(url)) is not None:
+            return Refusal(Trap.SAME, space)
+        if limits.sessions and (page := self._stand_ins.other(url, host)) is not None:
+            return Refusal(Trap.SESSIONS, page)
+        if limits.query and "&" in url:
+            path, parameters = combination(url)
+            if ground.combines_in_vain(path, names_of(parameters)):
+                space = f"{url.partition('?')[0]}?"
+                if self._has_values(space, parameters):
+                    return Refusal(Trap.QUERY, path)
         return None
+
+    def _recalls(self, space: str, parameters: list[str]) -> bool:
+        """Whether pages of *space* had each of these *parameters*, with its value."""
+        return all(self._recent.knows(space, key_of("", each)) for each in parameters)
+
+    def _lets_through(self, url: str, host: str, refusal: Refusal) -> bool:
+        """Whether the normal *url* is followed all the same, to see whether it still is a trap."""
+        if refusal.trap not in _SAMPLED:
+            return False
+        ground = self._grounds.learn(host)
+        return ground.is_sample(url) or ground.sample(url, *refusal)
 
     def _farmed(self, host: str) -> Refusal | None:
         domain = registered_domain(host)
@@ -127,18 +162,22 @@ class Traps:
         if entry.flags & _ASKED_FOR or not self._policy.traps.any:
             return False
         refusal = self.waited_in(entry.url, entry.host)
-        if refusal is None:
-            return False
-        self.met[refusal.trap] += 1
-        return True
+        if refusal is not None and not self._lets_through(entry.url, entry.host, refusal):
+            self.met[refusal.trap] += 1
+            return True
+        if self._policy.traps.sessions:
+            self._stand_ins.claim(entry.url, entry.host)
+        return False
 
     def waited_in(self, url: str, host: str) -> Refusal | None:
-        """Which trap the normal *url* on *host*, which is pending, has waited in.
+        """Which trap the normal *url* on *host*, which is pending, has waited in."""
+        if self._policy.traps.permuted and self._orders.knows_other(url):
+            return Refusal(Trap.PERMUTED)
+        return self.closed(url, host)
 
-        Pages with session ids stay: otherwise none of them might be fetched at all.
-        """
-        refusal = self.closed(url, host)
-        return None if refusal is None or refusal.trap is Trap.SESSIONS else refusal
+    def frees(self, url: str, host: str) -> bool:
+        """Whether the normal *url* on *host*, which failed in a trap, lies in none any more."""
+        return host in self.reopened and self.closed(url, host) is None
 
     # Learning
 
@@ -148,9 +187,13 @@ class Traps:
         Its priority falls if its folders have had their share.
         """
         limits = self._policy.traps
+        url, host = entry.url, entry.host
+        if limits.permuted and "&" in url:
+            self._orders.note(url)
         if entry.flags & _ASKED_FOR or not limits.any:
             return
-        url, host = entry.url, entry.host
+        if limits.sessions:
+            self._stand_ins.claim(url, host)
         if limits.prefix:
             budget = self._policy.max_pages(host)
             least = min(_FEW, budget // 10) if budget else _FEW
@@ -161,64 +204,134 @@ class Traps:
                 crowded = self._grounds.learn(host).crowded(url, share, room)
                 entry.priority -= crowded * _BEHIND
                 self.met[Trap.PREFIX] += bool(crowded)
-        if limits.sessions and ("=" in url or "/(" in url):
-            ground = self._grounds.get(host) or Ground()
-            if ground.took(url, limits):
-                self._grounds.change(host, ground)
+
+    def was_known(self, url: str) -> None:
+        """The normal *url* was found, and is known already."""
+        if "&" in url and self._policy.traps.permuted:
+            self._orders.note(url)
+
+    def concluded(self, entry: Entry, event: Event) -> None:
+        """*entry* has ended with *event*."""
+        if self._policy.traps.sessions:
+            self._stand_ins.concluded(entry, event)
 
     def saw(
-        self, url: str, host: str, body: bytes, links: Collection[str], *, first: bool
+        self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int
     ) -> None:
-        """A page was fetched: *body*, at *url* on *host*, of which it is the *first* or not.
+        """A page was fetched: *body*, at *url* on *host*, of which *pages* others were.
 
         *links* are those that it has, whether they are followed or not.
         """
         limits = self._policy.traps
         if limits.query and "?" in url:
-            self._saw_query(url, host, limits.query, links)
-        if not (limits.same or limits.hosts):
-            return
-        number = likeness(body, host)
-        if not number:
-            return
-        if limits.same:
-            same = self._recent.meets(host, number)
-            if same or self._grounds.get(host) is not None:
-                self._grounds.learn(host).saw(url, limits.same, same=same)
-        domain = registered_domain(host)
-        if limits.hosts and first and domain != host:
-            self._saw_host(domain, limits.hosts, same=self._recent.meets(f".{domain}", number))
+            self._saw_query(url, host, body, links)
+        if limits.sessions and (session := session_of(url)) is not None:
+            self._saw_session(url, host, body, session)
+        number = None
+        if limits.same and self._is_compared(url, host, pages):
+            number = likeness(body, host)
+            if number:
+                same = self._recent.meets(host, number)
+                if same or self._grounds.get(host) is not None:
+                    self._grounds.learn(host).saw(url, limits.same, same=same)
+        if limits.hosts and not pages:
+            self._saw_first(host, body, number)
 
-    def _saw_query(self, url: str, host: str, limit: int, links: Collection[str]) -> None:
+    def _saw_first(self, host: str, body: bytes, number: int | None) -> None:
+        """The first page of *host* was fetched: *body*, and its likeness if that is known."""
+        domain = registered_domain(host)
+        # Most domains have one host: there is nothing to compare its first page with.
+        if domain == host or not self._recent.meets(".", key_of("domain", domain)):
+            return
+        number = likeness(body, host) if number is None else number
+        if number:
+            same = self._recent.meets(f".{domain}", number)
+            self._farms.saw(domain, self._policy.traps.hosts, same=same)
+
+    def _is_compared(self, url: str, host: str, pages: int) -> bool:
+        """Whether a page is compared with others of its *host*, which costs more than its links.
+
+        The first few never are. Later, where nothing was ever the same, one in four is.
+        """
+        if pages < _CALM:
+            return pages >= self._policy.traps.same // 3
+        ground = self._grounds.get(host)
+        known = ground is not None and ground.suspects(url)
+        return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
+
+    def _saw_query(self, url: str, host: str, body: bytes, links: Collection[str]) -> None:
         path, parameters = combination(url)
         space = f"{url.partition('?')[0]}?"
         # All of them are met: no short cut.
-        news = [each for each in parameters if not self._recent.meets(space, key_of("", each))]
-        if news or len(parameters) < 2:
+        numbers = [key_of("", each) for each in parameters]
+        new = [number for number in numbers if not self._recent.meets(space, number)]
+        if new or len(parameters) < 2 or not links:
+            return  # what has no links may have had them taken away
+        worth = FRESH if self._said.learns(space, pieces(body, host)) else 0
+        if any(self._leads_on(link, space) for link in links):
+            worth = FOUND
+        if worth and self._grounds.get(host) is None:
             return
-        elsewhere = [link for link in links if not link.startswith(space)]
-        if len(links) - len(elsewhere) < 2:
-            return  # its links were taken away, or it leads to no more of the kind
-        vain = not any(map(self._is_new, elsewhere))
+        onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
+        self._change(host, lambda ground: ground.combined(
+            path, names_of(parameters), self._policy.traps.query, worth, onward=onward
+        ))  # fmt: skip
+
+    def _leads_on(self, link: str, space: str) -> bool:
+        """Whether *link*, of a page of *space*, is new, and more than a combination there."""
+        if link.startswith(space):
+            parameters = combination(link)[1]
+            if len(parameters) > 1 and self._has_values(space, parameters):
+                return False
+        return not self._known(state_key(host_of(link), link))
+
+    def _saw_session(self, url: str, host: str, body: bytes, session: Session) -> None:
+        met = self._recent.meets
+        body = body.replace(session.token.encode(), b"")
+        vain = not self._said.learns(f"{host}{session.page}", pieces(body, host))
+        new_id = not met(host, key_of("with id", url))
+        if not met(host, key_of("page", session.page)) or not new_id:
+            return
         if vain or self._grounds.get(host) is not None:
-            self._grounds.learn(host).combined(path, limit, vain=vain)
+            limit = self._policy.traps.sessions
+            self._change(host, lambda ground: ground.repeated(session.name, limit, vain=vain))
+
+    def _change(self, host: str, learn: Callable[[Ground], bool]) -> None:
+        """Let the ground of *host* *learn*; what was closed there may be open again."""
+        ground = self._grounds.learn(host)
+        before = len(ground.closed)
+        learn(ground)
+        if before > len(ground.closed):
+            self._reopened(host)
+
+    def sent_on(self, entry: Entry, target: str) -> None:
+        """*entry* leads on to *target*: many that lead to the same are no pages of their own."""
+        limit, host = self._policy.traps.same, entry.host
+        url = normalize(entry.url) if limit else None  # a spider's may be spelt otherwise
+        if url is None or _path_of(target) == _path_of(url):
+            return  # by another scheme or another name of the host, to itself
+        same = self._recent.meets(host, key_of("target", target))
+        if same or self._grounds.get(host) is not None:
+            self._grounds.learn(host).sent_on(url, limit, same=same)
+
+    def reopen(self, host: str) -> bool:
+        """Open what is closed on *host* and of its domain; whether anything was."""
+        ground, domain = self._grounds.get(host), registered_domain(host)
+        found = ground is not None and bool(ground.closed)
+        if found:
+            self._grounds.learn(host).reopen()
+            self._reopened(host)
+        return self._farms.forget(domain) or found
+
+    def _reopened(self, host: str) -> None:
+        if len(self.reopened) >= _REOPENED:
+            self.reopened.clear()
+        self.reopened.add(host)
 
     def _is_new(self, url: str) -> bool:
         return not self._known(state_key(host_of(url), url))
 
-    def _saw_host(self, domain: str, limit: int, *, same: bool) -> None:
-        count = self._suspects.get(domain, 0)
-        count = count + 1 if same else count - FRESH
-        if count <= 0:
-            self._suspects.pop(domain, None)
-            return
-        if len(self._suspects) >= _SUSPECTS:
-            self._suspects.clear()
-        self._suspects[domain] = count
-        if count >= limit and domain not in self._farms:
-            if len(self._farms) >= _FARMS:
-                oldest = next(iter(self._farms))
-                del self._farms[oldest]
-                self._kv.delete(_FARM + oldest.encode())
-            self._farms[domain] = None
-            self._kv.put(_FARM + domain.encode(), b"")
+
+def _path_of(url: str) -> str:
+    """What follows the host and its slash in *url*."""
+    return url.partition("://")[2].partition("/")[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.testing import traps
+from scrapy_spider_suite.testing import ordinary, traps
 from scrapy_spider_suite.testing.addresses import Endpoint
 from scrapy_spider_suite.testing.folders import FolderSite
 from scrapy_spider_suite.testing.http import HTML, Reply, Request, Site, reply
@@ -23,7 +23,7 @@ MISDIRECTED = 421
 def extra_endpoints(config: FakeWebConfig) -> int:
     """How many listening addresses there are beside those of the synthetic hosts."""
     count = 2 + len(config.sites) + (_hostile_count() if config.hostile else 0)
-    return count + (len(traps.NAMES) if config.traps else 0)
+    return count + (len(traps.NAMES) + len(ordinary.host_names()) if config.traps else 0)
 
 
 def _hostile_count() -> int:
@@ -44,8 +44,8 @@ class PlainSite:
 
 class Directory:
     """All hosts, given the *endpoints* in their order: the pool that the synthetic hosts share,
-    two for the special names, one a site, the hostile ones, those of the traps, one that refuses,
-    one that hangs.
+    two for the special names, one a site, the hostile ones, those of the traps, those that only
+    look like traps, one that refuses, one that hangs.
     """
 
     def __init__(
@@ -64,9 +64,18 @@ class Directory:
         self._places[REFUSED], self._places[HANGING] = rest[-2:]
         if config.hostile:
             self._add_hostile(config, rest[2 + len(config.sites) : -2])
-        self._traps = rest[-2 - len(traps.NAMES) : -2] if config.traps else []
-        for host in traps.host_names() if config.traps else ():
+        self._traps: Sequence[Endpoint] = ()
+        if config.traps:
+            self._add_traps(config, rest[:-2])
+
+    def _add_traps(self, config: FakeWebConfig, places: Sequence[Endpoint]) -> None:
+        names = ordinary.host_names()
+        self._traps = places[-len(names) - len(traps.NAMES) : -len(names)]
+        for host in traps.host_names():
             self._sites[host] = traps.TrapSite(self.base, config.seed)
+        for host, place in zip(names, places[-len(names) :], strict=True):
+            self._sites[host] = ordinary.OrdinarySite(config.seed)
+            self._places[host] = place
 
     def _add_hostile(self, config: FakeWebConfig, places: Sequence[Endpoint]) -> None:
         from scrapy_spider_suite.testing.hostile import site

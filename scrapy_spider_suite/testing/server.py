@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing import traps
+from scrapy_spider_suite.testing import ordinary, traps
 from scrapy_spider_suite.testing.addresses import (
     BACKLOG,
     MOST_ADDRESSES,
@@ -204,7 +204,8 @@ class FakeWeb:
         if config.hostile:
             seeds.append(self.url("hostile.test"))
         if config.traps:
-            seeds += [self.url(host) for host in traps.host_names()]
+            hosts = [*traps.host_names(), *ordinary.host_names()]
+            seeds += [self.url(host) for host in hosts]
         return Ready(
             ports=ports,
             dns_port=dns_port,

@@ -18,11 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from hashlib import shake_128
-from random import Random
-from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from scrapy_spider_suite.testing.http import HTML, Reply, Request, reply
+from scrapy_spider_suite.testing.http import Reply, Request, reply
+from scrapy_spider_suite.testing.prose import Page, Prose
 
 NAMES = ("calendar", "facets", "sessions", "mirror", "lost", "farm")
 PAGES = 20
@@ -41,13 +40,6 @@ _REAL = re.compile(r"/page/([1-9][0-9]{0,2})\.html")
 _MONTH = re.compile(r"/calendar/([0-9]{1,4})/([0-9]{1,2})(?:/([0-9]{1,2}))?")
 _BEGIN = (2026, 11)
 _ITEMS = 5
-
-
-class Page(NamedTuple):
-    """What a page says, and where it leads: paths, relative paths or URLs."""
-
-    text: str
-    links: list[str]
 
 
 def host_names() -> list[str]:
@@ -84,6 +76,7 @@ class TrapSite:
     def __init__(self, base_of: Callable[[str], str], seed: int = 1) -> None:
         self._base_of = base_of
         self._seed = seed
+        self._prose = Prose(seed)
         self._pages: dict[str, Callable[[str, str], Page | None]] = {
             "calendar": self._calendar, "facets": self._facets, "sessions": self._sessions,
             "mirror": self._mirror, "lost": self._lost, "farm": self._farm,
@@ -94,10 +87,7 @@ class TrapSite:
         if request.path != "/robots.txt":
             page = self.page(request.host, request.target)
             if page is not None:
-                links = "".join(f'<li><a href="{each}">more</a></li>\n' for each in page.links)
-                head = f"<!DOCTYPE html>\n<html><head><title>{request.host}</title></head>\n"
-                body = f"{head}<body><p>{page.text}</p>\n<ul>{links}</ul>\n</body></html>\n"
-                return reply(200, body.replace("&", "&amp;"), HTML)
+                return page.reply(request.host)
         return reply(404, "no such page\n")
 
     def page(self, host: str, target: str) -> Page | None:
@@ -110,10 +100,11 @@ class TrapSite:
         if path == "/":
             real = [f"/page/{n}.html" for n in range(1, PAGES + 1)]
             way_in = self._pages[name](host, "/")
-            return Page(f"Welcome. {self._prose(host)}", real + (way_in.links if way_in else []))
+            links = [*real, *(way_in.links if way_in else ())]
+            return Page(f"Welcome. {self._prose.text(host)}", links)
         if number is not None and int(number[1]) <= PAGES:
             following = int(number[1]) % PAGES + 1
-            return Page(self._prose(f"{host}{path}"), ["/", f"/page/{following}.html"])
+            return Page(self._prose.text(f"{host}{path}"), ["/", f"/page/{following}.html"])
         return self._pages[name](host, target)
 
     # The traps: each gives the way in for "/"
@@ -143,7 +134,7 @@ class TrapSite:
         chosen = parse_qsl(query)
         found = [
             number for number in range(1, PAGES + 1)
-            if all(self._number(f"{number} {facet}") % 4 == _value(facet, value)
+            if all(self._prose.number(f"{number} {facet}") % 4 == _value(facet, value)
                    for facet, value in chosen if facet != "sort")
         ]  # fmt: skip
         taken = {facet for facet, _ in chosen}
@@ -151,7 +142,7 @@ class TrapSite:
             f"/search?{urlencode([*chosen, (facet, value)])}"
             for facet, values in FACETS.items() if facet not in taken for value in values
         ]  # fmt: skip
-        titles = "; ".join(self._words(f"{host}{number}", 4) for number in found) or "nothing"
+        titles = "; ".join(self._prose.words(f"{host}{number}", 4) for number in found) or "nothing"
         text = f"Narrow your search by any of these. We have found: {titles}."
         return Page(text, [*(f"/page/{number}.html" for number in found), *more])
 
@@ -163,7 +154,7 @@ class TrapSite:
         if path != "/shop/" and path not in items:
             return None
         token = shake_128(f"{self._seed} {target}".encode()).hexdigest(12)
-        text = f"You are in {path}. {self._prose(path)}"
+        text = f"You are in {path}. {self._prose.text(path)}"
         return Page(text, [f"{each}?sid={token}" for each in ["/shop/", *items]])
 
     def _mirror(self, host: str, target: str) -> Page | None:
@@ -171,15 +162,15 @@ class TrapSite:
             return Page("", ["/mirror/"])
         if re.fullmatch(r"/mirror/(?:[abc]/)*", target) is None:
             return None
-        text = f"The folder {target[-2]}. {self._prose(target[-2:])}"
+        text = f"The folder {target[-2]}. {self._prose.text(target[-2:])}"
         return Page(text, ["a/", "b/", "c/"])
 
     def _lost(self, host: str, target: str) -> Page | None:
         if target != "/" and not target.startswith("/lost/"):
             return None
+        word = self._prose.words
         links = [
-            f"/lost/{self._words(f'{target} {n}', 1)}/{self._words(f'{n} {target}', 1)}.html"
-            for n in range(8)
+            f"/lost/{word(f'{target} {n}', 1)}/{word(f'{n} {target}', 1)}.html" for n in range(8)
         ]
         text = "We are sorry that we could not find what you are looking for. Perhaps these help?"
         return Page(text, links)
@@ -187,27 +178,9 @@ class TrapSite:
     def _farm(self, host: str, target: str) -> Page | None:
         if target != "/":
             return None
-        labels = (self._words(f"{host} {n}", 2).replace(" ", "-") for n in range(10))
+        labels = (self._prose.words(f"{host} {n}", 2).replace(" ", "-") for n in range(10))
         links = [self._base_of(f"{label}{_FARM}") + "/" for label in labels]
         return Page(f"{host} is for sale. Make an offer today, before others make theirs!", links)
-
-    # Words
-
-    def _number(self, *what: object) -> int:
-        text = " ".join(map(str, (self._seed, *what)))
-        return int.from_bytes(shake_128(text.encode()).digest(8), "big")
-
-    def _words(self, what: str, count: int) -> str:
-        draw = Random(self._number(what))
-        return " ".join(_word(draw) for _ in range(count))
-
-    def _prose(self, what: str) -> str:
-        return self._words(what, 60) + "."
-
-
-def _word(draw: Random) -> str:
-    letters = ("bcdfgklmnprstvw", "aeiou")
-    return "".join(draw.choice(letters[k % 2]) for k in range(draw.randint(4, 10)))
 
 
 def _value(facet: str, value: str) -> int:

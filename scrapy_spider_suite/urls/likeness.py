@@ -1,4 +1,4 @@
-"""Which pages say the same: a number of what a page says, and a table of those met lately.
+"""Which pages say the same: numbers of what a page says, and tables of those met lately.
 
 As BUbiNG's digest (its 4.8) it leaves out mark-up, scripts, styles, numbers and white space, and
 keeps the addresses of what the page shows: two photographs without a word are two pages.
@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import xxhash
 
-# Linear in the page, whatever it holds: nothing is searched for across a "<".
-_TEXT: Final = re.compile(rb"<(?:script|style)\b[^<>]*>[^<]*|>([^<]+)", re.I)
-_SHOWN: Final = re.compile(
-    rb"""(?:\b(?:src(?:set)?|poster)|<object\b[^<>]*?\sdata)\s*=\s*["']?([^"'\s>]+)""", re.I
-)
+# All of them linear in the page, whatever it holds. Letters are small, and in _TEXT there is no
+# white space left; a pattern that begins with a letter is found by a search of the C library.
+_TEXT: Final = re.compile(rb">([^<]+)")
+_SOURCE: Final = re.compile(rb"""src(?:set)?\s*=\s*["']?([^"'\s>]+)""")
+_POSTER: Final = re.compile(rb"""poster\s*=\s*["']?([^"'\s>]+)""")
+_OBJECT: Final = re.compile(rb"""<object\b[^<>]*?\sdata\s*=\s*["']?([^"'\s>]+)""")
+_ENDS: Final = re.compile(rb"[\0.;:!?|]+")
+"""Between two things that a page says: mark-up, or the end of a sentence."""
 _DROPPED: Final = b"0123456789 \t\r\n\f"
+_UNSAID: Final = (b"<script", b"<style")
 _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""
+_LEAST: Final = 4
+"""Letters below which a piece of a page says nothing."""
 _LONGEST: Final = 1 << 18
 """Bytes of a page that are looked at."""
 _SLOTS: Final = 1 << 20
@@ -30,16 +37,53 @@ def likeness(body: bytes, host: str) -> int:
 
     The name of the host does not count: it is all that differs on a farm of hosts.
     """
-    body = body[:_LONGEST].replace(host.encode(), b"")
-    text = b"".join(_TEXT.findall(body)).translate(None, _DROPPED)
+    body = _plain(body, host)
+    text = b"".join(_texts(body))
     if len(text) < _LITTLE:
         text = body
     if not text.strip():
         return 0
     digest = xxhash.xxh3_64(text)
-    for shown in _SHOWN.findall(body):
+    for shown in _shown(body):
         digest.update(b"\0" + shown)
     return digest.intdigest()
+
+
+def pieces(body: bytes, host: str) -> set[int]:
+    """The things that the HTML page *body* on *host* says, each as a number: sentences, names,
+    what it shows; for pages that put together anew what others say."""
+    body = _plain(body, host)
+    said = set(_ENDS.split(b"\0".join(_texts(body))))
+    number = xxhash.xxh3_64_intdigest
+    return {number(each) for each in (*said, *_shown(body)) if len(each) >= _LEAST}
+
+
+def _plain(body: bytes, host: str) -> bytes:
+    return body[:_LONGEST].lower().replace(host.encode(), b"")
+
+
+def _texts(body: bytes) -> list[bytes]:
+    """What stands between the tags of *body*, scripts and styles apart."""
+    text = body.translate(None, _DROPPED)
+    for tag in _UNSAID:
+        if tag in text:
+            first, *others = text.split(tag)
+            text = first + b"".join(map(_after, others))
+    return _TEXT.findall(text)
+
+
+def _after(script: bytes) -> bytes:
+    """What follows a *script*, from the tag that ends it on."""
+    end = script.find(b"<")
+    return script[end:] if end >= 0 else b""
+
+
+def _shown(body: bytes) -> Iterator[bytes]:
+    yield from _SOURCE.findall(body)
+    if b"poster" in body:
+        yield from _POSTER.findall(body)
+    if b"<object" in body:
+        yield from _OBJECT.findall(body)
 
 
 class Recent:
@@ -51,10 +95,23 @@ class Recent:
 
     def meets(self, whose: str, number: int) -> bool:
         """Whether *number* was met before with *whose*; it is from now on."""
+        return not self.learns(whose, (number,))
+
+    def learns(self, whose: str, numbers: Iterable[int]) -> bool:
+        """Whether any of the *numbers* was not met before with *whose*; all are from now on."""
         if self._table is None:
             self._table = array("Q", bytes(8 * self._slots))
+        table, slots, name = self._table, self._slots, whose.encode()
+        mix, new = xxhash.xxh3_64_intdigest, False
+        for number in numbers:
+            mixed = mix(name, number)
+            slot = mixed % slots
+            if table[slot] != mixed:
+                table[slot] = mixed
+                new = True
+        return new
+
+    def knows(self, whose: str, number: int) -> bool:
+        """Whether *number* was met before with *whose*."""
         mixed = xxhash.xxh3_64_intdigest(whose.encode(), number)
-        slot = mixed % self._slots
-        known = self._table[slot] == mixed
-        self._table[slot] = mixed
-        return known
+        return self._table is not None and self._table[mixed % self._slots] == mixed

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Iterator
-from itertools import permutations
 
 import xxhash
 
@@ -17,34 +14,31 @@ class Permutations:
         self._slots = slots
         self._table: array[int] | None = None
 
-    def met(self, url: str) -> bool:
-        """Whether the normal *url* was met before with the parameters of its query in another
-        order; else this is its order from now on."""
-        path, _, query = url.partition("?")
-        pairs = sorted(query.split("&"))
-        if len(pairs) < 2:
+    def note(self, url: str) -> None:
+        """The normal *url* is queued: its order counts, unless another one does already."""
+        if not self.knows_other(url) and "&" in url:
+            if self._table is None:
+                self._table = array("Q", bytes(8 * self._slots))
+            whole, order = _numbers(url)
+            self._table[whole % self._slots] = whole & ~0xFFFF | order
+
+    def knows_other(self, url: str) -> bool:
+        """Whether the parameters in the query of the normal *url* came in another order."""
+        if self._table is None or "&" not in url:
             return False
-        if self._table is None:
-            self._table = array("Q", bytes(8 * self._slots))
-        whole = xxhash.xxh3_64_intdigest(f"{path}?{'&'.join(pairs)}".encode())
-        slot, order = whole % self._slots, xxhash.xxh3_64_intdigest(query.encode()) & 0xFFFF
-        mixed = whole & ~0xFFFF | order
-        known = self._table[slot]
-        if known != mixed and known & ~0xFFFF == whole & ~0xFFFF:
-            return True
-        self._table[slot] = mixed
-        return False
+        whole, order = _numbers(url)
+        known = self._table[whole % self._slots]
+        return known & ~0xFFFF == whole & ~0xFFFF and known & 0xFFFF != order
 
 
-def permutations_of(url: str, most: int = 24) -> Iterator[str]:
-    """The normal *url* with the parameters of its query in every other order.
-
-    None where there are more than *most*.
-    """
+def sorted_query(url: str) -> str:
+    """The normal *url* with the parameters of its query in one order, whatever theirs is."""
     path, _, query = url.partition("?")
-    pairs = query.split("&")
-    if 1 < math.factorial(len(pairs)) <= most:
-        for order in permutations(pairs):
-            other = f"{path}?{'&'.join(order)}"
-            if other != url:
-                yield other
+    return f"{path}?{'&'.join(sorted(query.split('&')))}"
+
+
+def _numbers(url: str) -> tuple[int, int]:
+    """A number of the URL in whatever order, and one of 16 bits of the order that it has."""
+    query = url.partition("?")[2]
+    whole = xxhash.xxh3_64_intdigest(sorted_query(url).encode())
+    return whole, xxhash.xxh3_64_intdigest(query.encode()) & 0xFFFF

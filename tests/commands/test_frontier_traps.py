@@ -64,28 +64,33 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
     made.behind.policy.change(traps=limits)
     traps, body = made.behind.traps, b"<p>There is nothing here, and there never was anything.</p>"
     for number in range(5):
-        traps.saw(f"http://a.test/cal/{number}", "a.test", body, (), first=False)
-        made.behind.grounds.learn("a.test").combined("/s", 3, vain=True)
+        traps.saw(f"http://a.test/cal/{number}", "a.test", body, (), pages=9)
+        made.behind.grounds.learn("a.test").combined("/s", ("a", "b"), 3, 0)
+        made.behind.grounds.learn("a.test").repeated("sid", 1, vain=True)
         made.find(f"http://a.test/p?sid={number:020}")
         host = f"h{number}.farm.test"
-        traps.saw(f"http://{host}/", host, body, (), first=True)
+        traps.saw(f"http://{host}/", host, body, (), pages=0)
     made.find("http://a.test/cal/99")
     made.find("http://a.test/cal/98", flags=Flag.START)
     made.end("http://a.test/list?a=1&b=2", Event.SUCCESS, 200)
+    made.find(f"http://a.test/more?{'&'.join('abcdefg')}")
+    for value in ("a=1", "b=2"):
+        made.find(f"http://a.test/s?{value}")
     made.behind.grounds.save()
-    made.keep(SUITE_TRAP_QUERY=24, SUITE_TRAP_SESSIONS=4)
     made.close()
     for url, why, where in (
         ("http://a.test/cal/7", "the pages of /cal/0 all said the same", "SAME = 24"),
-        ("http://a.test/s?a=1&b=2", "the queries of /s combine what was there", "QUERY = 24"),
-        ("http://a.test/p?sid=abcdef0123456789ab", "/p comes with ever new", "SESSIONS = 4"),
+        ("http://a.test/s?a=1&b=2", "the queries of /s combine what was there", "QUERY = 48"),
+        ("http://a.test/p?sid=abcdef0123456789ab", "/p comes with ever new", "SESSIONS = 8"),
         ("http://more.farm.test/", "the hosts of farm.test all said the same", "HOSTS = 24"),
         ("http://a.test/list?b=2&a=1", "/list?a=1&b=2 has the same", "PERMUTED = True"),
+        (f"http://a.test/more?{'&'.join('gfedcba')}", "/more?a&b&c&d&e&f&g has", "PERMUTED = True"),
     ):
         row = ask("why", url)
         assert (row["state"], row["decided_by"]) == ("unknown", "trap"), url
         assert why in row["why"]
         assert row["where"].startswith(f"SUITE_TRAP_{where}")
+    assert ask("why", "http://a.test/s?a=1&b=3")["decided_by"] != "trap", "b=3 may be a page"
     waiting = ask("why", "http://a.test/cal/99")
     assert waiting["next_try"] == "it will fail at its turn"
     assert waiting["why_then"].startswith("trap: a trap: the pages of /cal/0")
@@ -94,10 +99,16 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
 
 
 def test_what_was_mined(made: Made, ask: Ask) -> None:
-    """It says so, and from where; later the reason does."""
+    """It says so, and from where; later the reason does; and what is not worth a try any more."""
     made.end("http://c.test/c/", Event.NOT_THERE, 404)
     made.find("http://a.test/b/", flags=Flag.SPECULATIVE)
+    made.find("http://d.test/b/", flags=Flag.SPECULATIVE)
+    made.behind.grounds.learn("d.test").add("missed", "", 99)
+    made.behind.grounds.save()
     made.close()
+    row = ask("why", "http://d.test/b/")
+    assert row["next_try"] == "it will be forgotten at its turn"
+    assert row["why_then"].startswith("mining: mined, and too many like it are not there")
     assert ask("why", "http://a.test/b/")["came_from"] == "mined from http://page.test/that/led/there"
     row = ask("why", "http://c.test/c/")
     assert (row["state"], row["reason"], row["status"]) == ("failed", "not_there", 404)

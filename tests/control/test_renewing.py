@@ -23,6 +23,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.seeds.lines import LONGEST
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.storage.records import HostRecord, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.traps import Limits
@@ -113,12 +114,40 @@ def test_what_is_asked_for_is_in_no_trap(site: Site, verb: str) -> None:
     site.frontier.policy.change(traps=Limits(same=3))
     for number in range(9):
         page = f"http://a.test/cal/{number}"
-        site.frontier.traps.saw(page, "a.test", b"<p>Nothing." * 9, (), first=False)
+        site.frontier.traps.saw(page, "a.test", b"<p>Nothing." * 9, (), pages=9)
     assert site.frontier.traps.holds(entry)
     assert site.rework.fail(entry, Event.TRAP, 0.0)
     carried_out(site, verb, **({"reason": "trap"} if verb == "retry" else {"pattern": url}))
     [entry] = site.rework.pending("a.test", b"", 5)
     assert not site.frontier.traps.holds(entry)
+
+
+def test_what_is_retried_is_open_again(site: Site) -> None:
+    """Traps of the hosts that are asked for, and no others; of URLs, those that were meant."""
+    site.frontier.policy.change(traps=Limits(same=3, hosts=3))
+    traps = site.frontier.traps
+    for host in ("a.test", "b.test", *(f"h{n}.farm.test" for n in range(6))):
+        for number in range(6):
+            page = f"http://{host}/calendar/{number}"
+            traps.saw(page, host, b"<p>Nothing." * 9, (), pages=number)
+    for host in ("a.test", "b.test"):
+        for number in (7, 8):
+            entry = Entry(host, f"http://{host}/calendar/{number}")
+            site.frontier.schedule([entry], 0.0)
+            assert site.rework.fail(entry, Event.TRAP, 0.0)
+    site.frontier.schedule([Entry("h1.farm.test", "http://h1.farm.test/")], 0.0)
+    site.frontier.grounds.save()
+    seven = "http://a.test/calendar/7"
+    assert carried_out(site, "retry", reason="trap", subject=seven)["urls"] == 1
+    assert traps.closed(seven, "a.test") is None
+    assert traps.closed("http://b.test/calendar/7", "b.test") is not None
+    assert traps.closed("http://x.farm.test/", "x.farm.test") is not None
+    facts = carried_out(site, "retry", reason="trap", subject="a.test")
+    assert facts == {"urls": 1}, "the other one; and nothing is closed there any more"
+    assert carried_out(site, "retry", reason="trap", subject=".farm.test")["traps_opened"] == 1
+    assert traps.closed("http://x.farm.test/", "x.farm.test") is None
+    row = site.store.kv("traps").get(b"a.test")
+    assert row is None or not unpack("a.test", row).closed
 
 
 @pytest.mark.parametrize("pattern", [True, False])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from scrapy_spider_suite.testing import FakeWebConfig
+from scrapy_spider_suite.testing import FakeWebConfig, ordinary
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.server import FakeWeb
 from scrapy_spider_suite.testing.traps import (
@@ -102,7 +102,7 @@ def test_served() -> None:
             return len(web.ready.seeds), found
 
     seeds, found = asyncio.run(ask(True))
-    assert seeds == 1 + len(NAMES)
+    assert seeds == 1 + len(NAMES) + len(ordinary.host_names())
     assert len(set(found[: len(NAMES)])) == len(NAMES)
     assert found[-2] == found[len(NAMES) - 1]
     assert found[-1] is None

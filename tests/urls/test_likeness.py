@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.urls.likeness import Recent, likeness
+from scrapy_spider_suite.urls.likeness import Recent, likeness, pieces
 
 HOST = "h.example"
 TEXT = "There are no events on this day, but there may be some on another one."
@@ -72,6 +72,7 @@ def test_no_page_takes_long(part: bytes) -> None:
     """Linear in the page: of a quarter of a megabyte some milliseconds."""
     began = time.process_time()
     likeness(part * (300_000 // len(part)), HOST)
+    pieces(part * (300_000 // len(part)), HOST)
     assert time.process_time() - began < 1.0
 
 
@@ -84,3 +85,25 @@ def test_recent_numbers() -> None:
     for number in range(10_000):
         recent.meets("c", number)
     assert sum(recent.meets("c", number) for number in range(10_000)) < 200
+
+
+def test_pieces_that_are_put_together_anew() -> None:
+    """Whatever their order, and whether a list or a sentence has them."""
+    titles = ["A red chair", "Two green tables", "Three blue lamps"]
+    whole = pieces(page(more="".join(f"<li>{each}</li>" for each in titles)), HOST)
+    for part in (f"<li>{titles[2]}", f"<p>{titles[1]}; {titles[0]}!</p>", f"<li>9 {titles[0]}"):
+        assert pieces(page(more=part), HOST) <= whole
+    for new in ("<li>A pink chair</li>", "<img src=/1.jpg>", f"<p>{titles[0]} and {titles[1]}"):
+        assert pieces(page(more=new), HOST) - whole
+
+
+def test_what_is_learnt() -> None:
+    """Whether any of several numbers is new; all of them are known then."""
+    recent = Recent(slots=1 << 10)
+    assert not recent.knows("a", 1)
+    assert recent.learns("a", [1, 2])
+    assert recent.knows("a", 1)
+    assert not recent.knows("b", 1)
+    assert not recent.learns("a", [2, 1])
+    assert recent.learns("a", [1, 3])
+    assert not recent.learns("a", [])

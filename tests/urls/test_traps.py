@@ -9,21 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.permutations import Permutations, permutations_of
-from scrapy_spider_suite.urls.traps import (
-    FRESH,
-    MOST,
-    Ground,
-    Limits,
-    Refusal,
-    Trap,
-    combination,
-    folders,
-    harmless,
-    look,
-    spaces,
-    without_session,
-)
+from scrapy_spider_suite.urls.ground import ENOUGH, FOUND, FRESH, MOST, Ground
+from scrapy_spider_suite.urls.permutations import Permutations, sorted_query
+from scrapy_spider_suite.urls.spaces import combination, folders, names_of, session_of, spaces
+from scrapy_spider_suite.urls.traps import Limits, Trap, harmless, look
 
 LIMITS = Limits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
 H = "http://h.example"
@@ -108,37 +97,40 @@ def test_spaces_from_the_narrowest_to_the_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "without"),
+    ("path", "session"),
     [
-        ("/a;jsessionid=2806120F592304?x=1", "/a?x=1"),
-        ("/t?f=14&sid=f3dcb902f639861af915e7ffc746db8b", "/t?f=14"),
-        ("/t?PHPSESSID=pakdv2ab349t8thldrcoqb24q7&b=1", "/t&b=1"),
-        ("/(S(lit3py55t21z5v55vlm25s55))/a", "/a"),
-        ("/t?session_id=0123456789abcdef0", "/t"),
+        ("/a;jsessionid=2806120F592304?x=1", ("/a?x=1", ";jsessionid", "2806120F592304")),
+        ("/t?f=14&sid=f3dcb902f639861af915", ("/t?f=14", "sid", "f3dcb902f639861af915")),
+        ("/t?PHPSESSID=pakdv2ab349t8thldr&b=1", ("/t?b=1", "phpsessid", "pakdv2ab349t8thldr")),
+        ("/(S(lit3py55t21z5v55vlm25s55))/a", ("/a", "(s", "lit3py55t21z5v55vlm25s55")),
+        ("/t?session_id=0123456789abcdef0", ("/t", "session_id", "0123456789abcdef0")),
         ("/t?newsID=2012-09-05-0009-and-more", None),
         ("/t?sid=1234", None),
         ("/t?sid=aKsf3mmmoaCg", None),
-        ("/t?obsession=0123456789abcdef0", "/t"),
+        ("/t?obsession=0123456789abcdef0", ("/t", "obsession", "0123456789abcdef0")),
         ("/wiki/Rust_(programming_language)", None),
     ],
-)
-def test_session_ids(path: str, without: str | None) -> None:
+)  # fmt: skip
+def test_session_ids(path: str, session: tuple[str, str, str] | None) -> None:
     """By their names, and only where the value is a token: stories have a ``sid``, too."""
-    found = without_session(H + path)
-    assert (None if found is None else found[0]) == without
+    assert session_of(H + path) == session
 
 
-def test_a_page_with_ever_new_session_ids() -> None:
-    """The first ids are let in; the page without one always is."""
+def test_session_ids_that_make_no_difference() -> None:
+    """By what pages say with each; one that says something new opens again what was closed."""
     ground = Ground()
-    for number in range(3):
-        assert ground.took(f"{H}/p?sid={number:020}", LIMITS)
-        assert ground.took(f"{H}/p?sid={number:020}", LIMITS) is False
-    assert ground.refuses(f"{H}/p?sid={9:020}") is None
-    ground.took(f"{H}/p?sid={4:020}", LIMITS)
-    assert ground.refuses(f"{H}/p?sid={9:020}") == Refusal(Trap.SESSIONS, "/p")
-    assert ground.refuses(f"{H}/p") is None
-    assert ground.refuses(f"{H}/q?sid={9:020}") is None
+    assert [ground.repeated("sid", 3, vain=True) for _ in range(3)] == [False, False, True]
+    assert ground.is_empty_session("sid")
+    assert not ground.is_empty_session("phpsessid")
+    assert not ground.repeated("sid", 3, vain=True)
+    assert not ground.repeated("sid", 3, vain=False)
+    assert not ground.is_empty_session("sid")
+
+
+def test_articles_named_by_a_token() -> None:
+    """However many there are: each says something else."""
+    ground = Ground()
+    assert not any(ground.repeated("sid", 5, vain=bool(number % 5)) for number in range(500))
 
 
 def test_pages_that_say_the_same() -> None:
@@ -146,9 +138,9 @@ def test_pages_that_say_the_same() -> None:
     ground = Ground()
     closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
     assert closed == [None] * 4 + ["/cal/0/0"]
-    assert ground.refuses(f"{H}/cal/77/12") == Refusal(Trap.SAME, "/cal/0/0")
-    assert ground.refuses(f"{H}/cal/77/12/3") is None
-    assert ground.refuses(f"{H}/cal/77/12?print=1") is None
+    assert ground.same_space(f"{H}/cal/77/12") == "/cal/0/0"
+    assert ground.same_space(f"{H}/cal/77/12/3") is None
+    assert ground.same_space(f"{H}/cal/77/12?print=1") is None
     assert not ground.counts["same"], "what was dealt with must not close the folder, too"
 
 
@@ -157,8 +149,8 @@ def test_a_wider_space_where_every_page_has_a_pattern_of_its_own() -> None:
     ground = Ground()
     words = ["ab", "cd", "ef", "gh", "ij"]
     assert [ground.saw(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == "/lost/"
-    assert ground.refuses(f"{H}/lost/anything/at/all") is not None
-    assert ground.refuses(f"{H}/found/anything") is None
+    assert ground.same_space(f"{H}/lost/anything/at/all") is not None
+    assert ground.same_space(f"{H}/found/anything") is None
 
 
 def test_something_new_makes_up_for_several_that_say_the_same() -> None:
@@ -167,7 +159,7 @@ def test_something_new_makes_up_for_several_that_say_the_same() -> None:
     for number in range(500):
         same = number % (FRESH + 1) != 0
         assert ground.saw(f"{H}/list/{number}", FRESH + 1, same=same) is None
-    assert ground.refuses(f"{H}/list/1") is None
+    assert ground.same_space(f"{H}/list/1") is None
 
 
 def test_a_whole_host_takes_more() -> None:
@@ -178,28 +170,101 @@ def test_a_whole_host_takes_more() -> None:
     assert closed == [None] * 19 + ["/"]
 
 
+AB, AC, BC, ABC = ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
+
+
 def test_combinations_in_vain() -> None:
-    """Only queries of two and more parameters are a trap then."""
+    """They are closed by the pages of all names together, each set of names by its own."""
     ground = Ground()
-    assert [ground.combined("/s", 3, vain=True) for _ in range(3)] == [False, False, True]
-    assert ground.refuses(f"{H}/s?a=1&b=2") == Refusal(Trap.QUERY, "/s")
-    assert ground.refuses(f"{H}/s?a=1") is None
-    assert combination(f"{H}/s?a=1&b=2") == ("/s", ["a=1", "b=2"])
+    assert [ground.combined("/s", AB, 3, 0) for _ in range(3)] == [False, False, True]
+    assert ground.combines_in_vain("/s", AB)
+    assert ground.combines_in_vain("/s", ABC), "it adds a name to those"
+    assert not ground.combines_in_vain("/s", AC), "of which nothing is known"
+    assert not ground.combines_in_vain("/t", AB)
+    for _ in range(ENOUGH):
+        ground.combined("/s", AC, 3, 0)
+    assert ground.combines_in_vain("/s", AC)
+    assert combination(f"{H}/s?b=1&a=2") == ("/s", ["b=1", "a=2"])
+    assert names_of(["b=1", "a=2", "b=3"]) == AB
+
+
+def test_names_with_credit_stay() -> None:
+    """Pages of a list beside its orders: what leads to something is not closed with the rest."""
+    ground = Ground()
+    for number in range(200):
+        ground.combined("/list", AB, 12, 0)
+        if not number % 40:
+            ground.combined("/list", AC, 12, FOUND)
+        assert not ground.combines_in_vain("/list", AC)
+    assert ground.combines_in_vain("/list", AB)
+
+
+def test_combinations_open_again() -> None:
+    """When pages of theirs say something new, as often as others were in vain."""
+    ground = Ground()
+    for _ in range(50):
+        ground.combined("/s", AB, 8, 0)
+    ground.combined("/s", AB, 8, FRESH)
+    assert not ground.combines_in_vain("/s", AB), "it has credit"
+    for _ in range(FRESH):
+        assert not ground.combines_in_vain("/s", AB)
+        ground.combined("/s", AB, 8, 0)
+    assert ground.combines_in_vain("/s", AB)
+    for _ in range(3):
+        ground.combined("/s", AC, 8, FRESH)
+    assert not ground.closed
+    ground.combined("/s", BC, 8, 0)
+    assert not ground.combines_in_vain("/s", BC)
+
+
+def test_a_few_are_let_through_to_see() -> None:
+    """Ever fewer: the crawl ends however many are found."""
+    ground = Ground()
+    let = [n for n in range(1, 1_000) if ground.sample(f"{H}/{n}", Trap.QUERY, "/s")]
+    assert let == [16, 32, 64, 128, 256, 512]
+    assert ground.is_sample(f"{H}/64")
+    assert not ground.is_sample(f"{H}/65")
+
+
+def test_an_operator_opens_all() -> None:
+    """What was closed is open, and judged by new evidence; what was mined in vain is known."""
+    ground = Ground()
+    ground.add("missed", "", 3)
+    for number in range(3):
+        ground.combined("/s", AB, 3, 0)
+        ground.repeated("sid", 3, vain=True)
+        ground.saw(f"{H}/cal/{number}", 3, same=True)
+        ground.sample(f"{H}/x", Trap.QUERY, "/s")
+    assert len(ground.closed) == 3
+    ground.reopen()
+    assert not ground.closed
+    assert set(ground.counts) == {"missed"}
+
+
+def test_many_that_lead_on_to_one_page() -> None:
+    """They are a space without pages; where some are, those make up for others."""
+    ground = Ground()
+    gone = [ground.sent_on(f"{H}/go?to={n}", 5, same=True) for n in range(5)]
+    assert gone == [None] * 4 + ["/go?to"]
+    assert ground.same_space(f"{H}/go?to=99") == "/go?to"
+    for number in range(100):
+        assert ground.sent_on(f"{H}/old/{chr(97 + number % 26)}", 5, same=True) is None
+        assert ground.saw(f"{H}/old/x{number}", 5, same=False) is None
 
 
 def test_permutations() -> None:
-    """The first order is the one that counts, and is never refused itself."""
+    """The first order that was queued is the one that counts, and is never refused itself."""
     orders = Permutations()
-    assert not orders.met(f"{H}/s?a=1&b=2")
-    assert not orders.met(f"{H}/s?a=1&b=2")
-    assert orders.met(f"{H}/s?b=2&a=1")
-    assert not orders.met(f"{H}/t?b=2&a=1")
-    assert not orders.met(f"{H}/s?b=2&a=3")
-    assert not orders.met(f"{H}/s?a=1")
-    assert list(permutations_of(f"{H}/s?a=1&b=2")) == [f"{H}/s?b=2&a=1"]
-    assert list(permutations_of(f"{H}/s?a=1")) == []
-    assert len(list(permutations_of(f"{H}/s?a&b&c&d"))) == 23
-    assert list(permutations_of(f"{H}/s?a&b&c&d&e")) == []
+    assert not orders.knows_other(f"{H}/s?b=2&a=1")
+    orders.note(f"{H}/s?a=1&b=2")
+    assert not orders.knows_other(f"{H}/s?a=1&b=2")
+    assert orders.knows_other(f"{H}/s?b=2&a=1")
+    orders.note(f"{H}/s?b=2&a=1")
+    assert orders.knows_other(f"{H}/s?b=2&a=1"), "the second order does not count"
+    for other in ("/t?b=2&a=1", "/s?b=2&a=3", "/s?a=1", "/s"):
+        orders.note(H + other)
+        assert not orders.knows_other(H + other)
+    assert sorted_query(f"{H}/s?b=2&a=1") == f"{H}/s?a=1&b=2"
 
 
 def test_a_crowded_folder() -> None:
@@ -227,11 +292,12 @@ def test_a_ground_is_bounded() -> None:
     for number in range(4_000):
         words = ["".join(draw.choices("abcdefgh", k=6)) for _ in range(3)]
         url = f"{H}/{'/'.join(words)}?sid={number:020}"
-        ground.took(url, LIMITS)
+        ground.sample(url, Trap.QUERY, words[0])
+        ground.combined(f"/{words[0]}", tuple(sorted(words)), 3, draw.choice([0, 0, 0, FRESH]))
         ground.crowded(url, 50, 5)
         ground.saw(url, 3, same=draw.random() < 0.9)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert max(map(len, ground.counts.values())) <= MOST
-    assert max(len(ground.kinds), len(ground.closed)) <= MOST
+    assert len(ground.closed) <= MOST
     assert size < 200_000

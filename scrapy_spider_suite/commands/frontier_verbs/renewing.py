@@ -67,14 +67,16 @@ def _retry(call: Call) -> int:
     arguments = {"reason": options.reason}
     if options.subject is not None:
         arguments["subject"] = options.subject
-    subject = None
+    subject, within = None, None
     if options.subject is not None:
-        subject = parse_pattern(options.subject, counting.normal_of(call))[0]
+        subject, within = parse_pattern(options.subject, counting.normal_of(call))
     if options.dry_run:
         reason = Event(options.reason)
         return counting.count_urls(
-            call, subject, lambda _, state: state.event is reason, failed_only=True
-        )
+            call, subject,
+            lambda url, state: state.event is reason and (within is None or within(url)),
+            failed_only=True,
+        )  # fmt: skip
     return acting.act(call, "retry", arguments)
 
 
@@ -95,10 +97,12 @@ VERBS = (
     ),
     Verb(
         "retry", "try URLs again that failed for one reason", _retry, _retry_options,
-        "--reason REASON", about=_PATTERNS,
+        "--reason REASON",
+        about=f"{_PATTERNS} With the reason trap, what\nis closed on these hosts is open again.",
         examples=(
             "retry --reason timeout -j crawls/news",
             "retry example.com --reason robots --why 'they changed it' -j crawls/news",
+            "retry shop.example --reason trap -j crawls/news",
         ),
         exits=acting.EXITS,
     ),

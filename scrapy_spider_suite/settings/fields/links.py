@@ -74,13 +74,15 @@ class Links:
     trap_query: int = setting(
         v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
         "Links followed in bulk: when so many pages of one path, whose queries combine values that "
-        "others of it had, led to nothing new but more of the kind, its combinations are a trap; "
-        "0: none are. It may close forums that number their pages in a second parameter.",
+        "others of it had, said nothing new and led to nothing new but more of the kind, its "
+        "combinations are a trap; 0: none are.",
+        broad=48,
     )
     trap_sessions: int = setting(
-        v.integer(0, 200, "session ids"), 0, FROM_NOW_ON,
-        "Links followed in bulk: a page that comes with more session ids is a trap; 0: none is. "
-        "It may close sites that name their pages by tokens called sid or session.",
+        v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
+        "Links followed in bulk: when so many pages of a host said the same with another session "
+        "id, each page is fetched with one of them only; 0: with all.",
+        broad=8,
     )
     trap_same: int = setting(
         v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,

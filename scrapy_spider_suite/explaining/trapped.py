@@ -1,0 +1,109 @@
+"""Which trap a URL lies in, by what a job has stored: the answers that the crawl gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from scrapy_spider_suite.explaining.terms import Terms
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage.grounds import Grounds
+from scrapy_spider_suite.storage.mining import Miner
+from scrapy_spider_suite.storage.records import host_key
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.permutations import sorted_query
+from scrapy_spider_suite.urls.traps import Refusal, Trap
+
+_TRAPS = {
+    Trap.LENGTH: "a trap: longer than pages' URLs are",
+    Trap.SEGMENTS: "a trap: its path has more segments than pages' have",
+    Trap.REPEATS: "a trap: a segment comes again and again in its path",
+    Trap.CALENDAR: "a trap: a date in it is years ahead",
+    Trap.PERMUTED: "a trap: {} has the same parameters in another order",
+    Trap.QUERY: "a trap: the queries of {} combine what was there, and lead to nothing new",
+    Trap.SESSIONS: "a trap: {} comes with ever new session ids",
+    Trap.SAME: "a trap: the pages of {} all said the same",
+    Trap.HOSTS: "a trap: the hosts of {} all said the same",
+}
+MINING = "mining"
+"""The rule by which what nobody linked to is forgotten."""
+
+
+class Ruling(NamedTuple):
+    """Why a URL is refused, by which rule, and where that is laid down."""
+
+    rule: str
+    why: str
+    where: str
+
+
+def in_words(terms: Terms, refusal: Refusal) -> Ruling:
+    """*refusal* in words."""
+    why = _TRAPS[refusal.trap].format(refusal.space)
+    return Ruling("trap", why, terms.where(f"SUITE_TRAP_{refusal.trap.name}"))
+
+
+class TrapJudge:
+    """Asks of URLs of one job. What a crawl remembers in memory is read from its *store* here."""
+
+    def __init__(self, terms: Terms, policy: Policy, store: RocksStore) -> None:
+        self._terms = terms
+        self._policy = policy
+        self._store = store
+        grounds = Grounds(store)
+        self._traps = Traps(store, policy, grounds, _nothing, self._has_values)
+        self._miner = Miner(grounds, _nothing)
+
+    def of_link(self, url: str, host: str) -> Ruling | None:
+        """What becomes of a link to the normal *url* on *host*, whatever that betrays by itself."""
+        refusal = self._permuted(url, host) or self._traps.closed(url, host)
+        return None if refusal is None else in_words(self._terms, refusal)
+
+    def at_its_turn(self, entry: Entry) -> Ruling | None:
+        """What becomes of *entry*, which is pending."""
+        if entry.flags & (Flag.USER | Flag.START | Flag.DONT_FILTER):
+            return None
+        if self._miner.gave_up(entry):
+            why = "mined, and too many like it are not there"
+            return Ruling(MINING, why, self._terms.where("SUITE_MINE"))
+        refusal = self._traps.waited_in(entry.url, entry.host)
+        return None if refusal is None else in_words(self._terms, refusal)
+
+    def _permuted(self, url: str, host: str) -> Refusal | None:
+        """What the job knows that differs from *url* in the order of its query only."""
+        store, query = self._store, sorted_query(url)
+        if not self._policy.traps.permuted or "&" not in url:
+            return None
+        if store.state(host_key(host) + url.encode()) is not None:
+            return None
+        for each in self._queries(f"{url.partition('?')[0]}?", host):
+            if sorted_query(each) == query:
+                return Refusal(Trap.PERMUTED, each)
+        return None
+
+    def _has_values(self, space: str, parameters: list[str]) -> bool:
+        """Whether the job knows URLs that begin with *space* with each of *parameters*."""
+        missing = set(parameters)
+        for each in self._queries(space, host_of(space)):
+            missing.difference_update(each[len(space) :].split("&"))
+            if not missing:
+                return True
+        return False
+
+    def _queries(self, space: str, host: str) -> Iterator[str]:
+        """The URLs of *host* that begin with *space*, as far as the job knows them."""
+        for name, _ in self._store.states(host_key(host), space.encode()):
+            url = name.decode("utf-8", "replace")
+            if not url.startswith(space):
+                break
+            yield url
+        if self._store.archive is not None:
+            yield from self._store.archive.urls.iter(space)
+
+
+def _nothing(identity: bytes) -> bool:
+    """No page is read here that could lead to anything."""
+    return False

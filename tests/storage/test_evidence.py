@@ -1,0 +1,232 @@
+"""Guards that go by what pages say: session ids, combined queries, redirects; and three sites that
+look like traps and are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
+from virtual import entry
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage import traps as module
+from scrapy_spider_suite.storage.grounds import Grounds
+from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
+from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.testing import ordinary
+from scrapy_spider_suite.testing.traps import real_pages
+from scrapy_spider_suite.urls.traps import Limits, Trap
+
+H = "http://a.test"
+
+
+def traps(known: Callable[[bytes], bool] = lambda identity: True, **limits: int) -> Traps:
+    """Those of a new job."""
+    store = MemoryStore()
+    return Traps(store, Policy(traps=Limits(**limits)), Grounds(store), known)
+
+
+def said(text: str) -> bytes:
+    """A page that says *text*, and a little more."""
+    return f"<title>Of a site</title><p>{text}</p><p>Written by somebody, some day.</p>".encode()
+
+
+def sid(number: int) -> str:
+    """A session id."""
+    return f"sid={number:020}"
+
+
+# Six traps and three sites
+
+
+@pytest.mark.slow
+def test_six_traps_and_three_ordinary_sites() -> None:
+    """By the defaults: of the traps hardly anything is fetched, of the sites every real page."""
+    crawl = TrapCrawl(MemoryStore(), BROAD, seats=32)
+    crawl.seed(*seeds(), *(f"http://{host}/" for host in ordinary.host_names()))
+    crawl.run(fetches=10_000)
+    assert crawl.frontier.pending == 0
+    assert {f"http://{each}" for each in crawl.ordinary.real()} <= set(crawl.urls)
+    assert set(real_pages(lambda host: f"http://{host}")) <= set(crawl.urls)
+    assert crawl.in_traps().total() <= 330
+    assert crawl.frontier.traps.met[Trap.QUERY]
+    of_shop = [url for url in crawl.urls if "shop-site.test" in url]
+    assert len(of_shop) < 1_000, "there are 24,000 combinations"
+
+
+# Session ids
+
+
+def closed_sessions(guard: Traps) -> None:
+    """Have *guard* see that session ids make no difference at a.test."""
+    for number in range(4):
+        guard.saw(f"{H}/p?{sid(number)}", "a.test", said("the same"), [H], pages=9)
+
+
+def test_each_page_is_fetched_with_one_session_id() -> None:
+    """Whoever is queued first stands for it; at its turn, where several were queued before."""
+    guard = traps(sessions=3)
+    waiting = [Entry("a.test", f"{H}/p?{sid(number)}") for number in range(40, 44)]
+    for each in waiting:
+        guard.take(each, HostRecord())
+    closed_sessions(guard)
+    assert [guard.holds(each) for each in waiting] == [False, True, True, True]
+    assert [guard.holds(each) for each in waiting[:1]] == [False]
+    other = Entry("a.test", f"{H}/q?{sid(1)}")
+    assert guard.refuses(other.url, "a.test", YEAR) is None, "of this page none is known yet"
+    guard.take(other, HostRecord())
+    refusal = guard.refuses(f"{H}/q?{sid(2)}", "a.test", YEAR)
+    assert refusal == (Trap.SESSIONS, "/q")
+    for url in (other.url, f"{H}/q", f"{H}/q?PHPSESSID={2:020}"):
+        assert guard.refuses(url, "a.test", YEAR) is None
+    assert traps(sessions=0).refuses(f"{H}/q?{sid(2)}", "a.test", YEAR) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "free"),
+    [
+        (Event.SUCCESS, False), (Event.NOT_STORED, False), (Event.TIMEOUT, True),
+        (Event.CLIENT_ERROR, True), (Event.REPLACED, True),
+    ],
+)  # fmt: skip
+def test_a_session_that_has_ended_stands_for_no_page(event: Event, free: bool) -> None:
+    """Another one may, such as that to which it redirects."""
+    guard = traps(sessions=3)
+    closed_sessions(guard)
+    first = Entry("a.test", f"{H}/q?{sid(1)}")
+    guard.take(first, HostRecord())
+    guard.concluded(Entry("a.test", f"{H}/q?{sid(2)}"), event)
+    assert guard.closed(f"{H}/q?{sid(3)}", "a.test") is not None
+    guard.concluded(first, event)
+    assert (guard.closed(f"{H}/q?{sid(3)}", "a.test") is None) is free
+
+
+def test_articles_named_by_tokens_are_no_sessions() -> None:
+    """They say something new each; what was taken for sessions is seen again, and opened."""
+    guard = traps(sessions=3)
+    for number in range(100):
+        guard.saw(f"{H}/p?{sid(number)}", "a.test", said(f"article {'i' * number}"), [H], pages=9)
+    assert guard.closed(f"{H}/p?{sid(1)}", "a.test") is None
+    stubs = traps(sessions=3)
+    closed_sessions(stubs)
+    stubs.take(Entry("a.test", f"{H}/p?{sid(5)}"), HostRecord())
+    let = [n for n in range(100, 150) if not stubs.refuses(f"{H}/p?{sid(n)}", "a.test", YEAR)]
+    assert let == [115, 131], "a few are let through to see"
+    for number in let:
+        assert not stubs.holds(Entry("a.test", f"{H}/p?{sid(number)}")), "at their turn, too"
+        assert stubs.closed(f"{H}/p?{sid(7)}", "a.test") is not None or number > 115
+        stubs.saw(f"{H}/p?{sid(number)}", "a.test", said(f"news {'i' * number}"), [H], pages=9)
+    assert stubs.closed(f"{H}/p?{sid(7)}", "a.test") is None
+    assert stubs.frees(f"{H}/p?{sid(7)}", "a.test")
+
+
+# Queries
+
+
+def test_pages_of_tables_with_two_parameters() -> None:
+    """Each has a line of its own, and all of their links are known."""
+    guard = traps(query=6)
+    for number in range(400):
+        url = f"{H}/book?chapter={number % 20}&part={number // 20}"
+        links = [f"{H}/book?chapter={n}&part={number // 20}" for n in range(20)]
+        guard.saw(url, "a.test", said(f"line {'i' * number}"), links, pages=9)
+    assert guard.closed(f"{H}/book?chapter=1&part=1", "a.test") is None
+
+
+def test_a_value_of_its_own_is_no_combination() -> None:
+    """However much was in vain: a thread may have been named by nobody before."""
+    guard = traps(query=6)
+    for number in range(60):
+        url = f"{H}/show?board={number % 5}&sort={number // 5 % 5}"
+        links = [f"{H}/show?board={n}&sort=1" for n in range(5)]
+        guard.saw(url, "a.test", said("a list"), links, pages=9)
+    assert guard.closed(f"{H}/show?board=1&sort=2", "a.test") == (Trap.QUERY, "/show")
+    assert guard.closed(f"{H}/show?board=1&sort=99", "a.test") is None
+    assert guard.closed(f"{H}/show?board=1", "a.test") is None
+
+
+def test_what_failed_in_a_trap_that_is_none_has_another_chance() -> None:
+    """With the next link that leads to it."""
+    crawl = TrapCrawl(MemoryStore(), Limits(same=3))
+    crawl.on_page = lambda lease: None
+    guard, url = crawl.frontier.traps, "http://lost-trap.test/lost/77"
+    for number in range(3):
+        page = f"http://lost-trap.test/lost/{number}"
+        guard.saw(page, "lost-trap.test", said("lost"), [], pages=9)
+    guard.saw("http://lost-trap.test/lost/9", "lost-trap.test", said("lost"), [], pages=9)
+    crawl.seed(url)
+    crawl.run(fetches=9)
+    state = UrlState.from_bytes(crawl.frontier.store.state(state_key("lost-trap.test", url)) or b"")
+    assert (state.state, state.event, crawl.urls) == (State.FAILED, Event.TRAP, [])
+    assert crawl.frontier.schedule([entry(url)], crawl.now) == 0
+    assert guard.reopen("lost-trap.test")
+    assert not guard.reopen("lost-trap.test")
+    assert crawl.frontier.schedule([entry(url)], crawl.now) == 1
+    crawl.run(fetches=9)
+    assert crawl.urls == [url]
+    assert crawl.frontier.counters.failed == 0
+
+
+# Redirects
+
+
+def test_redirects_to_one_page_have_an_end() -> None:
+    """From ever new URLs; those that lead to a page each go on, as do those to another scheme."""
+    guard = traps(same=5)
+    for number in range(5):
+        guard.sent_on(Entry("a.test", f"{H}/out?to={number}"), f"{H}/login")
+        guard.sent_on(Entry("a.test", f"{H}/short/{number}"), f"{H}/page/{number}")
+        guard.sent_on(Entry("a.test", f"{H}/plain/{number}"), f"https://a.test/plain/{number}")
+        guard.sent_on(Entry("a.test", "data:,x"), f"{H}/login")
+    assert guard.closed(f"{H}/out?to=99", "a.test") is None
+    guard.sent_on(Entry("a.test", f"{H}/out?to=5"), f"{H}/login")
+    assert guard.closed(f"{H}/out?to=99", "a.test") == (Trap.SAME, "/out?to")
+    for path in ("/short/99", "/plain/99", "/out", "/"):
+        assert guard.closed(H + path, "a.test") is None
+
+
+# Orders
+
+
+def test_only_orders_that_were_queued_count() -> None:
+    """A link that a filter drops must not have another order of it refused."""
+    guard = traps(permuted=1)
+    first, second = f"{H}/s?a=1&b=2", f"{H}/s?b=2&a=1"
+    assert guard.passed([first, second], YEAR) == [first, second]
+    assert guard.passed([second], YEAR) == [second]
+    for url in (second, first):
+        guard.take(Entry("a.test", url), HostRecord())
+    assert guard.passed([first, second], YEAR) == [second]
+    assert guard.holds(Entry("a.test", first)), "it was queued before that was known"
+    assert not guard.holds(Entry("a.test", second))
+    later = traps(permuted=1)
+    later.was_known(first)
+    assert later.passed([second], YEAR) == []
+
+
+# What it costs
+
+
+def test_bodies_are_compared_where_it_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first pages of a host, few of one that is well; all once two were the same."""
+    compared = list[bytes]()
+    monkeypatch.setattr(module, "likeness", lambda body, host: compared.append(body) or hash(body))
+    guard = traps(same=24, hosts=24)
+    for number in range(8):
+        guard.saw(f"{H}/{number}", "www.a.test", said("x"), [], pages=number)
+    assert not compared
+    for number in range(8, 64):
+        guard.saw(f"{H}/p/{number}", "a.test", said(f"{'i' * number}"), [], pages=number)
+    assert len(compared) == 56
+    for number in range(64, 464):
+        guard.saw(f"{H}/p/{number}", "a.test", said(f"{'i' * number}"), [], pages=number)
+    assert 60 < len(compared) - 56 < 140
+    before = len(compared)
+    for number in range(464, 664):
+        guard.saw(f"{H}/cal/{number}", "a.test", said("nothing on"), [], pages=number)
+    assert guard.closed(f"{H}/cal/1", "a.test") == (Trap.SAME, "/cal/0")
+    assert len(compared) - before < 200
