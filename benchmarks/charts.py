@@ -11,33 +11,39 @@ COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94")
 WIDTH, HEIGHT, MARGIN = 260, 170, 44
 
 
-def line_charts(path: Path, charts: Mapping[str, Mapping[str, Points]], across: str) -> None:
-    """A chart for each title, of a line for each name; all begin at 0, *across* alike."""
+def line_charts(
+    path: Path, charts: Mapping[str, Mapping[str, Points]], across: str, *, least: float = 0.0
+) -> None:
+    """A chart for each title, of a line for each name; all begin at 0, *across* alike.
+
+    The axis upwards begins at *least*.
+    """
     columns = 3
     rows = -(-len(charts) // columns)
     parts = []
     for number, (title, lines) in enumerate(charts.items()):
         left, top = number % columns * (WIDTH + MARGIN), number // columns * (HEIGHT + MARGIN)
         parts.append(f'<g transform="translate({left + MARGIN},{top + MARGIN / 2})">')
-        parts += _chart(title, lines, across)
+        parts += _chart(title, lines, across, least)
         parts.append("</g>")
     _write(path, parts, columns * (WIDTH + MARGIN) + 10, rows * (HEIGHT + MARGIN) + 10)
 
 
-def _chart(title: str, lines: Mapping[str, Points], across: str) -> list[str]:
+def _chart(title: str, lines: Mapping[str, Points], across: str, least: float) -> list[str]:
     points = [point for line in lines.values() for point in line]
     right, high = max(x for x, _ in points), max(y for _, y in points) * 1.1 or 1.0
+    high -= least
     low = HEIGHT - MARGIN
     parts = [
         _text(0, -6, title, bold=True),
         f'<path d="M0,0V{low}H{WIDTH}" fill="none" stroke="#888"/>',
-        _text(-4, 8, f"{high:.3g}", anchor="end"),
-        _text(-4, low, "0", anchor="end"),
+        _text(-4, 8, f"{high + least:.3g}", anchor="end"),
+        _text(-4, low, f"{least:g}", anchor="end"),
         _text(WIDTH, low + 14, f"{right:,.0f} {across}", anchor="end"),
     ]
     for number, (name, line) in enumerate(lines.items()):
         places = " ".join(
-            f"{x / right * WIDTH:.1f},{low - y / high * low:.1f}" for x, y in line
+            f"{x / right * WIDTH:.1f},{low - (y - least) / high * low:.1f}" for x, y in line
         )
         colour = COLOURS[number % len(COLOURS)]
         parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}"/>')

@@ -1,0 +1,275 @@
+"""When a page that was fetched is fetched again: ``SUITE_REVISIT``.
+
+*fixed*: every so many seconds. *adaptive*: so often as keeps most pages fresh with the visits that
+there are. That has two parts, both known for long:
+
+- **How often a page changes** is estimated from what its visits found, as the most likely rate of
+  a Poisson process (Cho, Garcia-Molina: "Estimating frequency of change", ACM TOIT 3(3), 2003). A
+  visit tells whether the page changed since the one before, or, by its Last-Modified, when last.
+- **How often it is worth a visit** follows from that rate and one number for all pages, the
+  *price*: the seconds of freshness that a visit has to bring (Cho, Garcia-Molina: "Effective page
+  refresh policies for web crawlers", ACM TODS 28(4), 2003; as a rule for each page alone: Azar,
+  Horvitz, Lubetzky, Peres, Shahaf: "Tractable near-optimal policies for crawling", PNAS 2018). A
+  page that changes faster than it can be followed is worth few visits, and may be worth none.
+
+The price follows from how many pages change how often, of which `Demand` keeps count, and from how
+many visits there are. Times are wall times and rates numbers a second; nothing here knows a clock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import exp, expm1, inf, log, log2, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+DAY = 86_400.0
+CHANGES_MAX = 16
+"""Changes of a page that are remembered; with a new one the oldest fade."""
+
+_LOWEST, _BINS = -4 * 34, 4 * 34 + 1  # from once in 500 years to once a second
+_RATES: npt.NDArray[np.float64] = 2.0 ** (np.arange(_LOWEST, _LOWEST + _BINS) / 4)
+_PRODUCTS = np.geomspace(1e-6, 40, 4_000)
+_WORTHS = -(np.expm1(-_PRODUCTS) + _PRODUCTS * np.exp(-_PRODUCTS))
+_ROW = struct.Struct("<dff")
+SPREAD = 7.5
+_WEIGHT = 1 / log(SPREAD) ** 2
+_STEPS = 60
+
+
+class Mode(Enum):
+    """Whether and how pages are visited again."""
+
+    OFF = "off"
+    FIXED = "fixed"
+    ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the visits to a page have found so far; 24 bytes and 4 for each change.
+
+    ``last``: when it was visited last. ``quiet``: seconds over which it is known not to have
+    changed. ``dated``: changes of which is known when they were (fading, so no whole number).
+    ``changed``: the lengths of the intervals in which it changed at least once, in seconds.
+    """
+
+    last: float
+    quiet: float = 0.0
+    dated: float = 0.0
+    changed: tuple[float, ...] = ()
+
+    def visited(self, now: float, *, changed: bool, modified: float | None = None) -> History:
+        """With another visit. *modified*: when the page says that it last changed, if it does.
+
+        A 304, or a digest equal to that of the last visit, is no change, whatever *modified* says.
+        """
+        interval = max(1.0, now - self.last)
+        if not changed:
+            return replace(self, last=now, quiet=self.quiet + interval)
+        if modified is not None and self.last < modified <= now:
+            # Quiet since then; and that it changed then is all that counts.
+            found = replace(self, quiet=self.quiet + now - modified, dated=self.dated + 1)
+        else:
+            found = replace(self, changed=(*self.changed, interval))
+        return replace(found._faded(), last=now)
+
+    def _faded(self) -> History:
+        """Without what is too long ago: pages change their ways."""
+        if self.dated + len(self.changed) <= CHANGES_MAX:
+            return self
+        fade = 1 - 1 / CHANGES_MAX
+        return History(self.last, self.quiet * fade, self.dated * fade, self.changed[1:])
+
+    def rate(self, prior: float) -> float:
+        """The most likely number of changes a second.
+
+        *prior*: that of the median page. What is known before any visit is that, and that a page
+        in six changes more than `SPREAD` times as often, one in six less than that part as often
+        (log-normal): a page that changed every time may change at any rate, one that never did
+        need not be at rest for ever.
+        """
+        low, high = float(_RATES[0]), float(_RATES[-1])
+        for _ in range(_STEPS):
+            rate = sqrt(low * high)
+            # The derivative of the log-likelihood by the logarithm of the rate, which falls.
+            rising = self.dated - rate * self.quiet - log(rate / prior) * _WEIGHT
+            for interval in self.changed:
+                product = rate * interval
+                rising += product / expm1(product) if product < 700 else 0.0
+            if rising > 0:
+                low = rate
+            else:
+                high = rate
+            if high < low * 1.002:
+                break
+        return sqrt(low * high)
+
+    def to_bytes(self) -> bytes:
+        """As a row of the store holds it."""
+        head = _ROW.pack(self.last, self.quiet, self.dated)
+        return head + struct.pack(f"<{len(self.changed)}f", *self.changed)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> History:
+        """Read it back, to seven digits. Raises `ValueError`."""
+        changes, rest = divmod(len(data) - _ROW.size, 4)
+        if changes < 0 or rest:
+            raise ValueError(f"no history of a page: {len(data)} bytes")
+        last, quiet, dated = _ROW.unpack_from(data)
+        changed = struct.unpack_from(f"<{changes}f", data, _ROW.size)
+        return cls(last, quiet, dated, changed)
+
+
+def worth(rate: float, interval: float) -> float:
+    """Seconds of freshness that a visit *interval* after the last one is worth."""
+    product = rate * interval
+    return -(expm1(-product) + product * exp(-product)) / rate
+
+
+def interval_for(rate: float, price: float) -> float:
+    """After how many seconds a visit is worth *price*; infinite if it never is."""
+    wanted = rate * price
+    if wanted >= 1:
+        return inf
+    # Where 1 - (1 + x) exp(-x), which is at most x² / 2, is what is wanted.
+    low = sqrt(2 * wanted)
+    high = low + 4 - 2 * log(1 - wanted)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if -(expm1(-middle) + middle * exp(-middle)) < wanted:
+            low = middle
+        else:
+            high = middle
+        if high - low < 1e-4 * low:
+            break
+    return (low + high) / 2 / rate
+
+
+@dataclass(frozen=True, slots=True)
+class Revisiting:
+    """The settings. Seconds; *prior* in changes a second.
+
+    ``least`` and ``most`` bound the interval that adaptive revisits come to: of a page that is not
+    worth a visit, too, which may change its ways.
+    """
+
+    mode: Mode = Mode.OFF
+    seconds: float = 7 * DAY
+    """Of ``fixed``."""
+    least: float = 3600.0
+    most: float = 90 * DAY
+    prior: float = 1 / (30 * DAY)
+
+    def interval(self, history: History, price: float) -> float | None:
+        """Seconds from the last visit to the next one; None: there is none."""
+        if self.mode is Mode.OFF:
+            return None
+        if self.mode is Mode.FIXED:
+            return self.seconds
+        wanted = interval_for(history.rate(self.prior), price)
+        return min(self.most, max(self.least, wanted))
+
+
+class Demand:
+    """How many pages change how often: in bins of a quarter octave, 1 kB whatever the crawl."""
+
+    def __init__(self, bins: Sequence[int] = ()) -> None:
+        self._bins = np.zeros(len(_RATES), np.int64)
+        self._bins[: len(bins)] = bins
+
+    @property
+    def bins(self) -> list[int]:
+        """To be kept as a row of the job, and given back."""
+        return [int(number) for number in self._bins]
+
+    def __len__(self) -> int:
+        """How many pages are counted."""
+        return int(self._bins.sum())
+
+    def changed(self, old: float | None, new: float | None) -> None:
+        """A page whose rate was *old* now has *new*; None: it is new, or is no longer visited."""
+        if old is not None:
+            self._bins[_bin(old)] -= 1
+        if new is not None:
+            self._bins[_bin(new)] += 1
+
+    def price(self, visits: float, least: float = 0.0, most: float = inf) -> float:
+        """The price at which the pages are worth *visits* a second in all.
+
+        *least* and *most* bound their intervals. Where there are more visits than that, it is next
+        to nothing.
+        """
+        low, high = 1e-3, float(1 / _RATES[0])
+        if visits <= 0:
+            return high
+        for _ in range(_STEPS):
+            price = sqrt(low * high)
+            wanted = np.interp(_RATES * price, _WORTHS, _PRODUCTS, right=inf) / _RATES
+            if float((self._bins / np.clip(wanted, max(1.0, least), most)).sum()) > visits:
+                low = price
+            else:
+                high = price
+            if high < low * 1.001:
+                break
+        return high
+
+
+def _bin(rate: float) -> int:
+    return min(len(_RATES) - 1, max(0, round(4 * log2(rate) - _LOWEST)))
+
+
+class Turns:
+    """Whose turn it is where pages wait that are new and such as are due again.
+
+    Of those turns a part of *weight*, from 0 to 1, is for revisits, evenly spread. Where only one
+    kind waits it has the turn, and nothing is owed to the other for it.
+    """
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self._owed = 0.0
+
+    def next(self, *, new: bool, due: bool) -> bool | None:
+        """True: a revisit; False: a new page; None if nothing waits."""
+        if not (new and due):
+            return due if new or due else None
+        self._owed += self.weight
+        if self._owed < 1:
+            return False
+        self._owed -= 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """How far a host's sitemaps are to be believed when they say that pages changed (lastmod).
+
+    ``made``: pages that were visited because of it; ``true``: those that had changed.
+    """
+
+    made: float = 0.0
+    true: float = 0.0
+
+    def checked(self, *, changed: bool) -> Claims:
+        """With another one that was looked into; the last twenty or so count."""
+        fade = 1.0 if self.made < 20 else 0.95
+        return Claims(self.made * fade + 1, self.true * fade + changed)
+
+    @property
+    def credible(self) -> bool:
+        """Whether a page is worth a visit for it: unless most of five and more were wrong."""
+        return self.made < 5 or self.true >= self.made / 2
+
+    def due(self, lastmod: float | None, history: History, due: float, now: float) -> float:
+        """When a page is due that a sitemap says to have changed at *lastmod* (wall).
+
+        At once if that is after its last visit, and not in the future; else when it was *due*.
+        """
+        if lastmod is None or not history.last < lastmod <= now or not self.credible:
+            return due
+        return min(due, now)
