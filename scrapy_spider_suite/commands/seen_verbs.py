@@ -47,7 +47,7 @@ def _stats(folder: Path, argument: str, options: argparse.Namespace) -> int:
         del row["waiting"]  # lies with whoever uses it
         _facts(row | {"damaged": list(row["damaged"])}, options)
         return 0
-    with TrieStore(folder, readonly=True, verify=False) as store:
+    with TrieStore(folder, readonly=True, verify=None) as store:
         stats = store.stats()
         row = asdict(stats) | {"bytes_a_url": round(stats.bytes_a_url, 1)}
         row["damaged"] = sorted(store.damaged)

@@ -93,7 +93,8 @@ class FileLog:
     """A `FreshLog` in files of its own in *folder*.
 
     It begins no lower than *floor*. With *readonly* nothing is changed, and what is appended to it
-    by another process later is not seen.
+    by another process later is not seen. Raises `FileNotFoundError` then if one of its files goes
+    meanwhile.
 
     Attributes:
         damage: what could not be read, by files. A torn end is none: it was never acknowledged.
@@ -108,8 +109,12 @@ class FileLog:
         self._live: list[int] = []
         self._frames: list[tuple[Ids, Handles]] = []
         found = sorted(int(path.name.removeprefix(_PREFIX), 16) for path in self._paths())
-        for start in found:
-            self._read_file(start, last=start == found[-1])
+        try:
+            for start in found:
+                self._read_file(start, last=start == found[-1])
+        except OSError:
+            self.close()
+            raise
         if not readonly and (not found or self._end < floor >> LENGTH_BITS):
             self._begin(max(self._end, floor + _LENGTH >> LENGTH_BITS))
 
@@ -223,8 +228,8 @@ class FileLog:
     def _read_file(self, start: int, last: bool) -> None:
         path = self._path(start)
         access = os.O_RDONLY if self._readonly else os.O_RDWR | os.O_APPEND
-        fd = os.open(path, access | os.O_CLOEXEC)
         data = path.read_bytes()
+        fd = os.open(path, access | os.O_CLOEXEC)
         frames, good, gaps = _frames(data, start)
         if not last and good < len(data):
             gaps += len(data) - good

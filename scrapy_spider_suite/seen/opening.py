@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +18,13 @@ from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE
 from scrapy_spider_suite.seen.catalogue import Catalogue
 from scrapy_spider_suite.seen.identity import Identity
-from scrapy_spider_suite.seen.log import FreshLog
+from scrapy_spider_suite.seen.log import FileLog, FreshLog
 from scrapy_spider_suite.seen.ranges import Ranges
 from scrapy_spider_suite.seen.table import Table
 
 LOCK: Final = "lock"
+_ATTEMPTS: Final = 50
+"""Times that a reader begins anew."""
 
 
 def lock(folder: Path) -> int:
@@ -61,6 +64,54 @@ def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, di
         raise StoreWriteError(f"{folder}: {error.strerror}") from error
     catalogues.install(made, folder)
     return new, {}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store as it was found: see `TrieStore`. *fresh* is how many rows are in no segment."""
+
+    catalogue: Catalogue
+    damaged: dict[str, str]
+    identity: Identity
+    twins: dict[bytes, int]
+    ranges: Ranges
+    log: FreshLog
+    fresh: int
+
+
+def opened(
+    folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
+) -> Opened:
+    """Open the store in *folder*.
+
+    A reader, beside whom files are replaced and deleted, begins anew until what it has read is of
+    one moment. Raises what `catalogue_of` does, and `JobInUseError` if that moment never comes.
+    """
+    for _ in range(_ATTEMPTS if readonly else 1):
+        try:
+            found = _opened(folder, log, ids, readonly, verify)
+        except FileNotFoundError:
+            continue
+        now, _ = catalogues.read(folder) if readonly else (found.catalogue, [])
+        if now is None or now.serial == found.catalogue.serial:
+            return found
+        found.log.close()
+    raise JobInUseError(f"{folder} changes faster than it can be read: try again")
+
+
+def _opened(
+    folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
+) -> Opened:
+    catalogue, damaged = catalogue_of(folder, ids, readonly)
+    identity = Identity(catalogue.seed, catalogue.mask)
+    twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
+    if not readonly:
+        sweep(folder, catalogue)
+    ranges = Ranges(folder, identity, twins)
+    ranges.adopt(catalogue, verify=verify)
+    log = log or FileLog(folder, catalogue.mark, readonly=readonly)
+    fresh = replay(log, ranges, catalogue, folder, readonly)
+    return Opened(catalogue, damaged, identity, twins, ranges, log, fresh)
 
 
 def sweep(folder: Path, catalogue: Catalogue) -> None:

@@ -146,15 +146,18 @@ class Ranges:
         return len(self.all)
 
     def adopt(
-        self, catalogue: Catalogue, built: Mapping[int, int] | None = None, verify: bool = True
-    ) -> None:
-        """Be what *catalogue* says. *verify*: read the new segments whole.
+        self, catalogue: Catalogue, built: Mapping[int, int] | None = None,
+        verify: bool | None = True,
+    ) -> None:  # fmt: skip
+        """Be what *catalogue* says. *verify*: read the new segments whole (see `Segment`).
 
         *built* has, by the low end of each range that was built anew, how many of its older tables
-        are in its segments now.
+        are in its segments now. Raises `StoreWriteError`; nothing has changed then.
         """
         old = {part.row.low: part for part in self.all}
-        segments = {s.row.name: s for part in self.all for s in part.segments}
+        known = {s.row.name: s for part in self.all for s in part.segments}
+        rows = [row for each in catalogue.ranges for row in (each.base, each.recent) if row]
+        segments = {row.name: self._segment(row, known, verify) for row in rows}
         highs = [row.low for row in catalogue.ranges[1:]] + [END]
         ranges = []
         legacies: dict[int, list[tuple[Table, Ids]]] = {}
@@ -172,8 +175,8 @@ class Ranges:
             elif tables:
                 part.thaw(tables)
             part.row = row
-            part.base = self._segment(row.base, segments, verify)
-            part.recent = self._segment(row.recent, segments, verify)
+            part.base = segments[row.base.name] if row.base else None
+            part.recent = segments[row.recent.name] if row.recent else None
             part.damaged = (part.base is None) != (row.base is None) or (
                 (part.recent is None) != (row.recent is None)
             )
@@ -181,9 +184,9 @@ class Ranges:
         self.all, self.lows = ranges, [part.row.low for part in ranges]
 
     def _segment(
-        self, row: SegmentRow | None, known: Mapping[str, Segment], verify: bool
+        self, row: SegmentRow, known: Mapping[str, Segment], verify: bool | None
     ) -> Segment | None:
-        if row is None or row.name in self.damage:
+        if row.name in self.damage:
             return None
         if row.name in known and known[row.name].row == row:
             return known[row.name]

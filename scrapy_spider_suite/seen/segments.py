@@ -13,6 +13,7 @@ leads nowhere; no library has one that is looked up where it lies on disk, as th
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -26,7 +27,7 @@ import marisa_trie  # type: ignore[import-not-found]
 import numpy as np
 import xxhash
 
-from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.seen.catalogue import SegmentRow
 from scrapy_spider_suite.seen.identity import Identity
 
@@ -34,6 +35,9 @@ A_BUCKET: Final = 16
 """URLs of a bucket, on average: from 11 to 23, for the number of buckets is a power of two."""
 _BUCKET_SHIFT: Final = 8
 _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
+
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Why a file cannot be opened that says nothing of the file."""
 
 ABSENT, HELD, MAYBE = range(3)
 """What is said of a URL: not here; here; or not here, but another one of the same id may be."""
@@ -47,28 +51,43 @@ class Segment:
     """A segment that is there to be looked up."""
 
     __slots__ = (
-        "_checks", "_map", "_mask", "_of", "_places", "_removed", "_restore", "_starts", "_trie",
-        "_twins", "_width", "look", "row",
+        "_checks", "_map", "_mask", "_of", "_path", "_places", "_removed", "_restore", "_starts",
+        "_trie", "_twins", "_width", "look", "row",
     )  # fmt: skip
 
     def __init__(
         self, folder: Path, row: SegmentRow, identity: Identity, twins: Mapping[bytes, int],
-        *, verify: bool = True,
+        *, verify: bool | None = True,
     ) -> None:  # fmt: skip
-        """Raises `JobDamagedError` if the file is not what *row* says; *verify* reads all of it."""
-        path = folder / row.name
+        """*verify* reads all of the file; None does so when it is first looked into.
+
+        Raises `JobDamagedError` if it is not what *row* says, `StoreWriteError` if it cannot be
+        opened now, for want of files or memory: nothing is the matter with it.
+        """
+        path = self._path = folder / row.name
         try:
             with path.open("rb") as file:
                 if (found := os.fstat(file.fileno()).st_size) != row.size:
                     raise JobDamagedError(f"{path} has {found} bytes, not {row.size}")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_MAP)
         except OSError as error:
+            if error.errno in _OURS:
+                raise StoreWriteError(f"{path}: {error.strerror}") from error
             raise JobDamagedError(f"{path}: {error.strerror}") from error
-        whole = memoryview(self._map)
-        if verify and _sums(whole, row.trie) != row.sums:
-            raise JobDamagedError(f"{path} is not as it was written")
         self.row = row
         self._of, self._twins = identity.of, twins
+        self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
+        self._trie: Any = None
+        self.look: Callable[[bytes, int], int] = self._look_first
+        """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
+        if verify is not None:
+            self._begin(verify=verify)
+
+    def _begin(self, *, verify: bool = True) -> None:
+        """Look into the file: one that is damaged would take the process with it."""
+        row, whole = self.row, memoryview(self._map)
+        if verify and _sums(whole, row.trie) != row.sums:
+            raise JobDamagedError(f"{self._path} is not as it was written")
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
         self._restore = self._trie.restore_key
         self._mask = _buckets(row.keys) - 1
@@ -77,12 +96,16 @@ class Segment:
         self._starts = whole[starts : self._checks].cast("I")
         self._places = self._checks + row.keys
         self._width = row.width
-        self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
         self.look = _looker(self._map, self._starts, self._mask, self._trie, self._removed)
-        """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
+
+    def _look_first(self, key: bytes, ident: int) -> int:
+        self._begin()
+        return self.look(key, ident)
 
     def key_of(self, ident: int) -> bytes | None:
         """The URL here that has the id *ident*; None in a store without ids."""
+        if self._trie is None:
+            self._begin()
         data, starts, width = self._map, self._starts, self._width
         bucket = ident >> _BUCKET_SHIFT & self._mask
         begin = starts[bucket]
@@ -101,6 +124,8 @@ class Segment:
     def keys(self, prefix: bytes = b"") -> Iterator[bytes]:
         """The URLs here that begin with *prefix*, in no order."""
         # A generator, for it must hold this object: the trie does not hold its map.
+        if self._trie is None:
+            self._begin()
         removed = self._removed
         for key in self._trie.iterkeys(prefix):
             if not (removed and key.startswith(removed)):

@@ -20,9 +20,9 @@ from scrapy_spider_suite.errors import JobDamagedError, JobError, UnknownUrlErro
 from scrapy_spider_suite.seen import opening
 from scrapy_spider_suite.seen.build import SPLIT
 from scrapy_spider_suite.seen.checking import Finding, check
-from scrapy_spider_suite.seen.identity import END, MAX_KEY, TWIN_BITS, Identity, encode
+from scrapy_spider_suite.seen.identity import END, MAX_KEY, TWIN_BITS, encode
 from scrapy_spider_suite.seen.log import FileLog, FreshLog
-from scrapy_spider_suite.seen.ranges import Range, Ranges
+from scrapy_spider_suite.seen.ranges import Range
 from scrapy_spider_suite.seen.removing import fresh_keys, remove
 from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE
 from scrapy_spider_suite.seen.statistics import TrieStatistics, statistics_of
@@ -45,7 +45,8 @@ class TrieStore:
     URLs may take, in bytes; more of it means less work for the builder. *split* is how many URLs a
     range may have. With *readonly* the store may be looked at while another process has it open,
     as it was at that moment. *verify* reads every segment once, at some GB/s, for whether it is as
-    it was written: who looks into a damaged one risks a crash of the process.
+    it was written, None when it is first looked into (which then raises `JobDamagedError`): who
+    looks into a damaged one without that risks a crash of the process.
 
     Raises `JobInUseError`, `JobFormatError`, `JobDamagedError` if no catalogue can be read,
     `JobError` if it is to be read only and is not there, `StoreWriteError`.
@@ -58,31 +59,28 @@ class TrieStore:
 
     def __init__(
         self, path: str | os.PathLike[str], log: FreshLog | None = None, *, ids: bool = True,
-        memory: int = MEMORY, split: int = SPLIT, readonly: bool = False, verify: bool = True,
+        memory: int = MEMORY, split: int = SPLIT, readonly: bool = False,
+        verify: bool | None = True,
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
         self._lock = None if readonly else opening.lock(self.path)
         try:
-            catalogue, self.damaged = opening.catalogue_of(self.path, ids, readonly)
-            self._ids = catalogue.ids
-            self._identity = Identity(catalogue.seed, catalogue.mask)
-            self._twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
-            # Where there are no twins, which is nearly everywhere, nothing is asked about them.
-            self._ident = self._twin_or_own if self._twins else self._identity.of
-            if not readonly:
-                opening.sweep(self.path, catalogue)
-            self._ranges = Ranges(self.path, self._identity, self._twins)
-            self._ranges.adopt(catalogue, verify=verify)
-            self._log = log or FileLog(self.path, catalogue.mark, readonly=readonly)
-            fresh = opening.replay(self._log, self._ranges, catalogue, self.path, readonly)
+            opened = opening.opened(self.path, log, ids, readonly, verify)
         except BaseException:
             self._unlock()
             raise
+        catalogue, self.damaged = opened.catalogue, opened.damaged
+        self._ids = catalogue.ids
+        self._identity, self._twins = opened.identity, opened.twins
+        # Where there are no twins, which is nearly everywhere, nothing is asked about them.
+        self._ident = self._twin_or_own if self._twins else self._identity.of
+        self._ranges, self._log = opened.ranges, opened.log
         limit = max(1, memory // BYTES_A_ROW)
         self._upkeep = Upkeep(
-            self.path, catalogue, self._ranges, self._log, fresh=fresh, limit=limit, split=split
-        )
+            self.path, catalogue, self._ranges, self._log, fresh=opened.fresh, limit=limit,
+            split=split,
+        )  # fmt: skip
         self.damaged |= self._ranges.damage
         if isinstance(self._log, FileLog):
             self.damaged |= self._log.damage

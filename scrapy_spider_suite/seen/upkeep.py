@@ -57,6 +57,7 @@ class Upkeep:
         self._retry_at = 0
         self._refused = 0  # polls since a build failed
         self._build: Building | None = None
+        self._before: Catalogue | None = None  # of the build whose files are still to be opened
         self._spent: list[Spent] = []
         self._spent_before: list[Spent] = []
         self._rubbish: list[Spent] = []
@@ -126,11 +127,17 @@ class Upkeep:
             self._ranges.adopt(self.catalogue, verify=False)
 
     def settle(self) -> StoreWriteError | None:
-        """Wait for the build that is under way; what went wrong with it."""
+        """Wait for the build that is under way; what went wrong with it.
+
+        Raises `StoreWriteError` if what it built is there, but cannot be opened now.
+        """
         if self._build is None:
             return None
         self._build.wait()
-        return self._try_install()
+        error = self._try_install()
+        if error is not None and self._build is not None:
+            raise error
+        return error
 
     def cancel(self) -> None:
         """Stop the build that is under way."""
@@ -173,19 +180,26 @@ class Upkeep:
         self._spent_before, self._spent = self._spent, []
 
     def _try_install(self) -> StoreWriteError | None:
-        """Take over what was built, which has ended."""
+        """Take over what was built, which has ended.
+
+        Its files are the store's at once; if they cannot be opened now, the old ones serve until
+        the next attempt.
+        """
         assert self._build is not None
-        build, self._build = self._build, None
+        build = self._build
         try:
-            after = build.install()
+            if self._before is None:
+                self._before, self.catalogue = self.catalogue, build.install()
+            self._ranges.adopt(self.catalogue, build.built, verify=False)
         except StoreWriteError as error:
-            self._spent = self._spent_before
             self.trouble = str(error)
-            self._retry_at = self.fresh + max(self.fresh // 10, LOOK_AFTER)
+            if self._before is None:
+                self._build, self._spent = None, self._spent_before
+                self._retry_at = self.fresh + max(self.fresh // 10, LOOK_AFTER)
             return error
         self._rubbish += self._spent_before
-        before, self.catalogue = self.catalogue, after
-        self._ranges.adopt(after, build.built, verify=False)
+        before, after = self._before, self.catalogue
+        self._build = self._before = None
         self.fresh -= sum(map(len, build.handles))
         self._spent.append((before.files - after.files, np.zeros(0, np.int64)))
         self._spent += [

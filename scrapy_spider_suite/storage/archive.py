@@ -38,10 +38,9 @@ class Archive:
     """
 
     def __init__(self, folder: Path, *, readonly: bool = False) -> None:
-        # Who only looks does not read all of it first: a crawl, and a check, do.
-        self.urls = TrieStore(
-            folder, ids=False, memory=_MEMORY, readonly=readonly, verify=not readonly
-        )
+        # Who only looks does not read all of it first, but what he looks into: the others do.
+        verify = None if readonly else True
+        self.urls = TrieStore(folder, ids=False, memory=_MEMORY, readonly=readonly, verify=verify)
         self._held = False
 
     @classmethod
