@@ -11,6 +11,9 @@ from scrapy_spider_suite.frontier.states import HostState
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.frontier.workbench import Workbench
 
+_PORTION = 1_000
+"""Hosts that are let go at a time, some 5 us each."""
+
 
 class Sliding:
     """Keeps *window* in step with the hosts on *workbench*. Times are ``now``."""
@@ -18,6 +21,7 @@ class Sliding:
     def __init__(self, window: Window, workbench: Workbench) -> None:
         self._window = window
         self._workbench = workbench
+        self._going: list[HostState] = []  # those that a row has just begun for
 
     @property
     def room(self) -> float:
@@ -69,8 +73,7 @@ class Sliding:
         hosts = self.hosts()
         if not self._window.next_row(host.key for host in hosts if not bare(host)):
             return True
-        for host in hosts:
-            self._release(host)
+        self._begin(hosts)
         return False
 
     def moved(self) -> None:
@@ -80,8 +83,19 @@ class Sliding:
         """
         staying = self.hosts()
         self._window.move(host.key for host in staying if not bare(host))
-        for host in staying:
-            self._release(host)
+        self._begin(staying)
+
+    def _begin(self, hosts: list[HostState]) -> None:
+        self._going = hosts[::-1]
+        self.go_on()
+
+    def go_on(self) -> bool:
+        """Let some more hosts go for which a row has begun; whether there are others."""
+        for _ in range(min(_PORTION, len(self._going))):
+            host = self._going.pop()
+            if self._workbench.hosts.get(host.key) is host:
+                self._release(host)
+        return bool(self._going)
 
     def next_in(self, now: float) -> float | None:
         """Seconds until a host that is held now could be visited again; None if none is."""

@@ -216,3 +216,35 @@ def test_the_benchmark_runs() -> None:
     rates = [float(row.split()[-4]) for row in said.splitlines()[2:]]
     assert len(rates) == 6
     assert max(rates) == rates[0] > 5.0
+
+
+@pytest.mark.parametrize("kind", ["top", "leaf"])
+def test_a_window_moves_in_portions(
+    crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """However many hosts are in it, a step takes no more than a few; each is visited as ever."""
+    monkeypatch.setattr("scrapy_spider_suite.storage.residents._LEAVING", 3)
+    monkeypatch.setattr("scrapy_spider_suite.storage.sliding._PORTION", 2)
+    web = trees(40, 6, 40)
+    running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(to_and_fro=True))
+    residents, portions, moving = running.frontier.residents, list[int](), list[bool]()
+    move, leave = residents._move, residents._leave
+
+    def moves(*args: Any) -> None:
+        portions.append(0)
+        moving.append(True)
+        move(*args)
+        moving.clear()
+
+    def leaves(*args: Any) -> None:
+        if moving:
+            portions[-1] += 1
+        leave(*args)
+
+    monkeypatch.setattr(residents, "_move", moves)
+    monkeypatch.setattr(residents, "_leave", leaves)
+    running.seed(*(f"http://{host}/0" for host in web.addresses))
+    running.run()
+    assert sorted(running.urls) == sorted(all_urls(web, 6))
+    assert max(portions) == 3
+    assert portions.count(3) > 3, "places with more hosts than that"
