@@ -33,6 +33,7 @@ from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
+from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class PoliteDownloader(Downloader):
         self._waiting: Wire | None = None
         self._cuttable: set[asyncio.Future[Any]] = set()
         self._autothrottle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
+        # Of many hosts the slots are more than half of what the garbage collector walks over, and
+        # they say nothing that a new one would not, unless somebody changes their delays.
+        self._forgets_slots = not self._autothrottle and suite_settings(crawler).profile == "broad"
         self._mismatch_said = False
 
     @property
@@ -142,6 +146,8 @@ class PoliteDownloader(Downloader):
             return response
         finally:
             slot.active.remove(request)
+            if self._forgets_slots and not slot.active:
+                self.slots.pop(request.meta[self.DOWNLOAD_SLOT], None)
 
     async def _read(self, request: Request, slot: Slot) -> Response:
         """What goes over no wire (``file:``, ``data:``) or over its own (``ftp:``, ``s3:``)."""

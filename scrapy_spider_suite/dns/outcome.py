@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from msgspec import Struct
 from pycares import errno
 
 from scrapy_spider_suite.dns.addresses import AddressPolicy
@@ -43,11 +42,11 @@ _TRANSIENT = {
 }
 
 
-class Outcome(NamedTuple):
+class Outcome(Struct, frozen=True, gc=False):
     """Either addresses or an error, and how long either holds.
 
     Errors are kept as type and text: an exception that is raised again and again holds on to every
-    frame that it passed.
+    frame that it passed. The garbage collector does not know outcomes, of which there are many.
     """
 
     addresses: tuple[str, ...]

@@ -6,7 +6,7 @@ import pytest
 from pycares import errno
 
 from scrapy_spider_suite.dns.addresses import AddressPolicy
-from scrapy_spider_suite.dns.outcome import TRANSIENT, UNREACHABLE, failed, judged
+from scrapy_spider_suite.dns.outcome import TRANSIENT, UNREACHABLE, Outcome, failed, judged
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
     PrivateAddressError,
@@ -47,7 +47,7 @@ def test_judged_drops_what_is_refused() -> None:
     """Refused addresses are left out, the others keep their order."""
     addresses = ("2606:4700::1", "10.0.0.1", "1.1.1.1", "127.0.0.1")
     outcome = judged("a.example", addresses, 60.0, AddressPolicy(False))
-    assert outcome == (("2606:4700::1", "1.1.1.1"), 60.0, None, "")
+    assert outcome == Outcome(("2606:4700::1", "1.1.1.1"), 60.0)
 
 
 def test_judged_refuses_all() -> None:

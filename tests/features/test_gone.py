@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
-from typing import Any
 from weakref import WeakSet
 
 from inprocess import Crawling
@@ -18,15 +16,14 @@ def test_requests_that_were_never_sent_go(crawl: Crawling) -> None:
 
     class Many(Spider):
         name = "many"
+        start_urls = ("data:,first",)
 
-        async def start(self) -> AsyncIterator[Any]:
-            for number in range(200):
-                request = Request(f"data:,{number}", self.parse)
-                waiting.add(request)
-                yield request
-
-        def parse(self, response: Response) -> Any:
-            """Nothing."""
+        def parse(self, response: Response) -> list[Request]:
+            if response.text != "first":
+                return []
+            found = [Request(f"data:,{number}", self.parse) for number in range(200)]
+            waiting.update(found)
+            return found
 
     ended = crawl(Many, CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=2)
     assert ended.reason == "closespider_pagecount"
@@ -34,4 +31,4 @@ def test_requests_that_were_never_sent_go(crawl: Crawling) -> None:
     for seen in ended.requests.values():
         seen.clear()
     gc.collect()
-    assert set(waiting) == sent
+    assert set(waiting) < sent
