@@ -24,7 +24,7 @@ from scrapy_spider_suite.packs import heads
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.pages import FIELDS
 from scrapy_spider_suite.packs.surt import surt
-from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.warc import Record, clean_url
 
 _KINDS = frozenset({"response", "revisit", "resource"})
 _NO_TIME = "19700101000000"
@@ -92,6 +92,11 @@ def parse(line: bytes) -> Entry:
     return entry
 
 
+def key_of(url: str) -> str:
+    """Return the key of *url* as a line begins with it: no white space ends it early."""
+    return clean_url(surt(url)) or "-"
+
+
 def belongs(record: Record, bundle: Sequence[Located]) -> bool:
     """Return whether *record* is of the same fetch as those of *bundle*, which precede it."""
     ids = {other.id for other, _ in bundle}
@@ -125,7 +130,7 @@ def _entry(record: Record, place: Place, filename: str, metadata: Place | None) 
         mime = "warc/revisit"
     time, url = record.time, record.url
     return Entry(
-        surt(url).replace(" ", "%20").replace("\n", "%0A") or "-",
+        key_of(url),
         f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else _NO_TIME,
         url,
         mime.partition(";")[0].strip().lower()[:200],

@@ -6,17 +6,15 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from scrapy_spider_suite import durable
-from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.container import RECORD_MAX, Container
 from scrapy_spider_suite.packs.formats import OPEN, container, final, format_of, is_pack, plain
+from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan, scan_from
-from scrapy_spider_suite.packs.sorting import sort_lines
+from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan_from
 
 logger = logging.getLogger(__name__)
 
@@ -94,44 +92,6 @@ def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
     durable.sync(path.parent)
     lost = [part for part in damage if part.length]
     return Recovery(target, end, max(0, size - end), records, lost)
-
-
-def build_index(pack: Path, named: Path | None = None) -> int:
-    """Write the index of *pack* anew, for a pack that is called *named*; return its lines.
-
-    Raises `PackError` (no pack) and `OSError`.
-    """
-    named = named or pack
-    index = index_path(named)
-    raw = index.with_name(f"{index.name}.raw")
-    count = 0
-    try:
-        with raw.open("wb") as file:
-            for entry in index_entries(pack, named.name):
-                file.write(entry.line() + b"\n")
-                count += 1
-        sort_lines(raw, index)
-    finally:
-        raw.unlink(missing_ok=True)
-    return count
-
-
-def index_entries(pack: Path, name: str) -> Iterator[cdxj.Entry]:
-    """Yield what an index of *pack* has to hold, in the order of the pack; see `scan`.
-
-    A member holds one record; the links of a page lie in one of the next after it.
-    """
-    records = (
-        found.records() for found in scan(pack) if isinstance(found, Group) and found.places
-    )
-    bundle: list[cdxj.Located] = []
-    for group in records:
-        for located in group:
-            if bundle and not cdxj.belongs(located[0], bundle):
-                yield from cdxj.entries(bundle, name)
-                bundle = []
-            bundle.append(located)
-    yield from cdxj.entries(bundle, name)
 
 
 def _put_right(

@@ -1,0 +1,215 @@
+"""Where the pages of many packs are: their indexes, merged so that few have to be looked into.
+
+Beside each pack lies its own index. `merge` joins indexes of like size, four or more, so that a
+folder of a thousand packs has some fifteen; the packs' own are kept, so that what is merged can be
+thrown away at any time. A merged index is named ``merged-*.cdxj``; its first line begins with ``!``
+and names the packs that are in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import itertools
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.packs import cdxj
+from scrapy_spider_suite.packs.formats import OPEN, is_pack
+from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines, identity
+from scrapy_spider_suite.packs.packfile import INDEX
+from scrapy_spider_suite.packs.sorting import write_lines
+from scrapy_spider_suite.packs.warc import clean_url
+
+logger = logging.getLogger(__name__)
+
+FAN_IN: Final = 4
+_MERGED: Final = "merged-"
+_HEAD: Final = b"! "
+_SMALLEST: Final = 1 << 16
+_TICK: Final = 100_000_000
+
+
+class Run(NamedTuple):
+    """One file of an index. *packs*: what it covers."""
+
+    lines: SortedLines
+    packs: frozenset[str]
+    merged: bool
+
+
+class FolderIndex:
+    """The index of the packs in one folder, those that are being written too.
+
+    What is added while it is open is found. *damage* names the lines that could not be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.damage: dict[str, str] = {}
+        self._seen = -1
+        self._runs: list[Run] = []
+        self._open: list[Path] = []
+
+    def find(self, url: str) -> list[cdxj.Entry]:
+        """Return every entry of *url*, the oldest first. Raises `OSError`."""
+        url = clean_url(url)
+        prefix = f"{cdxj.key_of(url)} ".encode()
+        self._refresh()
+        found = {}
+        for path, line in [*self._growing(prefix), *self._merged(prefix)]:
+            entry = self._parse(path, line)
+            if entry is not None and entry.url == url:
+                found[entry.filename, entry.place] = entry
+        return sorted(found.values(), key=lambda entry: entry.stamp)
+
+    def __iter__(self) -> Iterator[cdxj.Entry]:
+        """Every entry, by key and time."""
+        self._refresh()
+        growing = sorted(line for _, line in self._growing(b""))
+        runs: list[Iterable[bytes]] = [content(run) for run in self._runs]
+        for line in heapq.merge(*runs, growing):
+            entry = self._parse(self.folder, line)
+            if entry is not None:
+                yield entry
+
+    def _parse(self, path: Path, line: bytes) -> cdxj.Entry | None:
+        try:
+            return cdxj.parse(line)
+        except PackDamagedError as error:
+            if len(self.damage) < 1000:
+                self.damage[str(error)] = path.name
+            logger.warning("%s: %s", path, error)
+            return None
+
+    def _refresh(self) -> None:
+        """Look into the folder again if names in it have changed."""
+        changed = os.stat(self.folder).st_mtime_ns
+        if changed != self._seen:
+            # What comes within the same tick of the clock does not change the time again.
+            recent = abs(time.time_ns() - changed) < _TICK
+            known = {run.lines.path: run for run in self._runs}
+            self._runs = runs(self.folder, known)
+            self._open = list(self.folder.glob(f"*{INDEX}{OPEN}"))
+            self._seen = -1 if recent else changed
+
+    def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:
+        """The lines of packs that are being written; asked first, since they are closed."""
+        found: list[tuple[Path, bytes]] = []
+        gone = False
+        for path in self._open:
+            try:
+                found += [(path, line) for line in GrowingLines(path).find(prefix)]
+            except FileNotFoundError:  # the pack is closed by now
+                gone = True
+        if gone:
+            self._seen = -1
+            self._refresh()
+        return found
+
+    def _merged(self, prefix: bytes) -> Iterator[tuple[Path, bytes]]:
+        for run in self._runs:
+            yield from ((run.lines.path, line) for line in run.lines.find(prefix))
+
+
+def runs(folder: Path, known: dict[Path, Run] | None = None) -> list[Run]:
+    """Return the files that together are the index of the closed packs of *folder*.
+
+    Where a merge was interrupted, what is in another file already is left out.
+    """
+    found: list[Run] = []
+    for path in folder.glob(f"*{INDEX}"):
+        run = (known or {}).get(path)
+        if run is None or not _same(path, run):
+            run = _run(path)
+        if run is not None:
+            found.append(run)
+    found.sort(key=lambda run: (-len(run.packs), not run.merged, run.lines.path.name))
+    chosen: list[Run] = []
+    covered: set[str] = set()
+    for run in found:
+        if covered.isdisjoint(run.packs):
+            chosen.append(run)
+            covered |= run.packs
+    return chosen
+
+
+def merge(folder: Path, fan_in: int = FAN_IN) -> int:
+    """Merge indexes of like size; return how many files the index has now.
+
+    For one process at a time: another one that finds it going on returns at once. Raises
+    `OSError`; the index is as it was, then.
+    """
+    with (folder / "merging.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return len(runs(folder))
+        found = runs(folder)
+        used = {run.lines.path for run in found}
+        for path in folder.glob(f"{_MERGED}*{INDEX}"):
+            if path not in used:
+                path.unlink(missing_ok=True)
+        while group := _alike(found, fan_in):
+            merged = _merge(folder, group)
+            found = [run for run in found if run not in group] + [merged]
+            for run in group:
+                if run.merged:
+                    run.lines.path.unlink()
+        return len(found)
+
+
+def _alike(found: Sequence[Run], fan_in: int) -> list[Run]:
+    """Return *fan_in* runs or more of one size class, the smallest that has as many."""
+    by_class: dict[int, list[Run]] = {}
+    for run in found:
+        size = max(len(run.lines), _SMALLEST) // _SMALLEST
+        by_class.setdefault((size.bit_length() - 1) // 2, []).append(run)
+    full = [number for number, group in by_class.items() if len(group) >= fan_in]
+    return by_class[min(full)] if full else []
+
+
+def _merge(folder: Path, group: Sequence[Run]) -> Run:
+    packs = sorted(set().union(*(run.packs for run in group)))
+    path = folder / f"{_MERGED}{uuid.uuid4().hex}{INDEX}"
+    head = _HEAD + json.dumps({"packs": packs}).encode() + b"\n"
+    lines = (line + b"\n" for line in heapq.merge(*map(content, group)))
+    write_lines(itertools.chain([head], lines), path)
+    return Run(SortedLines(path), frozenset(packs), True)
+
+
+def content(run: Run) -> Iterator[bytes]:
+    """The lines of a run without its first, if that names packs."""
+    return (line for line in run.lines if not line.startswith(_HEAD))
+
+
+def _same(path: Path, run: Run) -> bool:
+    """Whether *run* is of the file that is at *path* now."""
+    try:
+        return identity(path.stat()) == run.lines.identity
+    except FileNotFoundError:
+        return False
+
+
+def _run(path: Path) -> Run | None:
+    """Return the run in *path*; None if it is none, or gone."""
+    try:
+        lines = SortedLines(path)
+    except FileNotFoundError:
+        return None
+    if not path.name.startswith(_MERGED):
+        pack = path.name.removesuffix(INDEX)
+        return Run(lines, frozenset([pack]), False) if is_pack(Path(pack)) else None
+    try:
+        packs = json.loads(next(iter(lines), b"").removeprefix(_HEAD))["packs"]
+        return Run(lines, frozenset(map(str, packs)), True)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        logger.warning("%s is damaged: it is not used", path)
+        return None

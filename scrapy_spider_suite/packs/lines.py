@@ -1,0 +1,98 @@
+"""Lines in files larger than memory: in sorted ones by binary search, in growing ones by a look."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_STEP = 1 << 20
+
+
+class SortedLines:
+    """The lines of the file *path*, sorted as bytes; it is replaced, never changed. `OSError`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            self.identity = identity(found)
+            self._data: mmap.mmap | bytes = (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b""
+            )
+
+    def __len__(self) -> int:
+        """Bytes."""
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All lines that have an end, without it."""
+        start = 0
+        while (end := self._data.find(b"\n", start)) >= 0:
+            yield self._data[start:end]
+            start = end + 1
+
+    def find(self, prefix: bytes) -> Iterator[bytes]:
+        """The lines that begin with *prefix*, in their order."""
+        data, size = self._data, len(prefix)
+        low, high = 0, len(data)
+        while low < high:
+            middle = (low + high) // 2
+            start = max(data.rfind(b"\n", low, middle) + 1, low)
+            if data[start : start + size] < prefix:
+                end = data.find(b"\n", middle)
+                low = end + 1 if end >= 0 else high
+            else:
+                high = start
+        while data[low : low + size] == prefix and (end := data.find(b"\n", low)) >= 0:
+            yield data[low:end]
+            low = end + 1
+
+
+class GrowingLines:
+    """The lines of a file that is being written, in any order; the last may have no end yet.
+
+    It is read, not mapped: its end may be cut off again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All lines that have an end, without it. Raises `OSError`."""
+        with self.path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield line[:-1]
+
+    def find(self, prefix: bytes) -> Iterator[bytes]:
+        """The lines that begin with *prefix*. Raises `OSError`."""
+        wanted = b"\n" + prefix
+        with self.path.open("rb") as file:
+            rest = b"\n"
+            while step := file.read(_STEP):
+                data = rest + step
+                last = data.rfind(b"\n")
+                place = data.find(wanted, 0, last)
+                while place >= 0:
+                    end = data.find(b"\n", place + 1)
+                    yield data[place + 1 : end]
+                    place = data.find(wanted, end, last)
+                rest = data[last:]
+
+    def last(self) -> bytes:
+        """The last line that has an end; b"" if there is none. Raises `OSError`."""
+        with self.path.open("rb") as file:
+            size = file.seek(0, 2)
+            for back in (1 << 12, 1 << 17, size):
+                file.seek(max(0, size - back))
+                lines = file.read().split(b"\n")
+                if len(lines) > 2 or back >= size:
+                    return lines[-2] if len(lines) > 1 else b""
+        return b""
+
+
+def identity(found: os.stat_result) -> tuple[int, int, int]:
+    """What is another when the file is another."""
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,185 @@
+"""Reads packs, of one folder or many, while they are written or afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from scrapy_spider_suite.errors import PackDamagedError, PackError
+from scrapy_spider_suite.packs import access, cdxj
+from scrapy_spider_suite.packs.container import RECORD_MAX, Place
+from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
+from scrapy_spider_suite.packs.index import FolderIndex
+from scrapy_spider_suite.packs.lines import GrowingLines
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.page import Page
+from scrapy_spider_suite.packs.scan import Damage, Group, scan
+from scrapy_spider_suite.packs.warc import Record, parse_date
+
+logger = logging.getLogger(__name__)
+
+PAGES = frozenset({"response", "revisit", "resource"})
+
+
+def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
+    """Open packs for reading: files, and folders of them (one for each agent of a crawl).
+
+    *limit*: bytes that one page may have, decompressed; a larger one is damage. Raises `PackError`:
+    a path is neither a pack nor a folder.
+    """
+    found = [Path(path) for path in paths]
+    for path in found:
+        if not path.is_dir() and not (path.exists() and is_pack(path)):
+            raise PackError(f"neither a pack nor a folder of packs: {path}")
+    return Packs(found, limit)
+
+
+class Packs:
+    """Pages in packs: iterate, or ask for a URL. Made by `open_packs`.
+
+    It may be handed to other processes (`shards`). *damage* has what could not be read so far, by
+    pack; it is logged, too, and the pages around it are read.
+    """
+
+    def __init__(self, paths: Iterable[Path], limit: int = RECORD_MAX) -> None:
+        self.paths = list(paths)
+        self.limit = limit
+        self.damage: list[tuple[Path, Damage]] = []
+        folders = {path if path.is_dir() else path.parent for path in self.paths}
+        self._indexes = [FolderIndex(folder) for folder in sorted(folders)]
+
+    def __reduce__(self) -> tuple[type[Packs], tuple[list[Path], int]]:
+        """Only the paths go to another process."""
+        return Packs, (self.paths, self.limit)
+
+    def files(self) -> list[Path]:
+        """The packs, those that are being written with their ``.open``; none twice."""
+        found: dict[Path, Path] = {}
+        for path in self.paths:
+            inside = sorted(filter(is_pack, path.iterdir())) if path.is_dir() else [path]
+            # A pack that was closed just now may be listed under both names.
+            found |= {final(pack): pack for pack in reversed(inside)}
+        return [found[name] for name in sorted(found, key=lambda name: (name.name, name))]
+
+    def shards(self, count: int) -> list[Packs]:
+        """Return *count* parts, of about the same size, which together are these packs.
+
+        Open packs may be closed meanwhile: they are found all the same. A part may be empty.
+        """
+        parts: list[list[Path]] = [[] for _ in range(max(1, count))]
+        sizes = [0] * len(parts)
+        weighed = [(_size(path), path) for path in self.files()]
+        for size, path in sorted(weighed, reverse=True):
+            smallest = sizes.index(min(sizes))
+            parts[smallest].append(path)
+            sizes[smallest] += size
+        return [Packs(sorted(part), self.limit) for part in parts]
+
+    def __iter__(self) -> Iterator[Page]:
+        """Every page that is whole, pack by pack, in the order in which they were written."""
+        for path in self.files():
+            yield from self.pages(path)
+
+    def records(self) -> Iterator[Record]:
+        """Every record, of all kinds."""
+        for path in self.files():
+            for record, _ in self._located(path):
+                yield record
+
+    def pages(self, path: Path) -> Iterator[Page]:
+        """The pages of one pack. Raises `OSError`."""
+        last = _last_complete(path)
+        page: Page | None = None
+        for record, place in self._located(path):
+            if record.kind in PAGES:
+                if page is not None:
+                    yield page
+                if last is not None and place.offset > last:
+                    return
+                page = Page(self, final(path), place, record, None)
+            elif page is not None and record.kind == "metadata" and not page.metadata:
+                mine = page.record.id in record.all("WARC-Concurrent-To")
+                page.metadata = record if mine else None
+        if page is not None:
+            yield page
+
+    def history(self, url: str) -> list[cdxj.Entry]:
+        """When *url* was fetched, and what came: entries of the indexes, the oldest first."""
+        found = [entry for _, entry in self._find(url)]
+        return sorted(found, key=lambda entry: entry.stamp)
+
+    def get(self, url: str, at: datetime | None = None) -> Page | None:
+        """Return *url* as it was last fetched, or as it was *at* a time; None if it was not.
+
+        *at* without a zone is UTC. Raises `PackDamagedError` (it is there, but damaged), `OSError`.
+        """
+        found = self._find(url)
+        if at is not None:
+            stamp = (at if at.tzinfo is None else at.astimezone(UTC)).strftime("%Y%m%d%H%M%S")
+            found = [(folder, entry) for folder, entry in found if entry.stamp <= stamp]
+        return self._page(*max(found, key=lambda pair: pair[1].stamp)) if found else None
+
+    def exact(self, url: str, date: str) -> Page | None:
+        """Return the page that was fetched at that WARC-Date, and is not a revisit itself."""
+        time = parse_date(date)
+        for folder, entry in self._find(url) if time else ():
+            assert time is not None
+            if entry.stamp == f"{time:%Y%m%d%H%M%S}" and entry.mime != "warc/revisit":
+                page = self._page(folder, entry)
+                if page.time == time:
+                    return page
+        return None
+
+    def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
+        return [(index.folder, entry) for index in self._indexes for entry in index.find(url)]
+
+    def _page(self, folder: Path, entry: cdxj.Entry) -> Page:
+        path = folder / Path(entry.filename).name  # an index leads to no other folder
+        record = access.read(path, entry.place, self.limit)
+        if record.url != entry.url:
+            raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
+        metadata = None
+        if entry.metadata is not None:
+            metadata = access.read(path, entry.metadata, self.limit)
+        return Page(self, path, entry.place, record, metadata)
+
+    def _located(self, path: Path) -> Iterator[tuple[Record, Place]]:
+        written = path.name.endswith(OPEN)
+        try:
+            parts = scan(path, self.limit)
+            for part in parts:
+                if isinstance(part, Group):
+                    yield from part.records()
+                elif not (written and part.torn):
+                    logger.warning("%s, %d bytes at %d: %s", path, *part[1::-1], part.why)
+                    self.damage.append((path, part))
+        except FileNotFoundError:
+            if not written:
+                raise
+            yield from self._located(final(path))
+
+
+def _last_complete(path: Path) -> int | None:
+    """Return where the last page of an open pack is that is there with all its records.
+
+    None if all are: the pack is closed.
+    """
+    if not path.name.endswith(OPEN):
+        return None
+    try:
+        line = GrowingLines(index_path(path)).last()
+        return cdxj.parse(line).place.offset if line else -1
+    except FileNotFoundError:
+        return None if final(path).exists() else -1
+    except PackDamagedError:
+        return -1
+
+
+def _size(path: Path) -> int:
+    """Bytes; 0 of a pack that has another name by now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

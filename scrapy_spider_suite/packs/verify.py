@@ -1,0 +1,195 @@
+"""Whether packs hold what was written: checksums, digests, and the index against the content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import xxhash
+
+from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.packs import cdxj, heads
+from scrapy_spider_suite.packs.cdxj import Located
+from scrapy_spider_suite.packs.container import RECORD_MAX, Place
+from scrapy_spider_suite.packs.formats import OPEN, is_pack
+from scrapy_spider_suite.packs.index import content, runs
+from scrapy_spider_suite.packs.indexing import bundles, index_entries
+from scrapy_spider_suite.packs.lines import SortedLines
+from scrapy_spider_suite.packs.packfile import INDEX, index_path
+from scrapy_spider_suite.packs.scan import Damage, scan
+from scrapy_spider_suite.packs.warc import Record, digest
+
+NAMED: Final = 1000
+"""Lines of an index that are named one by one, of each kind."""
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong.
+
+    *kind*: ``damaged`` (bytes that cannot be read), ``torn`` (the end is missing), ``digest`` (a
+    record is not what it was), ``date`` (it has none), ``index`` (it lacks a page, leads to none,
+    is out of order or not there). *offset* and *length*: where in the pack; -1: it does not matter.
+    """
+
+    path: Path
+    kind: str
+    what: str
+    url: str = ""
+    offset: int = -1
+    length: int = -1
+
+
+def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
+    """Yield what is wrong with packs, with folders of them, and with their indexes.
+
+    Packs that are being written are looked at as far as they are whole, without their index.
+    Raises `PackError` (no pack) and `OSError`.
+    """
+    for path in map(Path, paths):
+        if path.is_dir():
+            for pack in sorted(filter(is_pack, path.iterdir())):
+                yield from verify_pack(pack, limit)
+            yield from _verify_merged(path)
+        else:
+            yield from verify_pack(path, limit)
+
+
+def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
+    """Yield what is wrong with one pack and the index beside it; see `verify`."""
+    found: list[Finding] = []
+    sums = _Sum()
+    for bundle in bundles(_checked(path, limit, found)):
+        for entry in cdxj.entries(bundle, path.name):
+            sums.add(entry.line())
+        yield from found
+        found.clear()
+    yield from found
+    if not path.name.endswith(OPEN):
+        yield from _verify_index(path, sums)
+
+
+def _checked(path: Path, limit: int, found: list[Finding]) -> Iterator[Located]:
+    """Yield the records of a pack; what is wrong goes to *found*."""
+    written = path.name.endswith(OPEN)
+    for part in scan(path, limit):
+        if isinstance(part, Damage):
+            if not (written and part.torn):
+                kind = "torn" if part.torn else "damaged"
+                found.append(Finding(path, kind, part.why, "", part.offset, part.length))
+            continue
+        for record, place in part.records():
+            found += _check(path, record, place)
+            yield record, place
+
+
+def _check(path: Path, record: Record, place: Place) -> Iterator[Finding]:
+    """Yield what is wrong with a record that could be read."""
+    where = record.url, place.offset, place.length
+    block = record.get("WARC-Block-Digest")
+    if block.startswith("sha1:") and block != digest(record.block):
+        yield Finding(path, "digest", "the record is not what it was", *where)
+    payload = record.get("WARC-Payload-Digest")
+    if payload.startswith("sha1:") and record.kind in ("response", "resource"):
+        http = record.get("Content-Type").startswith("application/http")
+        body = heads.split(record.block)[1] if http else record.block
+        if payload != digest(body):
+            yield Finding(path, "digest", "the body is not what it was", *where)
+    if record.time is None:
+        what = f"no date: {record.get('WARC-Date')[:40]!r}"
+        yield Finding(path, "date", what, *where)
+
+
+def _verify_index(path: Path, true: _Sum) -> Iterator[Finding]:
+    index = index_path(path)
+    try:
+        lines = SortedLines(index)
+    except FileNotFoundError:
+        yield Finding(path, "index", "there is no index: it can be built anew")
+        return
+    sums, before = _Sum(), b""
+    disorder = 0
+    for line in lines:
+        sums.add(line)
+        disorder += line < before
+        before = line
+    if disorder:
+        yield Finding(index, "index", f"{disorder} lines are out of order")
+    if sums != true:
+        yield from _differences(path, index, lines)
+
+
+def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[Finding]:
+    """Name the lines that only the index has, or only the pack."""
+    listed = set(map(_key, lines))
+    true = set()
+    missing = wrong = 0
+    for entry in index_entries(path, path.name):
+        key = _key(entry.line())
+        true.add(key)
+        if key not in listed:
+            missing += 1
+            if missing <= NAMED:
+                yield Finding(index, "index", "a page is not in the index", entry.url)
+    for line in lines:
+        if _key(line) not in true:
+            wrong += 1
+            if wrong <= NAMED:
+                yield Finding(index, "index", *_what_is_wrong(line))
+    if not missing and not wrong:
+        what = "some lines are there several times, or lead to links that are not there"
+        yield Finding(index, "index", what)
+
+
+def _key(line: bytes) -> int:
+    """A number for a line, the same whatever it says of the page's links."""
+    with suppress(PackDamagedError):  # it is no page's
+        line = cdxj.parse(line)._replace(metadata=None).line()
+    return xxhash.xxh3_64_intdigest(line)
+
+
+def _what_is_wrong(line: bytes) -> tuple[str, str]:
+    try:
+        return "a line leads to no page", cdxj.parse(line).url
+    except PackDamagedError as error:
+        return str(error), ""
+
+
+def _verify_merged(folder: Path) -> Iterator[Finding]:
+    """Yield the merged indexes that are not what the packs' own are together."""
+    for run in runs(folder):
+        if run.merged:
+            own = [folder / f"{pack}{INDEX}" for pack in run.packs]
+            try:
+                wanted = _sum(line for path in own for line in SortedLines(path))
+            except FileNotFoundError as error:
+                what = f"it covers a pack without an index: {error.filename}"
+                yield Finding(run.lines.path, "index", what)
+                continue
+            if _sum(content(run)) != wanted:
+                what = "it is not what the indexes of its packs are: remove it and merge again"
+                yield Finding(run.lines.path, "index", what)
+
+
+class _Sum:
+    """A sum over lines that does not depend on their order."""
+
+    def __init__(self) -> None:
+        self.count = self.sum = 0
+
+    def add(self, line: bytes) -> None:
+        self.count += 1
+        self.sum = (self.sum + xxhash.xxh3_128_intdigest(line)) & ((1 << 128) - 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Sum) and (self.count, self.sum) == (other.count, other.sum)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _sum(lines: Iterable[bytes]) -> _Sum:
+    found = _Sum()
+    for line in lines:
+        found.add(line)
+    return found

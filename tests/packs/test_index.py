@@ -1,0 +1,216 @@
+"""Indexes: their lines, keys as the field has them, merging, and what a damaged one costs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import random
+from pathlib import Path
+
+import pytest
+from packed import CRAWL, NOW, fetch, plan
+
+from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.packs import FolderIndex, PackWriter, build_index, cdxj, merge, records
+from scrapy_spider_suite.packs.container import Place
+from scrapy_spider_suite.packs.index import runs
+from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
+from scrapy_spider_suite.packs.pages import warcinfo
+from scrapy_spider_suite.packs.sorting import sort_lines
+from scrapy_spider_suite.packs.surt import surt
+
+DATA = Path(__file__).parent.parent / "data" / "packs"
+
+
+def write(folder: Path, *numbers: int, form: str = "lzo") -> None:
+    """Write a pack of the pages *numbers*."""
+    writer = PackWriter(plan(folder, form))
+    for number in numbers:
+        writer.append(records(fetch(number)))
+    writer.close()
+
+
+def url(number: int) -> str:
+    """The URL of a page."""
+    return f"http://www.example.com/{number}"
+
+
+def test_keys_are_those_of_the_field() -> None:
+    """What ``surt`` 0.3.1, which pywb and cdxj-indexer use, gives for 400 URLs."""
+    rows = [line.split("\t") for line in (DATA / "surt.tsv").read_text().splitlines()]
+    assert len(rows) == 400
+    assert [surt(row[0]) for row in rows] == [row[1] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "bad", ["", " ", "\n", "http://", "http:///", "http://[", "http://a:b:c/", "http://%/%zz?%",
+            "é", "http://a/\0", "HTTP://A/B?C&&=", "filedesc:x", "http://a/..", "http://a//./../"],
+)  # fmt: skip
+def test_every_text_has_a_key(bad: str) -> None:
+    """Of one word; the same again for what is equal."""
+    key = cdxj.key_of(bad)
+    assert key
+    assert not set(key) & set(" \n\r\0")
+    assert cdxj.key_of(bad) == key
+
+
+def test_a_line_says_what_is_in_it() -> None:
+    """As cdxj-indexer writes them; what a grouped pack needs stands behind."""
+    found = records(fetch(7))
+    response = found[0]
+    places = [Place(100, 50, 10, 20), Place(100, 50, 30, 5), Place(100, 50, 35, 6)]
+    [entry] = cdxj.entries(list(zip(found, places, strict=True)), "x.warc.lzo")
+    line = entry.line().decode()
+    key, stamp, text = line.split(" ", 2)
+    assert (key, stamp) == ("com,example)/7", "20261118110647")
+    assert json.loads(text) == {
+        "url": url(7), "mime": "text/html", "status": "200",
+        "digest": response.get("WARC-Payload-Digest"), "length": "50", "offset": "100",
+        "filename": "x.warc.lzo", "start": 10, "size": 20, "metadata": [35, 6],
+    }  # fmt: skip
+    assert cdxj.parse(line.encode()) == entry
+    assert entry.time.year == 2026
+
+
+def test_only_pages_are_in_an_index() -> None:
+    """Not a warcinfo, a request, or a metadata record."""
+    info = (warcinfo(CRAWL, "x", NOW), Place(0, 1, 0, 1))
+    assert cdxj.entries([info], "x") == []
+
+
+SOUND = b'a 20260101000000 {"url":"u","length":"1","offset":"2","filename":"f","metadata":[1,2]}'
+
+
+@pytest.mark.parametrize("change", [
+    (SOUND, b""), (SOUND, b"a b"), (SOUND, b"a 20260101000000 []"), (SOUND, b"\xff"),
+    (SOUND, b"a 20260101000000 " + b"[" * 100_000), (b"20260101", b"20261301"), (b"url", b"urx"),
+    (b'"2"', b'"-2"'), (b"[1,2]", b"1"), (b"[1,2]", b"[1]"), (b"[1,2]", b"[1,-2]"),
+    (b'"1"', b"[]"), (b'"1"', b'"x"'), (b"20260101000000", b"20260101"),
+])  # fmt: skip
+def test_a_damaged_line_is_one(change: tuple[bytes, bytes]) -> None:
+    """Whatever is wrong with it."""
+    assert cdxj.parse(SOUND).metadata == Place(1, 2, 0, 0)
+    line = SOUND.replace(*change)
+    with pytest.raises(PackDamagedError, match="index"):
+        cdxj.parse(line)
+
+
+def test_lines_are_found(tmp_path: Path) -> None:
+    """As by looking at all of them, sorted or growing; the last one may have no end."""
+    draws = random.Random(2)
+    for count in (0, 1, 2, 3, 300):
+        lines = sorted({b"%x %d" % (draws.randrange(200), n % 3) for n in range(count)})
+        path = tmp_path / "lines"
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        ordered, growing = SortedLines(path), GrowingLines(path)
+        assert list(ordered) == list(growing) == lines
+        assert growing.last() == (lines[-1] if lines else b"")
+        for key in range(-1, 201):
+            prefix = b"%x " % key if key >= 0 else b""
+            wanted = [line for line in lines if line.startswith(prefix)]
+            assert list(ordered.find(prefix)) == list(growing.find(prefix)) == wanted
+        with path.open("ab") as file:
+            file.write(b"0 zzz")
+        assert b"0 zzz" not in [*SortedLines(path).find(b"0 "), *growing.find(b"0 ")]
+        assert growing.last() == (lines[-1] if lines else b"")
+
+
+def test_growing_lines_over_steps(tmp_path: Path) -> None:
+    """What lies across the border of two reads is found too."""
+    path = tmp_path / "lines"
+    lines = [b"%d %s" % (number % 997, b"x" * (number % 300)) for number in range(20_000)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    for key in (0, 1, 500, 996):
+        prefix = b"%d " % key
+        wanted = [line for line in lines if line.startswith(prefix)]
+        assert list(GrowingLines(path).find(prefix)) == wanted
+
+
+def test_sorting_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In runs that are merged; a line without an end is left out."""
+    monkeypatch.setattr("scrapy_spider_suite.packs.sorting.CHUNK", 500)
+    draws = random.Random(4)
+    lines = [b"%d\n" % draws.randrange(10**9) for _ in range(2000)]
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"".join(lines) + b"12")
+    sort_lines(source, target)
+    assert target.read_bytes() == b"".join(sorted(lines))
+    assert sorted(tmp_path.iterdir()) == [source, target]
+
+
+def test_merging_keeps_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every page is found once, in all of them."""
+    monkeypatch.setattr("scrapy_spider_suite.packs.index._SMALLEST", 1)
+    index = FolderIndex(tmp_path)
+    for number in range(40):
+        write(tmp_path, number, 100)
+        files = merge(tmp_path)
+        assert files <= 3 * 3
+    assert [run.merged for run in runs(tmp_path)].count(True) >= 2
+    for number in range(40):
+        assert [entry.url for entry in index.find(url(number))] == [url(number)]
+    assert len(index.find(url(100))) == 40
+    assert len(list(index)) == 80
+    assert [entry.key for entry in index] == sorted(entry.key for entry in index)
+
+
+def test_an_interrupted_merge_counts_nothing_twice(tmp_path: Path) -> None:
+    """A kill before the old files were removed; the next merge removes them."""
+    for number in range(8):
+        write(tmp_path, number)
+    assert merge(tmp_path) == 1
+    [old] = tmp_path.glob("merged-*")
+    data = old.read_bytes()
+    for number in range(8, 16):
+        write(tmp_path, number)
+    assert merge(tmp_path) == 1
+    assert not old.exists()
+    old.write_bytes(data)
+    index = FolderIndex(tmp_path)
+    assert sorted(entry.url for entry in index) == sorted(map(url, range(16)))
+    merge(tmp_path)
+    assert not old.exists()
+    assert len(list(index)) == 16
+
+
+def test_one_merges_at_a_time(tmp_path: Path) -> None:
+    """Another one returns at once."""
+    for number in range(4):
+        write(tmp_path, number)
+    with (tmp_path / "merging.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert merge(tmp_path) == 4
+    assert merge(tmp_path) == 1
+
+
+def test_damaged_lines_are_named_and_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other pages are found."""
+    write(tmp_path, *range(20))
+    [path] = tmp_path.glob("*.cdxj")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[7] = lines[7].replace(b'"length"', b'"lengti"')
+    path.write_bytes(b"".join(lines))
+    lost = json.loads(lines[7].split(b" ", 2)[2])["url"]
+    index = FolderIndex(tmp_path)
+    found = [number for number in range(20) if index.find(url(number))]
+    assert [number for number in range(20) if url(number) != lost] == found
+    assert len(index.damage) == 1
+    assert path.name in caplog.text
+    assert len(list(index)) == 19
+    build_index(path.with_suffix(""))
+    assert index.find(lost)
+
+
+def test_a_damaged_merged_index_is_not_used(tmp_path: Path) -> None:
+    """Those of the packs are there."""
+    for number in range(4):
+        write(tmp_path, number)
+    merge(tmp_path)
+    [path] = tmp_path.glob("merged-*")
+    for data in (b"", b"! {}\n", b"! [1]\n", b"\xff\n", b"! {\"packs\": 3}\n"):
+        path.write_bytes(data)
+        assert len(FolderIndex(tmp_path).find(url(2))) == 1
+    merge(tmp_path)
+    assert len(list(FolderIndex(tmp_path))) == 4
