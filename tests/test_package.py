@@ -14,6 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -q tox && .venv/bin/tox -p all"
 
+TOOLS = {"test", "dev"}
+"""Extras for those who work on the suite: the others are for parts of it."""
+
 
 def read(name: str) -> configparser.ConfigParser:
     """Read one of the root's ini files."""
@@ -58,5 +61,8 @@ def test_what_is_imported_is_required_and_nothing_else() -> None:
     """A library that a dependency happens to bring along may go with its next release."""
     distributions = packages_distributions()
     needed = {re.sub("[._]", "-", distributions[name][0].lower()) for name in imported()}
-    required = versions(read("setup.cfg")["options"]["install_requires"], ">=")
-    assert needed == {name.lower() for name in required}
+    config = read("setup.cfg")
+    required = {name.lower() for name in versions(config["options"]["install_requires"], ">=")}
+    extras = config["options.extras_require"]
+    lines = "\n".join(extras[name] for name in extras.keys() - TOOLS)
+    assert needed - {name.lower() for name in versions(lines, ">=")} == required

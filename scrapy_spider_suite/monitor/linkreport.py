@@ -61,7 +61,7 @@ class LinkReport:
 def report(stats: LinkStats, top: int = 20) -> LinkReport:
     """Read all of *stats* as it was saved last; *top*: rows of each list.
 
-    Walks over the rows of all hosts, some 2 µs each. Memory grows with the number of different
+    Walks over the rows of all hosts, 5 to 10 µs each. Memory grows with the number of different
     degrees only, of which n edges between hosts have no more than the square root of 2 n.
     """
     degrees = {
