@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.workbench import Visit
-from scrapy_spider_suite.urls.normalize import host_of
 
 # Plain integers: operators of flags are Python code.
 _USER, _SPECULATIVE = int(Flag.USER), int(Flag.SPECULATIVE)
@@ -75,16 +72,10 @@ class Lease:
         ours = not self.entry.flags & _USER
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
 
-    def take_brood(self) -> Iterator[Entry]:
-        """Take what it has brought so far: a spider's own requests first, then links as entries.
-
-        So of a request with a callback and a link to the same page the former is kept.
-        """
+    def take_children(self) -> list[Entry]:
+        """Take the entries that it has brought so far: a spider's own requests first."""
         children, self.children = self.children, []
-        yield from sorted(children, key=_is_link)
-        page = self.entry
-        for url in self.take_links():
-            yield Entry(host_of(url), url, depth=page.depth + 1, referrer=page.url)
+        return sorted(children, key=_is_link)
 
     def take_links(self) -> list[str]:
         """Take the bulk links."""

@@ -20,6 +20,7 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sifting import Sifter, Way, keys_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.urls.normalize import host_of
 
 _SPILL: Final = 1_000
 """Children of an unfinished page that are held in memory; beyond it they are stored early."""
@@ -147,13 +148,31 @@ class Scheduling:
             self.spill(lease, now, wall)
 
     def spill(self, lease: Lease, now: float, wall: float) -> None:
-        """Store the children of an unfinished page early: it has too many, or takes too long."""
-        if self.sifter is not None and self.sifter.active and lease.links:
-            page = lease.entry
-            self._offer(Way(page.depth + 1, page.url), keys_of(lease.take_links()))
-        if lease.children or lease.links:
-            self.schedule(lease.take_brood(), now, wall)
+        """Store the children of an unfinished page early: it has too many, or takes too long.
+
+        Its links come last: of a request with a callback and a link to the same page the former
+        is kept.
+        """
+        if lease.children:
+            self.schedule(lease.take_children(), now, wall)
+        if lease.links:
+            self._take_links(lease.entry, lease.take_links(), now, wall)
         lease.held_since = None
+
+    def _take_links(self, page: Entry, urls: list[str], now: float, wall: float) -> None:
+        """Take the links of *page*; of those that were met a moment ago nothing is made."""
+        keys = keys_of(urls)
+        if self.sifter is not None and self.sifter.active:
+            self._offer(Way(page.depth + 1, page.url), keys)
+            return
+        if not self._policy.retry_failed_after:
+            knows = self._ledger.cache.knows
+            new = [url for url, key in zip(urls, keys, strict=True) if not knows(key)]
+            self._ledger.counters.filtered += len(urls) - len(new)
+            urls = new
+        depth, referrer = page.depth + 1, page.url
+        entries = (Entry(host_of(url), url, depth=depth, referrer=referrer) for url in urls)
+        self.schedule(entries, now, wall)
 
     def relieve(self) -> None:
         """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""
