@@ -256,6 +256,13 @@ class Filtering:
             return 0
         return before + 1
 
+    def out(self, entry: Entry) -> int:
+        """How many links in a row have led out of the scope at the page of *entry*.
+
+        What was fetched once more has forgotten that; one at least, where it lies out of it.
+        """
+        return entry.beyond or self.beyond(normalize(entry.url) or entry.url, 0)
+
     # Stages
 
     def followed(self, links: list[str], lease: Lease, response: Response) -> list[str]:
@@ -279,9 +286,7 @@ class Filtering:
         within = Subject(via, entry.depth + 1, 0, "", page)
         if not self.opens_scope:
             return self.keep(stage, links, within)
-        # What was fetched once more has forgotten how far out it was.
-        out = entry.beyond or self.beyond(via or entry.url, 0)
-        without = Subject(via, entry.depth + 1, out + 1, "", page)
+        without = Subject(via, entry.depth + 1, self.out(entry) + 1, "", page)
         far = {url for url in links if self.beyond(url, 0)}
         kept = {*self.keep(stage, [url for url in links if url not in far], within)}
         kept.update(self.keep(stage, [url for url in links if url in far], without))
@@ -303,7 +308,7 @@ class Filtering:
         if parent is not None:
             via = normalize(parent.entry.url) or ""
             # A redirect leads no further than the link to it did.
-            before = parent.entry.beyond - (parent.event is Event.REPLACED)
+            before = self.out(parent.entry) - (parent.event is Event.REPLACED)
         if found.asks(Fact.BEYOND):
             entry.beyond = self.beyond(url, max(0, before))
         return self.wants(Stage.SCHEDULE, url, Subject(via, entry.depth, entry.beyond))

@@ -142,8 +142,9 @@ class Follower:
             return bool(wanted and filtering.scheduled(wanted, lease))
 
         self._trapping.mine(lease, may_enter)
+        out = filtering.out(lease.entry)
         for entry in lease.children[before:]:
-            entry.beyond = filtering.beyond(entry.url, lease.entry.beyond)
+            entry.beyond = filtering.beyond(entry.url, out)
 
     def _hand_over(
         self, lease: Lease, response: Response, links: list[str], choose: Choose | None,
@@ -157,14 +158,14 @@ class Follower:
         if rank is None and not filtering.opens_scope:
             lease.links.extend(links)
             return links
-        made = []
+        made, out = [], filtering.out(page)
         for url in links:
             host = host_of(url)
             made.append(
                 Entry(
                     host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
                     priority=0 if rank is None else rank(response, url),
-                    beyond=filtering.beyond(url, page.beyond),
+                    beyond=filtering.beyond(url, out),
                 )
             )  # fmt: skip
         lease.children.extend(made)

@@ -16,10 +16,12 @@ class Permutations:
 
     def note(self, url: str) -> None:
         """The normal *url* is queued: its order counts, unless another one does already."""
-        if not self.knows_other(url) and "&" in url:
-            if self._table is None:
-                self._table = array("Q", bytes(8 * self._slots))
-            whole, order = _numbers(url)
+        if "&" not in url:
+            return
+        if self._table is None:
+            self._table = array("Q", bytes(8 * self._slots))
+        whole, order = _numbers(url)
+        if self._table[whole % self._slots] & ~0xFFFF != whole & ~0xFFFF:
             self._table[whole % self._slots] = whole & ~0xFFFF | order
 
     def knows_other(self, url: str) -> bool:

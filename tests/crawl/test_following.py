@@ -88,3 +88,17 @@ def test_what_is_mined_is_asked_about_like_links(
     Follower(core, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == expected
     core._let_go()
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) -> None:
+    """Its row does not say how far out it was: that is one hop at least, and no link gains one."""
+    settings = {"SUITE_PROFILE": "broad", "SUITE_SCHEDULE_FILTER": "HopsBeyondScopeLessThan(3)"}
+    core = core_of(get_crawler(Spider, settings))
+    core.filtering.use_scope(["in.test"])
+    request = Request("http://a.test/x/y")
+    lease = core.leases[request] = Lease(Entry("a.test", request.url, beyond=beyond), None)
+    response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
+    Follower(core, Spider("name"), None, None).follow(response)
+    assert [(entry.url, entry.beyond) for entry in lease.children] == [("http://far.test/", 2)]
+    core._let_go()

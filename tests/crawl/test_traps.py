@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from inprocess import crawl_here
+from websites import Page, Site, links, moved, running
 
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig
@@ -64,3 +65,24 @@ def test_mining_in_a_crawl(tmp_path: Path) -> None:
     assert crawled.stat("suite/mined/hits") >= 5
     assert crawled.stat("suite/mined/misses") == missed
     assert crawled.stat("suite/mined/tried") == len(arrivals) - 1
+
+
+def test_redirects_to_one_page_from_ever_new_urls() -> None:
+    """They end as a trap, those that waited already too; every page that is one is fetched."""
+    pages = [f"/page/{letter}" for letter in "abcdefghij"]
+    outs = [f"/out?to={number}" for number in range(80)]
+    table: dict[str, Page] = {page: f"<p>{page} has {page[-1] * 40} to say.</p>" for page in pages}
+    table |= {out: moved("/login") for out in outs}
+    table |= {"/": links(*outs, *pages), "/login": "<p>Who are you? Tell us your name.</p>"}
+    with running(Site(table)) as site:
+        crawled = asyncio.run(
+            crawl_here(
+                Wide, arguments={"seeds": site.url}, SUITE_TRAP_SAME=6, SUITE_HOST_DELAY=0,
+                SUITE_IP_DELAY=0, ROBOTSTXT_OBEY=False, SUITE_ALLOW_PRIVATE_ADDRESSES=True,
+            )
+        )  # fmt: skip
+        asked = site.paths()
+    assert {*pages, "/login"} <= set(asked)
+    assert 6 <= sum(path.startswith("/out?") for path in asked) <= 10
+    assert crawled.stat("suite/outcome/trap") >= 70
+    assert crawled.stat("suite/trap/same") >= 70
