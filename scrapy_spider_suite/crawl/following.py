@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from scrapy.http import HtmlResponse, Response
 
@@ -16,6 +16,7 @@ from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.urls.edges import Edge, extract_edges
 from scrapy_spider_suite.urls.extract import PageLinks, extract
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.scope import Reason, Scope
@@ -54,6 +55,7 @@ class Follower:
         self._spelling = Spelling(core.normalizer, core.crawler.stats)
         self._longest = project.urllength_limit or 1 << 20
         self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        self._packed = core.settings.packs_dir is not None
         self._scope = Scope(
             getattr(spider, "allowed_domains", None) or None,
             project.depth_limit,
@@ -70,17 +72,19 @@ class Follower:
             return
         if not 200 <= response.status < 300:
             return
-        page = self.links_of(response)
+        page, lease.outlinks = self.links_of(response)
+        if self._core.counting is not None:
+            self._core.counting.read(lease, response, page.links)
         links = page.links
         if page.nofollow:
             self._stats.inc_value("suite/links/nofollow_pages")
             links = []
         if page.canonical is not None and page.canonical != response.url:
             links = [page.canonical, *links]
-        links = self._spelling.links(response, links)
+        spelt = self._spelling.links(response, links)
         self._stats.inc_value("suite/links/found", len(page.links))
-        links = self._wanted(lease, response, links)
-        self._trapping.learn(lease, response, page.links)
+        links = self._wanted(lease, response, spelt)
+        self._trapping.learn(lease, response, spelt)
         kept = self._hand_over(lease, response, links, self._choose, self._rank)
         self._stats.inc_value("suite/links/followed", len(kept))
         if not page.nofollow:
@@ -113,17 +117,19 @@ class Follower:
             links = [url for url in links if self.in_scope(url, depth)]
         return self._core.filtering.followed(self._trapping.passed(links), lease, response)
 
-    def links_of(self, response: Response) -> PageLinks:
-        """The links of *response*, whatever their scope."""
+    def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
+        """The links of *response*, whatever their scope; where pages are packed, how they link."""
         headers = response.headers
-        return extract(
-            response.body,
-            url=response.url,
-            content_type=headers.get("Content-Type"),
-            x_robots_tag=[tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
-            robot=self._robot,
-            max_url_length=self._longest,
-        )
+        context: dict[str, Any] = {
+            "url": response.url,
+            "content_type": headers.get("Content-Type"),
+            "x_robots_tag": [tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
+            "robot": self._robot,
+            "max_url_length": self._longest,
+        }
+        if self._packed:
+            return extract_edges(response.body, **context)
+        return extract(response.body, **context), ()
 
     def in_scope(self, url: str, depth: int) -> bool:
         """Whether *url* may be followed at *depth*; counts it if it may not."""

@@ -58,9 +58,10 @@ def test_pages_may_address_us_by_name(
     body = f'<meta name="{meta}" content="nofollow"><a href="/x">x</a>'
     headers = {"X-Robots-Tag": header} if header else {}
     response = HtmlResponse("http://a.test/", body=body.encode(), headers=headers)
-    page = follower.links_of(response)
+    page, edges = follower.links_of(response)
     assert page.nofollow is nofollow
     assert page.links == ["http://a.test/x"]
+    assert edges == ()  # nobody packs it
 
 
 @pytest.mark.parametrize(
