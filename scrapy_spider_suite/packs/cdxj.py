@@ -53,7 +53,9 @@ class Entry(NamedTuple):
 
     def line(self) -> bytes:
         """The entry as a line, without its end."""
-        fields: dict[str, Any] = {"url": self.url, "mime": self.mime}
+        fields: dict[str, Any] = {"url": self.url}
+        if self.mime:
+            fields["mime"] = self.mime
         if self.status:
             fields["status"] = str(self.status)
         place, metadata = self.place, self.metadata

@@ -20,6 +20,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _STATUS = re.compile(rb"HTTP/(\d(?:\.\d)?) +(\d{3})(?: +([^\r\n]*))?")
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE = re.compile(rb"\r?\n(?![ \t])")
+_CODINGS: Final = (b"transfer-encoding", b"content-encoding")
 _NO_BODY: Final = frozenset({204, 304})
 
 
@@ -63,6 +64,8 @@ def fit(
     so do answers that have no body (to HEAD, 1xx, 204, 304).
     """
     head = _closed(head)
+    if _fits(head.lower(), length, form):
+        return head
     status = _STATUS.match(head)
     number = int(status[2]) if status else 0
     if method == "HEAD" or number in _NO_BODY or 100 <= number < 200:
@@ -86,16 +89,25 @@ def fit(
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
+def _fits(head: bytes, length: int, form: Form) -> bool:
+    """Whether *head*, in lower case, is surely right: most are, so it is asked first."""
+    return (
+        b"\r\ncontent-length: %d\r\n" % length in head
+        and head.count(b"content-length") == 1
+        and not any(name in head for name in _CODINGS[:form])
+    )
+
+
 def _gone(form: Form) -> set[bytes]:
     """The fields that say what was undone."""
-    return set((b"transfer-encoding", b"content-encoding")[:form])
+    return set(_CODINGS[:form])
 
 
 def _closed(head: bytes) -> bytes:
     """Return *head* with one empty line, at its end: what follows an earlier one is no head."""
+    if head.find(b"\n\r\n") == len(head) - 3 and b"\n\n" not in head and head[-4:-3] == b"\r":
+        return head
     found = _HEAD_END.search(head)
-    if found is not None and found.end() == len(head):
-        return head if found[0] == b"\r\n\r\n" else head[: found.start()] + b"\r\n\r\n"
     return (head[: found.start()] if found else head.rstrip(b"\r\n")) + b"\r\n\r\n"
 
 

@@ -93,7 +93,11 @@ class Packing:
 
     def take(self, job: Job, now: float) -> None:
         """Collect *job*. *now* in seconds since the epoch, as everywhere here."""
-        job.data = [record.to_bytes() for record in job.records]
+        try:
+            job.data = [record.to_bytes() for record in job.records]
+        except Exception as error:  # whoever waits must hear of whatever went wrong
+            _fail([job], error)
+            return
         size = sum(map(len, job.data))
         if self._waiting and self._bytes + size > BLOCK:
             self.write(now)

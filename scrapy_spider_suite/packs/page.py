@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import heads, pages
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.heads import Head
@@ -54,9 +54,12 @@ class Page:
 
     @cached_property
     def head(self) -> Head:
-        """The head of the response. Raises `PackDamagedError`: there is none."""
+        """The head of the response; of status 0 where there is none that is one."""
         if self.record.get("Content-Type").startswith("application/http"):
-            return heads.parse(heads.split(self.record.block)[0])
+            try:
+                return heads.parse(heads.split(self.record.block)[0])
+            except PackDamagedError:  # it was stored as it came
+                return Head("", 0, "", ())
         return Head("", 0, "", (("Content-Type", self.record.get("Content-Type")),))
 
     @property

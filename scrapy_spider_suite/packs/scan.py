@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs.container import RECORD_MAX, Container, Frame, Place
 from scrapy_spider_suite.packs.formats import container, format_of
-from scrapy_spider_suite.packs.warc import Record, extent, parse
+from scrapy_spider_suite.packs.warc import END, Record, extent, parse
 
 
 class Group(NamedTuple):
@@ -128,6 +128,8 @@ class _Gathering:
                 raise PackDamagedError(f"a record of more than {self._limit} bytes")
             if self._need > len(self._data):
                 return False
+            if self._data[self._need - len(END) : self._need] != END:
+                raise PackDamagedError("a record does not end where it says")
             self._records.append(Place(0, 0, self._next, self._need - self._next))
             self._next = self._need
         return True

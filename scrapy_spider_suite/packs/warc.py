@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
@@ -15,8 +16,10 @@ from scrapy_spider_suite.errors import PackDamagedError
 VERSION: Final = b"WARC/1.1"
 END: Final = b"\r\n\r\n"
 """What stands between a record's fields and its block, and after the block."""
-HEAD_MAX: Final = 1 << 18
-"""Bytes that the fields of a record may take; a URL may be 64 KiB."""
+HEAD_MAX: Final = 1 << 20
+"""Bytes that the fields of a record may take when it is read."""
+URL_MAX: Final = 1 << 16
+"""Characters of a URL, which may become three times as many bytes, and come twice (revisits)."""
 
 IDENTICAL: Final = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -82,7 +85,8 @@ def make(
     """Return a new record with an id of its own. *time* as `date` gives it.
 
     No value can add a field: line breaks and other control characters become ``%0D`` and the like
-    in the URL and a space elsewhere. Fields without a value are left out.
+    in the URL and a space elsewhere. Fields without a value are left out. Raises ValueError: the
+    URL has more than `URL_MAX` characters, so that nobody might read the record.
     """
     fields = [
         ("WARC-Type", kind),
@@ -90,6 +94,8 @@ def make(
         ("WARC-Date", time),
     ]
     if url:
+        if len(url) > URL_MAX:
+            raise ValueError(f"a URL of {len(url)} characters: {url[:200]!r}")
         fields.append(("WARC-Target-URI", clean_url(url)))
     fields += [(name, clean(value)) for name, value in more if value]
     fields += [
@@ -154,8 +160,13 @@ def digest(data: bytes) -> str:
 def date(time: float) -> str:
     """Return *time* (seconds since the epoch) as a WARC-Date; what is no time is 1970 or 9999."""
     seconds = min(max(time, 0.0), _LATEST) if time == time else 0.0
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    whole = int(seconds)
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def parse_date(text: str) -> datetime | None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from scrapy_spider_suite.errors import PackWriteError
+from scrapy_spider_suite.packs.container import Container
 from scrapy_spider_suite.packs.packing import Job, Location, Packing, Plan
 from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.packs.warc import Record
@@ -20,7 +21,8 @@ class PackWriter:
 
     Packs that a crash left open in the folder are closed first (`recover_folder`; *recovered* has
     what it found). *closed* is called for every pack that is complete, in the writer's thread.
-    *backlog_max*: bytes of records that may wait to be compressed.
+    *backlog_max*: bytes of records that may wait to be compressed. *container*: another way to
+    write the format of the plan.
 
     Raises `PackError` (no such format), `OSError` (the folder cannot be read).
     """
@@ -32,8 +34,9 @@ class PackWriter:
         closed: Callable[[Path], None] = lambda path: None,
         backlog_max: int = 64 << 20,
         clock: Callable[[], float] = time.time,
+        container: Container | None = None,
     ) -> None:
-        self._packing = Packing(plan, closed)
+        self._packing = Packing(plan, closed, container)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self.recovered = recover_folder(plan.folder, plan.agent)
         self._clock = clock

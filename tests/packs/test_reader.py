@@ -269,6 +269,15 @@ def test_what_did_not_come_by_http(tmp_path: Path) -> None:
     assert open_packs(tmp_path).get("ftp://a.test/x") is not None
 
 
+def test_what_is_no_answer(tmp_path: Path) -> None:
+    """A server that speaks another protocol: the page is there, as it came."""
+    write(tmp_path, fetch(1, b"hello", head=b"ICY 200 OK\r\n\r\n"))
+    [page] = open_packs(tmp_path)
+    assert (page.status, page.headers, page.mime) == (0, {}, "")
+    assert page.body == b"ICY 200 OK\r\n\r\nhello"
+    assert page.links
+
+
 def test_decoded_pages_say_so(tmp_path: Path) -> None:
     """A body that a middleware decompressed is read as it is."""
     write(tmp_path, fetch(1, body(1), head=head(76, "Content-Encoding: gzip\r\n"),

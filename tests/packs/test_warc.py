@@ -227,6 +227,15 @@ def test_damaged_records_are_refused(change: tuple[bytes, bytes]) -> None:
         parse(data)
 
 
+def test_a_url_that_is_too_long_is_refused() -> None:
+    """Rather than a record written that cannot be read."""
+    longest = f"http://a.test/{'x' * 60_000}"
+    response = records(fetch(1, url=longest))[0]
+    assert parse(response.to_bytes())[0].url == longest
+    with pytest.raises(ValueError, match=r"a\.test"):
+        records(fetch(1, url=longest * 2))
+
+
 def test_warcinfo_says_who_crawls() -> None:
     """Empty fields are left out."""
     crawl = Crawl(name="news", software="suite/1", contact="a@b", operator="A\r\nrobots: x",

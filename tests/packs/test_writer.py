@@ -22,6 +22,7 @@ from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.packing import Job, Location, Packing
 from scrapy_spider_suite.packs.pages import links, records
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
+from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.packs.writer import PackWriter
 
 SIZES = [0, 1, 900, BLOCK - 1500, BLOCK, 3 * BLOCK + 5, 100, 4_000_000, 7]
@@ -335,6 +336,19 @@ def test_faults_of_others_stop_nothing(
         writer.close()
         assert future.result(0)
         assert ("not thought of" in caplog.text) is (fault == "callback")
+
+
+def test_a_record_that_cannot_be_written_costs_no_other(tmp_path: Path) -> None:
+    """Who made it hears of it."""
+    writer = PackWriter(plan(tmp_path))
+    [bundle] = some(1)
+    futures = [writer.append(bundle), writer.append([Record((("a", "\ud800"),), b"")]),
+               writer.append(bundle)]  # fmt: skip
+    writer.close()
+    assert [isinstance(future.exception(0), UnicodeError) for future in futures] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert len(all_records(tmp_path)) == 2
 
 
 def test_what_a_crash_left_is_recovered_first(tmp_path: Path) -> None:

@@ -1,0 +1,211 @@
+"""What packing pages costs and saves, in every format, and what reading them back takes.
+
+    python benchmarks/packs.py [--small] [--pages FOLDER]
+
+The pages of each folder directly below FOLDER are a site of its own; without FOLDER, made-up ones
+of 6 kB are packed. Each page has a head as a server sends it, a request, and its links. CPU time:
+
+- *caller*: what a page costs on the thread of the crawl: its records are made (three, with their
+  digests) and handed in; with the head as it came, and with one that has to be adjusted;
+- *packing*: all that the process does until the page is on disk, index included;
+- *reading*: every page in a row with its body; and by URL, at random, body decompressed.
+
+``python-lzo`` is measured where it is installed. The last lines are of an index alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from extract import made_up_page
+from links import real_pages
+
+from scrapy_spider_suite.packs import (
+    Crawl,
+    Entry,
+    Fetch,
+    FolderIndex,
+    Form,
+    Link,
+    PackWriter,
+    Place,
+    Plan,
+    merge,
+    open_packs,
+    records,
+)
+from scrapy_spider_suite.packs.cdxj import key_of
+from scrapy_spider_suite.packs.container import Container
+from scrapy_spider_suite.packs.lzo import LIBRARIES, library
+from scrapy_spider_suite.packs.lzop import LzopContainer
+from scrapy_spider_suite.packs.members import GzipContainer, ZstdContainer
+from scrapy_spider_suite.urls.extract import extract
+
+HEAD = """HTTP/1.1 200 OK
+Server: nginx/1.22.1
+Date: Sun, 22 Nov 2026 02:00:00 GMT
+Content-Type: text/html; charset=utf-8
+Content-Length: {}
+Last-Modified: Sat, 21 Nov 2026 09:12:44 GMT
+Connection: keep-alive
+ETag: "5f1c-60a"
+{}Accept-Ranges: bytes
+
+"""
+REQUEST = """GET {} HTTP/1.1
+Host: {}
+User-Agent: mybot/1.0 (+https://example.org/bot)
+Accept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8
+Accept-Language: en
+Accept-Encoding: gzip, deflate, br
+
+"""
+
+
+def lines(text: str) -> bytes:
+    """*text* with the line ends of HTTP."""
+    return text.replace("\n", "\r\n").encode()
+
+
+def fetches(pages: list[tuple[str, bytes]], form: Form) -> Iterator[Fetch]:
+    """The fetch of each page; its body was decompressed, or came as it is."""
+    for url, body in pages:
+        host, _, path = url.partition("://")[2].partition("/")
+        found = extract(body, url=url, content_type="text/html; charset=utf-8")
+        links = [Link(link) for link in found.links]
+        coding = "Content-Encoding: gzip\n" if form is Form.DECODED else ""
+        yield Fetch(
+            url=url,
+            time=1_795_000_000.0,
+            head=lines(HEAD.format(len(body) // (1 + 3 * bool(coding)), coding)),
+            body=body,
+            form=form,
+            request=lines(REQUEST.format(f"/{path}", host)),
+            address="192.0.2.1",
+            protocols=("http/1.1",),
+            via=f"http://{host}/",
+            hops="LL",
+            links=links,
+        )
+
+
+def containers() -> Iterator[tuple[str, str, Container]]:
+    """The formats: what they are called here, their name, and how they are written."""
+    for name in LIBRARIES:
+        try:
+            yield f"lzo, {name}", "lzo", LzopContainer(library(name))
+        except Exception as error:
+            print(f"lzo, {name}: not measured: {error}")
+    yield "zst", "zst", ZstdContainer()
+    yield "gz", "gz", GzipContainer()
+
+
+def timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Seconds of *clock* that *run* takes."""
+    began = clock()
+    run()
+    return clock() - began
+
+
+def show_caller(name: str, pages: list[Fetch], writer: PackWriter) -> None:
+    """Print what a page costs the thread that hands it in."""
+    costs = [timed(lambda page=page: writer.append(records(page)), time.thread_time)
+             for page in pages]  # fmt: skip
+    mean, median = statistics.fmean(costs), statistics.median(costs)
+    print(f"caller, {name:28} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
+
+
+def measure(name: str, form: str, container: Container, pages: list[Fetch]) -> None:
+    """Write *pages* in one format and read them back."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        plan = Plan(folder=folder, crawl=Crawl(name="b", software="b"), agent="a", form=form)
+        made = [records(page) for page in pages]
+        size = sum(len(record.to_bytes()) for bundle in made for record in bundle)
+        writer = PackWriter(plan, container=container)
+
+        def write() -> None:
+            for bundle in made:
+                writer.append(bundle)
+            writer.close()
+
+        packing = timed(write, time.process_time) / len(pages)
+        packed = sum(path.stat().st_size for path in folder.glob(f"*.{form}"))
+        packs = open_packs(folder)
+        reading = timed(lambda: [page.body for page in packs], time.process_time) / len(pages)
+        draws = random.Random(1)
+        found = []
+        for _ in range(min(2000, len(pages))):
+            page = draws.choice(pages)
+            got: list[bytes] = []
+            found.append(timed(lambda u=page.url, to=got: to.append(packs.get(u).body),
+                               time.thread_time))  # fmt: skip
+            assert got == [page.body]
+        found.sort()
+        median, most = (found[len(found) * part // 100] * 1e6 for part in (50, 99))
+        print(
+            f"{name:18} {packing * 1e6:7.1f} µs {1 / packing:7,.0f} pages/s  ratio "
+            f"{packed / size:.3f}  pass {reading * 1e6:6.1f} µs  by URL {median:5.0f} µs, "
+            f"99 %: {most:.0f}"
+        )
+
+
+def measure_index(count: int, packs: int) -> None:
+    """Print what a look-up takes in an index of *count* pages in as many *packs*."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for pack in range(packs):
+            name = f"b-20261122000000-{pack:05d}-a.warc.lzo"
+            found = []
+            for number in range(pack, count, packs):
+                url = f"http://www.host{number % 9973}.example/path/{number}.html"
+                found.append(Entry(key_of(url), "20261122000000", url, "text/html", 200,
+                                   "sha1:PVFSUYE2RDYCPDNKHYKUC7YNMKB6PSUJ", name,
+                                   Place(number, 1000, 0, 500)).line() + b"\n")  # fmt: skip
+            (folder / f"{name}.cdxj").write_bytes(b"".join(sorted(found)))
+        joining = timed(lambda: merge(folder), time.process_time)
+        index = FolderIndex(folder)
+        draws = random.Random(1)
+        costs = []
+        for number in [0, *draws.choices(range(count), k=1000)]:
+            url = f"http://www.host{number % 9973}.example/path/{number}.html"
+            costs.append(timed(lambda u=url: index.find(u)[0], time.thread_time))
+        print(f"index of {count:,} pages in {packs} packs: merged in {joining:.1f} s, "
+              f"a page found in {statistics.median(costs[1:]) * 1e6:.0f} µs")  # fmt: skip
+
+
+def main() -> None:
+    """Print all of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="only show that it runs")
+    parser.add_argument("--pages", type=Path, metavar="FOLDER", help="real sites, a folder each")
+    options = parser.parse_args()
+    count = 60 if options.small else 3000
+    if options.pages:
+        pages = real_pages(options.pages, 10**6)
+        random.Random(1).shuffle(pages)
+        pages = pages[:count]
+    else:
+        draw = random.Random(1)
+        pages = [(f"http://host.test/p/{n}.html", made_up_page(draw)) for n in range(count)]
+    print(f"{len(pages)} pages of {sum(len(body) for _, body in pages) // len(pages)} bytes")
+    as_sent = list(fetches(pages, Form.JOINED))
+    with tempfile.TemporaryDirectory() as folder:
+        crawl = Crawl(name="b", software="b")
+        writer = PackWriter(Plan(folder=Path(folder), crawl=crawl, agent="a"), backlog_max=1 << 40)
+        show_caller("head as it came", as_sent, writer)
+        show_caller("head adjusted", list(fetches(pages, Form.DECODED)), writer)
+        writer.close()
+    for name, form, container in containers():
+        measure(name, form, container, as_sent)
+    measure_index(*(1000, 20) if options.small else (2_000_000, 200))
+
+
+if __name__ == "__main__":
+    main()
