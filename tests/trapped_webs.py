@@ -18,7 +18,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import Limits
 
 BROAD = Limits(
-    length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=48, sessions=8, same=24,
+    length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=64, sessions=8, same=24,
     hosts=24, prefix=50,
 )  # fmt: skip
 """The defaults of the broad profile."""

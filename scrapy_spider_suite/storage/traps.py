@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from urllib.parse import unquote
 
 import xxhash
 
@@ -21,7 +22,7 @@ from scrapy_spider_suite.storage.standins import StandIns
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.domains import registered_domain
 from scrapy_spider_suite.urls.ground import FOUND, FRESH, Ground, key_of
-from scrapy_spider_suite.urls.likeness import Recent, likeness, pieces
+from scrapy_spider_suite.urls.likeness import NEWS, Recent, likeness, pieces
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.permutations import Permutations
 from scrapy_spider_suite.urls.spaces import Session, combination, names_of, session_of
@@ -267,42 +268,47 @@ class Traps:
         new = [number for number in numbers if not self._recent.meets(space, number)]
         if new or len(parameters) < 2 or not links:
             return  # what has no links may have had them taken away
-        worth = FRESH if self._said.learns(space, pieces(body, host)) else 0
-        if any(self._leads_on(link, space) for link in links):
+        news = self._said.learns(space, pieces(body, host))
+        worth = FRESH if news >= NEWS else 0
+        if any(self._leads_on(link, space, host) for link in links):
             worth = FOUND
         if worth and self._grounds.get(host) is None:
             return
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
-        self._change(host, lambda ground: ground.combined(
-            path, names_of(parameters), self._policy.traps.query, worth, onward=onward
-        ))  # fmt: skip
+        limit, names = self._policy.traps.query, names_of(parameters)
+        ground = self._learning(host, fresh=worth > 0)
+        ground.combined(path, names, limit, worth, onward=onward)
 
-    def _leads_on(self, link: str, space: str) -> bool:
-        """Whether *link*, of a page of *space*, is new, and more than a combination there."""
-        if link.startswith(space):
-            parameters = combination(link)[1]
+    def _leads_on(self, link: str, space: str, host: str) -> bool:
+        """Whether *link*, of a page of *space* on *host*, is new, and more than a combination."""
+        if host_of(link) != host:
+            return False  # out of scope, perhaps, and never known: to share the page elsewhere
+        where, _, query = link.partition("?")
+        if f"{where}?" == space:
+            parameters = query.split("&")
             if len(parameters) > 1 and self._has_values(space, parameters):
                 return False
-        return not self._known(state_key(host_of(link), link))
+        elif space[space.index("/", 8) : -1] in unquote(query):
+            return False  # to come back after a login
+        return not self._known(state_key(host, link)) and self.closed(link, host) is None
 
     def _saw_session(self, url: str, host: str, body: bytes, session: Session) -> None:
         met = self._recent.meets
         body = body.replace(session.token.encode(), b"")
-        vain = not self._said.learns(f"{host}{session.page}", pieces(body, host))
+        fresh = self._said.learns(f"{host}{session.page}", pieces(body, host)) >= NEWS
         new_id = not met(host, key_of("with id", url))
         if not met(host, key_of("page", session.page)) or not new_id:
             return
-        if vain or self._grounds.get(host) is not None:
-            limit = self._policy.traps.sessions
-            self._change(host, lambda ground: ground.repeated(session.name, limit, vain=vain))
+        if not fresh or self._grounds.get(host) is not None:
+            ground, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
+            ground.repeated(session.name, limit, vain=not fresh)
 
-    def _change(self, host: str, learn: Callable[[Ground], bool]) -> None:
-        """Let the ground of *host* *learn*; what was closed there may be open again."""
+    def _learning(self, host: str, *, fresh: bool) -> Ground:
+        """The ground of *host*, to be told of a page; something may open if it is *fresh*."""
         ground = self._grounds.learn(host)
-        before = len(ground.closed)
-        learn(ground)
-        if before > len(ground.closed):
+        if fresh and ground.closed:
             self._reopened(host)
+        return ground
 
     def sent_on(self, entry: Entry, target: str) -> None:
         """*entry* leads on to *target*: many that lead to the same are no pages of their own."""
@@ -327,9 +333,6 @@ class Traps:
         if len(self.reopened) >= _REOPENED:
             self.reopened.clear()
         self.reopened.add(host)
-
-    def _is_new(self, url: str) -> bool:
-        return not self._known(state_key(host_of(url), url))
 
 
 def _path_of(url: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import xxhash
@@ -25,6 +25,8 @@ _DROPPED: Final = b"0123456789 \t\r\n\f"
 _UNSAID: Final = (b"<script", b"<style")
 _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""
+NEWS: Final = 64
+"""Letters that a page has to say which none has said before, to be more than a new headline."""
 _LEAST: Final = 4
 """Letters below which a piece of a page says nothing."""
 _LONGEST: Final = 1 << 18
@@ -49,13 +51,17 @@ def likeness(body: bytes, host: str) -> int:
     return digest.intdigest()
 
 
-def pieces(body: bytes, host: str) -> set[int]:
-    """The things that the HTML page *body* on *host* says, each as a number: sentences, names,
-    what it shows; for pages that put together anew what others say."""
+def pieces(body: bytes, host: str) -> dict[int, int]:
+    """The things that the HTML page *body* on *host* says, as numbers, and how much each is.
+
+    Sentences and names are as much as they have letters, what it shows is as much as `NEWS`; for
+    pages that put together anew what others say.
+    """
     body = _plain(body, host)
-    said = set(_ENDS.split(b"\0".join(_texts(body))))
     number = xxhash.xxh3_64_intdigest
-    return {number(each) for each in (*said, *_shown(body)) if len(each) >= _LEAST}
+    texts = set(_ENDS.split(b"\0".join(_texts(body))))
+    said = {number(text): len(text) for text in texts if len(text) >= _LEAST}
+    return said | {number(shown): NEWS for shown in _shown(body)}
 
 
 def _plain(body: bytes, host: str) -> bytes:
@@ -95,20 +101,20 @@ class Recent:
 
     def meets(self, whose: str, number: int) -> bool:
         """Whether *number* was met before with *whose*; it is from now on."""
-        return not self.learns(whose, (number,))
+        return not self.learns(whose, {number: 1})
 
-    def learns(self, whose: str, numbers: Iterable[int]) -> bool:
-        """Whether any of the *numbers* was not met before with *whose*; all are from now on."""
+    def learns(self, whose: str, numbers: Mapping[int, int]) -> int:
+        """How much the *numbers* are that were not met before with *whose*; all are from now on."""
         if self._table is None:
             self._table = array("Q", bytes(8 * self._slots))
         table, slots, name = self._table, self._slots, whose.encode()
-        mix, new = xxhash.xxh3_64_intdigest, False
-        for number in numbers:
+        mix, new = xxhash.xxh3_64_intdigest, 0
+        for number, much in numbers.items():
             mixed = mix(name, number)
             slot = mixed % slots
             if table[slot] != mixed:
                 table[slot] = mixed
-                new = True
+                new += much
         return new
 
     def knows(self, whose: str, number: int) -> bool:

@@ -80,7 +80,7 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
     made.close()
     for url, why, where in (
         ("http://a.test/cal/7", "the pages of /cal/0 all said the same", "SAME = 24"),
-        ("http://a.test/s?a=1&b=2", "the queries of /s combine what was there", "QUERY = 48"),
+        ("http://a.test/s?a=1&b=2", "the queries of /s combine what was there", "QUERY = 64"),
         ("http://a.test/p?sid=abcdef0123456789ab", "/p comes with ever new", "SESSIONS = 8"),
         ("http://more.farm.test/", "the hosts of farm.test all said the same", "HOSTS = 24"),
         ("http://a.test/list?b=2&a=1", "/list?a=1&b=2 has the same", "PERMUTED = True"),

@@ -31,8 +31,9 @@ def traps(known: Callable[[bytes], bool] = lambda identity: True, **limits: int)
 
 
 def said(text: str) -> bytes:
-    """A page that says *text*, and a little more."""
-    return f"<title>Of a site</title><p>{text}</p><p>Written by somebody, some day.</p>".encode()
+    """A page that says *text*, again and again, and a little more."""
+    told = f"<h1>{text}</h1><p>{f'{text} ' * 40}</p>"
+    return f"<title>Of a site</title>{told}<p>Written by somebody, some day.</p>".encode()
 
 
 def sid(number: int) -> str:
@@ -135,6 +136,35 @@ def test_pages_of_tables_with_two_parameters() -> None:
         links = [f"{H}/book?chapter={n}&part={number // 20}" for n in range(20)]
         guard.saw(url, "a.test", said(f"line {'i' * number}"), links, pages=9)
     assert guard.closed(f"{H}/book?chapter=1&part=1", "a.test") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "closed"),
+    [
+        ("", "", True),
+        ("", "http://b.test/share?of={}", True),
+        ("", "/login?next=%2Fshow%3F{}", True),
+        ("", "/calendar/{}", True),
+        ("<img src=/{}>", "", False),
+        ("", "/page/{}", False),
+        ("", "/page?id={}", False),
+        ("", "/show?board={}&sort=new{}", False),
+    ],
+)
+def test_what_makes_a_combination_more_than_that(more: str, path: str, closed: bool) -> None:
+    """Something to see or to read, or a new page; no headline, nor links that know the page."""
+    guard = traps(lambda identity: b"show" in identity and b"new" not in identity, query=6, same=4)
+    for number in range(9):
+        guard.saw(f"{H}/calendar/{number}", "a.test", said("nothing"), [], pages=9)
+    for number in range(60):
+        url, name = f"{H}/show?board={number % 5}&sort={number // 5 % 5}", "i" * number
+        links = [f"{H}/show?board={n}&sort=1" for n in range(5)]
+        if path:
+            there = path.format(*[name if path != "/calendar/{}" else number] * 2)
+            links.append(there if "://" in there else H + there)
+        body = said("a list") + f"<h1>{name}{more}</h1>".format(name).encode()
+        guard.saw(url, "a.test", body, links, pages=9)
+    assert bool(guard.closed(f"{H}/show?board=1&sort=2", "a.test")) is closed
 
 
 def test_a_value_of_its_own_is_no_combination() -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.urls.likeness import Recent, likeness, pieces
+from scrapy_spider_suite.urls.likeness import NEWS, Recent, likeness, pieces
 
 HOST = "h.example"
 TEXT = "There are no events on this day, but there may be some on another one."
@@ -90,20 +90,22 @@ def test_recent_numbers() -> None:
 def test_pieces_that_are_put_together_anew() -> None:
     """Whatever their order, and whether a list or a sentence has them."""
     titles = ["A red chair", "Two green tables", "Three blue lamps"]
-    whole = pieces(page(more="".join(f"<li>{each}</li>" for each in titles)), HOST)
+    whole = pieces(page(more="".join(f"<li>{each}</li>" for each in titles)), HOST).keys()
     for part in (f"<li>{titles[2]}", f"<p>{titles[1]}; {titles[0]}!</p>", f"<li>9 {titles[0]}"):
-        assert pieces(page(more=part), HOST) <= whole
+        assert pieces(page(more=part), HOST).keys() <= whole
     for new in ("<li>A pink chair</li>", "<img src=/1.jpg>", f"<p>{titles[0]} and {titles[1]}"):
-        assert pieces(page(more=new), HOST) - whole
+        assert pieces(page(more=new), HOST).keys() - whole
 
 
 def test_what_is_learnt() -> None:
-    """Whether any of several numbers is new; all of them are known then."""
+    """How much of several numbers is new; all of them are known then."""
     recent = Recent(slots=1 << 10)
     assert not recent.knows("a", 1)
-    assert recent.learns("a", [1, 2])
+    assert recent.learns("a", {1: 10, 2: 5}) == 15
     assert recent.knows("a", 1)
     assert not recent.knows("b", 1)
-    assert not recent.learns("a", [2, 1])
-    assert recent.learns("a", [1, 3])
-    assert not recent.learns("a", [])
+    assert recent.learns("a", {2: 5, 1: 10}) == 0
+    assert recent.learns("a", {1: 10, 3: 7}) == 7
+    assert recent.learns("a", {}) == 0
+    said = pieces(b"<p>Twelve letters 12</p><img src=/a.png>", HOST)
+    assert sorted(said.values()) == [len("Twelveletters"), NEWS]

@@ -76,7 +76,7 @@ class Links:
         "Links followed in bulk: when so many pages of one path, whose queries combine values that "
         "others of it had, said nothing new and led to nothing new but more of the kind, its "
         "combinations are a trap; 0: none are.",
-        broad=48,
+        broad=64,
     )
     trap_sessions: int = setting(
         v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
