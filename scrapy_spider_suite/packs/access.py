@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs.container import RECORD_MAX, Container, Place
+from scrapy_spider_suite.packs.container import RECORD_MAX, Place
 from scrapy_spider_suite.packs.formats import OPEN, container, format_of
 from scrapy_spider_suite.packs.warc import Record, parse
 
@@ -26,25 +27,47 @@ def open_pack(path: Path) -> BinaryIO:
         return path.open("rb")
 
 
-def read_at(file: BinaryIO, form: Container, place: Place, limit: int = RECORD_MAX) -> Record:
-    """Return the record at *place*. *limit*: bytes that may be decompressed for it.
+def read(path: Path, place: Place, limit: int = RECORD_MAX) -> Record:
+    """Return the record at *place* of the pack *path* (without ``.open``).
 
-    Raises `PackDamagedError` (no record is there, or not all of it) and `OSError`.
+    *limit*: bytes that may be decompressed for it. Raises `PackDamagedError` (no record is there,
+    or not all of it), `PackError` (no pack) and `OSError`.
     """
+    with open_pack(path) as file:
+        return pick(_decoded(path, file, place, limit), place)
+
+
+def read_both(
+    path: Path, place: Place, other: Place | None, limit: int = RECORD_MAX
+) -> tuple[Record, Record | None]:
+    """As `read`, of two records: those of one group are decompressed together."""
+    with open_pack(path) as file:
+        data = _decoded(path, file, place, limit)
+        record = pick(data, place)
+        if other is None:
+            return record, None
+        if other[:2] != place[:2]:
+            data = _decoded(path, file, other, limit)
+        return record, pick(data, other)
+
+
+def pick(data: bytes, place: Place) -> Record:
+    """Return the record that *place* says is in *data*. Raises `PackDamagedError`."""
+    record, end = parse(data, place.start)
+    if place.size and end - place.start != place.size:
+        raise PackDamagedError("the record is not of the size that the index says")
+    return record
+
+
+def _decoded(path: Path, file: BinaryIO, place: Place, limit: int) -> bytes:
     if place.length > limit:
         raise PackDamagedError(f"a place of {place.length} bytes is none in a pack")
     file.seek(place.offset)
     data = file.read(place.length)
     if len(data) < place.length:
         raise PackDamagedError("the pack ends before the record does")
-    record, end = parse(form.decode(data, limit), place.start)
-    if place.size and end - place.start != place.size:
-        raise PackDamagedError("the record is not of the size that the index says")
-    return record
+    return _container(format_of(path)).decode(data, limit)
 
 
-def read(path: Path, place: Place, limit: int = RECORD_MAX) -> Record:
-    """As `read_at`, of the pack *path* (without ``.open``). Raises `PackError`, too: no pack."""
-    form = container(format_of(path))
-    with open_pack(path) as file:
-        return read_at(file, form, place, limit)
+# To decode one takes no state of it; making one each time takes as long as reading.
+_container = cache(container)

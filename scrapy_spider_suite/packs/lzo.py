@@ -8,6 +8,7 @@ much room again. Both let other threads run meanwhile. `benchmarks/packs.py` has
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Final, Protocol
 
 import lzallright
@@ -97,7 +98,13 @@ def library(name: str = "") -> Lzo:
             return LIBRARIES[name]()
         except (ImportError, KeyError) as error:
             raise PackError(f"the LZO library {name!r} is not installed") from error
+    return _best()()
+
+
+@cache
+def _best() -> type[Lzallright] | type[PythonLzo]:
     try:
-        return PythonLzo()
-    except ImportError:
-        return Lzallright()
+        PythonLzo()
+    except ImportError:  # to look for it once more takes half a millisecond
+        return Lzallright
+    return PythonLzo

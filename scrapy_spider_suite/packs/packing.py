@@ -10,18 +10,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackWriteError
 from scrapy_spider_suite.packs.container import Container, Place
 from scrapy_spider_suite.packs.formats import container, pack_name
-from scrapy_spider_suite.packs.lzop import BLOCK
 from scrapy_spider_suite.packs.packfile import PackFile
 from scrapy_spider_suite.packs.pages import Crawl, warcinfo
 from scrapy_spider_suite.packs.warc import Record
 
 logger = logging.getLogger(__name__)
 
+GROUP: Final = 1 << 17
+"""Bytes of records that are compressed together, unless one page has more.
+
+lzop allows twice as many; then a page is read in 0.9 ms instead of 0.6, and takes 3 % less room.
+"""
 _SERIALS = 100_000
 
 
@@ -99,13 +103,13 @@ class Packing:
             _fail([job], error)
             return
         size = sum(map(len, job.data))
-        if self._waiting and self._bytes + size > BLOCK:
+        if self._waiting and self._bytes + size > GROUP:
             self.write(now)
         if not self._waiting:
             self._due = now + self._plan.wait
         self._waiting.append(job)
         self._bytes += size
-        if self._bytes >= BLOCK:
+        if self._bytes >= GROUP:
             self.write(now)
 
     def patience(self, now: float) -> float | None:

@@ -137,12 +137,9 @@ class Packs:
 
     def _page(self, folder: Path, entry: cdxj.Entry) -> Page:
         path = folder / Path(entry.filename).name  # an index leads to no other folder
-        record = access.read(path, entry.place, self.limit)
+        record, metadata = access.read_both(path, entry.place, entry.metadata, self.limit)
         if record.url != entry.url:
             raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
-        metadata = None
-        if entry.metadata is not None:
-            metadata = access.read(path, entry.metadata, self.limit)
         return Page(self, path, entry.place, record, metadata)
 
     def _located(self, path: Path) -> Iterator[tuple[Record, Place]]:

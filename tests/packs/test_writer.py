@@ -19,7 +19,7 @@ from scrapy_spider_suite.packs.access import read
 from scrapy_spider_suite.packs.formats import FORMATS
 from scrapy_spider_suite.packs.lzop import BLOCK
 from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.packing import Job, Location, Packing
+from scrapy_spider_suite.packs.packing import GROUP, Job, Location, Packing
 from scrapy_spider_suite.packs.pages import links, records
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
 from scrapy_spider_suite.packs.warc import Record
@@ -97,7 +97,7 @@ def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
 
 
 def test_groups_fill_blocks(tmp_path: Path) -> None:
-    """Small pages share a block of at most 256 KiB, a large one has its own."""
+    """Small pages share a group of 128 KiB, a large one has its own, of several blocks."""
     writer = PackWriter(plan(tmp_path, "lzo", wait=60))
     for number in range(400):
         writer.append(records(fetch(number)))
@@ -108,8 +108,8 @@ def test_groups_fill_blocks(tmp_path: Path) -> None:
     groups = [part for part in scan(path) if isinstance(part, Group)]
     sizes = [len(group.data) for group in groups]
     assert sum(len(group.places) for group in groups) == 1 + 402 * 3
-    assert [size for size in sizes if size > BLOCK] == sizes[-2:-1]
-    assert min(sizes[1:-3]) > BLOCK * 0.95
+    assert [size for size in sizes if size > GROUP] == sizes[-2:-1]
+    assert min(sizes[1:-3]) > GROUP * 0.95
 
 
 class Bench:
