@@ -190,6 +190,8 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     if site.store.sieve is not None:
         site.store.sieve.forget_host(host)
         site.frontier.cache.clear()
+        record = site.store.record(host)
+        progress.count("done", 0 if record is None else record.done)
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
         yield WAITING

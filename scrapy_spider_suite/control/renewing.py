@@ -43,6 +43,11 @@ _AHEAD = 10_000
 _NOT_A_URL = 0xFF  # begins the identity of a spider's own request
 _PENDING = UrlState(State.PENDING)
 
+ONLY_FINGERPRINTS = (
+    "of pages that were answered 200 the sieve has fingerprints alone, which no pattern finds: "
+    "give a list of their URLs"
+)
+"""What a pattern does not reach where a job has a sieve."""
 SPIDERS_OWN = (
     "of a spider's own request no callback is kept: `add` has its URL fetched for parse(), "
     "a crawl with a new JOBDIR begins anew"
@@ -86,6 +91,8 @@ def refetch(site: Site, action: Action) -> Work:
         bad = bad_of(sown) if sown.bad else {}
     progress.forget()
     said, counts = _renewed(progress, "are fetched again")
+    if "pattern" in action.arguments and site.store.sieve is not None:
+        said += f"; {ONLY_FINGERPRINTS}"
     if bad:
         said += f"; {bad['no_web_addresses']} lines are no URLs: {'; '.join(bad['first_bad'])}"
     return said, counts | bad

@@ -110,7 +110,9 @@ class Flusher:
             return  # the next run goes on there
         for _ in core.frontier.sift(core.now()):
             if core.now() >= until:
-                self._loop.call_later(_PAUSE, self._hand_out)
+                self._write()  # small batches: a large one takes long
+                wait = _RETRY if core.store.dirty else _PAUSE  # the disk is full, or fails
+                self._loop.call_later(wait, self._hand_out)
                 break
         else:
             self._busy = False

@@ -9,7 +9,7 @@ of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
@@ -32,7 +32,7 @@ from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.scheduling import Scheduling
-from scrapy_spider_suite.storage.sifting import Sifter, sifter_of
+from scrapy_spider_suite.storage.sifting import sifter_of
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
@@ -40,8 +40,17 @@ from scrapy_spider_suite.storage.trapped import Trapped
 from scrapy_spider_suite.storage.traps import Traps
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.seen import FingerprintCache
     from scrapy_spider_suite.storage.rocks import RocksStore
+
+
+class Counting(Protocol):
+    """What is told of each URL that is over, in the operation that says so."""
+
+    def concluded(self, lease: Lease, event: Event) -> None:
+        """The URL of *lease* is done, or has failed."""
+
+    def save(self) -> None:
+        """Put what was counted into the store's next batch."""
 
 
 class Frontier:
@@ -49,8 +58,11 @@ class Frontier:
 
     *capacity* is the number of hosts that may be resident; with a *window*, a durable store is
     needed to hold the others. With *sift*, links of pages go through the sieve of the store, if it
-    has one. *wall_offset* (wall time minus ``now``) is kept up to date by the
-    caller.
+    has one. *wall_offset* (wall time minus ``now``) is kept up to date by the caller.
+
+    Attributes:
+        cache: what was seen a moment ago.
+        sifter: asks the sieve; None if the job has none.
     """
 
     def __init__(
@@ -62,53 +74,39 @@ class Frontier:
         self.policy = policy
         self.counters = counters or Counters()
         self.wall_offset = wall - now
-        self.workbench = Workbench()
+        self.workbench = bench = Workbench()
         # After an unclean end every host counts as fetched at this moment.
         floor = now if unclean else None
-        sliding = None if window is None else Sliding(window, self.workbench)
-        self.residents = Residents(self.workbench, store, policy, capacity, floor, sliding)
-        self._ledger = Ledger(store, self.counters, order, cache)
-        self.reviser = Reviser(policy, self.workbench, self.residents)
-        self._health = Health(self.workbench, self.residents, self._ledger, policy, self._let_go)
-        self._clearance = Clearance(
-            policy, self.workbench, self.residents, self._ledger, self.reviser, self._health
-        )
+        sliding = None if window is None else Sliding(window, bench)
+        self.residents = residents = Residents(bench, store, policy, capacity, floor, sliding)
+        self._ledger = ledger = Ledger(store, self.counters, order, cache)
+        self.cache = ledger.cache
+        self.sifter = ledger.sifter = sifter_of(store, self.cache, self.counters, active=sift)
+        self.reviser = Reviser(policy, bench, residents)
+        self._health = health = Health(bench, residents, ledger, policy, self._let_go)
+        self._clearance = Clearance(policy, bench, residents, ledger, self.reviser, health)
+        refusal = self._clearance.refusal
         self.grounds = Grounds(store)
         self.traps = Traps(store, policy, self.grounds, self.known)
         self.miner = Miner(self.grounds, self.known)
         self.guesses = Guesses(store)
-        refusal = self._clearance.refusal
         self.chances = SecondChances(
-            store, policy, self.residents, self._ledger, self._health, refusal, self.traps
+            store, policy, residents, ledger, health, refusal, self.traps
         )
-        self._ledger.sifter = sifter = sifter_of(store, self.cache, self.counters, active=sift)
         self._scheduling = Scheduling(
-            store, policy, self.residents, self._ledger, self.traps, self.chances, sifter, refusal,
+            store, policy, residents, ledger, self.traps, self.chances, self.sifter, refusal,
             self.flush, self._let_go,
         )  # fmt: skip
-        aside = Aside(policy, self.workbench, self.residents, self._ledger)
-        trapped = Trapped(
-            self.traps, self.miner, self.workbench, self.residents, self._health, self._ledger,
-            store,
-        )  # fmt: skip
+        aside = Aside(policy, bench, residents, ledger)
+        trapped = Trapped(self.traps, self.miner, bench, residents, health, ledger, store)
         self._leasing = Leasing(
-            self.workbench, self.residents, self._ledger, self._health, self._clearance, aside,
-            trapped,
-        )  # fmt: skip
+            bench, residents, ledger, health, self._clearance, aside, trapped
+        )
+        self.counting: Counting | None = None
         self.held = 0
         """Leases of which nothing more will come, but that something holds."""
 
     # Scheduling
-
-    @property
-    def cache(self) -> FingerprintCache:
-        """What was seen a moment ago."""
-        return self._ledger.cache
-
-    @property
-    def sifter(self) -> Sifter | None:
-        """Asks the sieve; None if the job has none."""
-        return self._scheduling.sifter
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever scheduled."""
@@ -219,6 +217,8 @@ class Frontier:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
             self.miner.concluded(entry, event)
+            if self.counting is not None:
+                self.counting.concluded(lease, event)
             self.traps.concluded(entry, event)
             self._ledger.write_states(lease.states)
             if wrong:
@@ -298,6 +298,8 @@ class Frontier:
     def flush(self) -> None:
         """Make all that was said durable. Raises `StoreWriteError`; nothing is lost then."""
         if self.store.dirty:
+            if self.counting is not None:
+                self.counting.save()
             self.counters.save(self.store)
             self.store.flush()
 
@@ -327,6 +329,11 @@ class Frontier:
         """How many resident hosts could be visited now, their addresses apart."""
         hosts = self.workbench.hosts.values()
         return sum(1 for host in hosts if host.front and host.free() and host.next_fetch <= now)
+
+    @property
+    def leased(self) -> int:
+        """URLs that are leased."""
+        return self._leasing.out
 
     @property
     def full(self) -> bool:

@@ -155,10 +155,11 @@ class StoreReader:
             return
         for damage in self.store.sieve.sieve.check():
             yield f"{damage} (`scrapy seen check --repair`)"
-        after = None
+        after, decided = None, self.store.sieve.sieve.decided
         for number, _, keys in rows_in(self.store):
-            if after not in (None, number):
-                yield f"links that wait for the sieve are missing between {after} and {number}"
+            expected = min(number, decided) if after is None else after
+            if number != expected:
+                yield f"links that wait for the sieve are missing from {expected} to {number}"
             after = number + len(keys)
 
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:

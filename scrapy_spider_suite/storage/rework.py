@@ -174,6 +174,9 @@ class Rework:
             self._let_go(entry, now)
         counters = self._ledger.counters
         counters.done -= record.done  # what was fetched twice was counted twice
+        if self._store.sieve is not None and record.done:  # it had no row that said so
+            left = counters.events.get(Event.SUCCESS, 0) - record.done
+            counters.events[Event.SUCCESS] = max(0, left)
         counters.failed -= record.failed
         self._ledger.domains.count(host, hosts=-record.counted, pages=-record.done)
         self._health.forgive(host)

@@ -1,42 +1,24 @@
-"""The store on disk: one RocksDB with a family per kind of row (U12, U13, E8).
-
-The database and every family are opened in raw mode: bytes in, bytes out. The library's
-default mode unpickles what it reads, which no one may make us do (promise 4).
-"""
+"""The store on disk: rows of queues, states of URLs, records of hosts (U12, U13, E8)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from shutil import rmtree
 
-from rocksdict import (
-    AccessType,
-    Checkpoint,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
-
-from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
+from scrapy_spider_suite.storage.database import Database
 from scrapy_spider_suite.storage.erasing import Eraser
 from scrapy_spider_suite.storage.kv import KV, PrefixedKV
 from scrapy_spider_suite.storage.records import HostRecord, host_key, pack_row, unpack_row
 from scrapy_spider_suite.storage.records import after as end_of
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.sieved import Sieved
-from scrapy_spider_suite.storage.tuning import Tuning
-from scrapy_spider_suite.storage.unwritten import Row, Unwritten
 
-FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 _DUE = struct.Struct(">Q")
 _FRESH = b"fresh\0"
 """Begins a key in ``kv``: a family of their own would be missing where older releases look."""
@@ -46,7 +28,7 @@ def _microseconds(when: float) -> bytes:
     return _DUE.pack(max(0, int(when * 1e6)))
 
 
-class RocksStore:
+class RocksStore(Database):
     """See `Store`. *memory* (bytes) bounds write buffers and block cache together.
 
     With *secondary*, a folder of its own, it reads a database that another process writes.
@@ -65,120 +47,17 @@ class RocksStore:
         self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
         secondary: Path | None = None,
     ) -> None:  # fmt: skip
-        self._path = path
-        self._secondary = secondary
-        self._tuning = Tuning(memory)
-        self._write_options = WriteOptions()
-        self._write_options.sync = power_safe
-        self._unwritten = Unwritten()
+        super().__init__(path, memory=memory, power_safe=power_safe, secondary=secondary)
         self.archive: Archive | None = None
         self.sieve: Sieved | None = None
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
-        self._erasers: list[Eraser] = []
-        try:
-            self._open()
-        except Exception as error:  # the library raises nothing narrower
-            raise JobDamagedError(
-                f"the store in {path} cannot be opened ({error}); look at it with `scrapy frontier "
-                "check`, restore a copy, or begin anew with another JOBDIR"
-            ) from error
-
-    def _open(self, access: AccessType | None = None) -> None:
-        if access is None and self._secondary is not None:
-            access = AccessType.secondary(str(self._secondary))
-        self._db = Rdict(
-            str(self._path),
-            options=self._tuning.options(root=True),
-            column_families={name: self._tuning.options() for name in FAMILIES},
-            access_type=access or AccessType.read_write(),
-        )
-        self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
-        self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
-
-    def recover(self) -> None:
-        """See `Store`. A database that could not write refuses to until it is opened again."""
-        self._let_go()
-        try:
-            self._open()
-        except Exception as error:  # the library raises nothing narrower
-            # Whoever still looks something up must find it, although nothing can be written.
-            self._let_go()
-            with suppress(Exception):  # not even that: the next attempt may be luckier
-                self._open(AccessType.read_only())
-            raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
-
-    def _let_go(self) -> None:
-        """Close the database, which holds its lock as long as anything refers to it."""
-        for eraser in self._erasers:
-            eraser.cut_short(self._db)
-        self._erasers.clear()
-        self._families.clear()
-        self._handles.clear()
-        with suppress(Exception):  # it says again what failed, and closes all the same
-            self._db.close()
-
-    def resize(self, memory: int) -> None:
-        """Let caches and buffers have *memory* bytes (what a full table needs stays as it is)."""
-        self._tuning.resize(memory)
-
-    def sync(self, *, power_safe: bool) -> None:
-        """Sync every batch to the medium, or only hand it to the system."""
-        self._write_options.sync = power_safe
-
-    @property
-    def power_safe(self) -> bool:
-        """Whether every batch is synced to the medium."""
-        return bool(self._write_options.sync)
-
-    # Writing: collected, then written as one batch
-
-    @property
-    def dirty(self) -> bool:
-        """See `Store`."""
-        return bool(self._unwritten)
-
-    @property
-    def backlog(self) -> int:
-        """See `Store`."""
-        return len(self._unwritten)
-
-    def flush(self) -> None:
-        """See `Store`. What could not be written is kept and tried again with the next flush."""
-        if not self._unwritten:
-            return
-        # Built anew each time: a failed write spends a batch.
-        batch = WriteBatch(raw_mode=True)
-        handles = self._handles
-        for family, key, value in self._unwritten:
-            if value is None:
-                batch.delete(key, handles[family])
-            else:
-                batch.put(key, value, handles[family])
-        try:
-            self._db.write(batch, self._write_options)
-        except Exception as error:  # the library raises nothing narrower
-            raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
-        self._unwritten.clear()
-
-    def sync_log(self) -> None:
-        """Have what was flushed on the medium, in any thread. Raises `StoreWriteError`."""
-        try:
-            self._db.flush_wal(sync=True)
-        except Exception as error:  # the library raises nothing narrower
-            raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
-
-    def size(self) -> int:
-        """Bytes on disk, those aside that are not merged into tables yet."""
-        name = "rocksdb.total-sst-files-size"
-        return sum(each.property_int_value(name) or 0 for each in self._families.values())
 
     def close(self) -> None:
         """See `Store`."""
         try:
-            self.flush()
+            super().close()
         finally:
-            self._let_go()
             for beside in (self.archive, self.sieve):
                 if beside is not None:
                     beside.close()
@@ -189,32 +68,23 @@ class RocksStore:
         It goes on beside what follows; closing the store cuts it short.
         """
         begin = host_key(host)
-        keyed = ("queue", "states", "hosts")
-        self._erasers = [each for each in self._erasers if each.is_alive()]
-        eraser = Eraser(self._db, self._families, keyed, begin, end_of(begin))
-        self._erasers.append(eraser)
-        return eraser
+        return self.erase_keys(("queue", "states", "hosts"), begin, end_of(begin))
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of all that was flushed in the new folder *path*, beside running writes.
 
-        On one file system tables are linked, not copied. For a thread of its own. Raises
+        Archive and sieve, which must be held, are copied into it. For a thread of its own. Raises
         `StoreWriteError`; nothing is left of the copy then.
         """
-        try:
-            # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
-            for family in list(self._families.values()):
-                family.flush()
-            Checkpoint(self._db).create_checkpoint(str(path))
-            # After it: what moves there meanwhile is in both, and not in neither.
+
+        def beside() -> None:
+            # After the store: what moves there meanwhile is in both, and not in neither.
             if self.archive is not None:
                 self.archive.copy(path / ARCHIVE)
             if self.sieve is not None:
                 self.sieve.copy(path / SIEVE)
-        except Exception as error:  # the library raises nothing narrower
-            rmtree(path, ignore_errors=True)
-            rmtree(f"{path}.tmp", ignore_errors=True)
-            raise StoreWriteError(f"the store cannot be copied to {path}: {error}") from error
+
+        self.copy(path, beside)
 
     # URLs
 
@@ -361,33 +231,6 @@ class RocksStore:
         """The keys of *family* that begin with *prefix*; read back before they are flushed."""
         change = partial(self._unwritten.set, family)
         return PrefixedKV(prefix, partial(self._get, family), change, partial(self._scan, family))
-
-    # Reading: what is on disk, under what waits to be written
-
-    def _get(self, family: str, key: bytes) -> bytes | None:
-        waits, value = self._unwritten.find(family, key)
-        if waits:
-            return value
-        found: bytes | None = self._families[family].get(key)
-        return found
-
-    def _scan(
-        self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
-    ) -> Iterator[Row]:
-        disk = self._on_disk(family, start, end)
-        return self._unwritten.over(disk, family, start, group)
-
-    def _on_disk(
-        self, family: str, start: bytes = b"", end: bytes | None = None
-    ) -> Iterator[Row]:
-        options = ReadOptions()
-        if end is not None:
-            options.set_iterate_upper_bound(end)
-        rows = self._families[family].iter(options)
-        rows.seek(start)
-        while rows.valid():
-            yield rows.key(), rows.value()
-            rows.next()
 
 
 def _due_row(key: bytes) -> tuple[float, str]:

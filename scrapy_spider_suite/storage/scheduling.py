@@ -117,12 +117,13 @@ class Scheduling:
         """Make pending what a flush of the sieve has found new, some links with each step."""
         if self.sifter is None or not isinstance(self._store, RocksStore):
             return
-        row, chances = self._store.row, bool(self._policy.retry_failed_after)
+        row = self._store.row
 
         def take(entry: Entry, new: bool) -> None:
             known = not new or row(entry.identity) is not None
-            if known and not (chances and self._chances.give(entry, wall)):
+            if known and not self._chances.give(entry, wall):
                 self._ledger.counters.filtered += 1
+                self._traps.was_known(entry.url)
             else:
                 self._take(entry, now, wall)
 

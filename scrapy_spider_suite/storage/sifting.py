@@ -63,15 +63,23 @@ class Sifter:
         self._sieve = sieved.sieve
         self._cache = cache
         self._counters = counters
-        flush = self._sieve.under_way
-        self._at = self._sieve.next if flush is None else flush.first
+        self._at = self._read_back()
         """The number of the first link that still waits."""
-        for number, row in store.fresh(self._at):
+
+    def _read_back(self) -> int:
+        """Take up what an earlier run has left; the number of the first link of it."""
+        sieve, flush, first = self._sieve, self._sieve.under_way, None
+        for number, row in self._store.fresh(sieve.next if flush is None else flush.first):
+            first = number if first is None else first
             keys = unpack(number, row)[1]
-            if number >= self._sieve.decided:
-                if number != self._sieve.next:
+            if number >= sieve.decided:
+                if number != sieve.next:
                     raise JobDamagedError(f"links that wait for the sieve are missing at {number}")
-                sieved.keep(keys)
+                self._sieved.keep(keys)
+        first = sieve.next if first is None else first
+        if flush is not None and first >= flush.end:
+            flush.accept()  # all of it was handed out
+        return first
 
     # Offering
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 from frontier_command import Frontier, Said, parsed, small_crawl
+from scrapy.settings import Settings
 
+from scrapy_spider_suite.commands.seen import Command as SeenCommand
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
 
@@ -20,6 +23,23 @@ def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
 
     def run(*arguments: str, **settings: Any) -> Said:
         command, options, left = parsed(arguments, settings)
+        capsys.readouterr()
+        command.run(left, options)
+        return Said(command.exitcode, "".join(capsys.readouterr()))
+
+    return run
+
+
+@pytest.fixture
+def seen(capsys: pytest.CaptureFixture[str]) -> Frontier:
+    """Run ``scrapy seen`` in this process, too."""
+
+    def run(*arguments: str) -> Said:
+        command = SeenCommand()
+        command.settings = Settings()
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        command.add_options(parser)
+        options, left = parser.parse_known_args(arguments)
         capsys.readouterr()
         command.run(left, options)
         return Said(command.exitcode, "".join(capsys.readouterr()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,31 +10,12 @@ from pathlib import Path
 import pytest
 from frontier_command import Said
 from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
 from seen_stores import build_at_once
 
-from scrapy_spider_suite.commands.seen import Command
 from scrapy_spider_suite.seen.store import TrieStore
 
 URLS = [f"http://host{n % 3}.t/{n}" for n in range(30)] + ["http://a.t/line\nbreak"]
 Seen = Callable[..., Said]
-
-
-@pytest.fixture
-def seen(capsys: pytest.CaptureFixture[str]) -> Seen:
-    """Run the command in this process, as Scrapy's command line does."""
-
-    def run(*arguments: str) -> Said:
-        command = Command()
-        command.settings = Settings()
-        parser = argparse.ArgumentParser(conflict_handler="resolve")
-        command.add_options(parser)
-        options, left = parser.parse_known_args(arguments)
-        capsys.readouterr()
-        command.run(left, options)
-        return Said(command.exitcode, "".join(capsys.readouterr()))
-
-    return run
 
 
 @pytest.fixture

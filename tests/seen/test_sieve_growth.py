@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,3 +32,13 @@ def test_the_cache_beside_two_sets() -> None:
     *_, ours, theirs = lines_of("seen_cache.py")
     assert ours[:2] == ["FingerprintCache", "64"]
     assert ours[2] == theirs[2]
+
+
+@pytest.mark.slow
+def test_links_in_a_crawl() -> None:
+    """Each way fetches every page once, which the script checks itself; one line for each."""
+    *_, plain, trie, sieve = lines_of("sifting.py")
+    assert [each[:2] for each in (plain, trie, sieve)] == [
+        [kind, "3,000"] for kind in ("plain", "trie", "sieve")
+    ]
+    assert float(plain[3]) == float(trie[3]) == 0.0 < float(sieve[3])

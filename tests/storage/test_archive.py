@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from virtual import WALL, entry
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -229,6 +230,21 @@ def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) ->
     assert {copy.state(key) for key in keys} == {ARCHIVED}
     assert copy.has_row(late[0])
     copy.close()
+
+
+def test_a_copy_is_on_the_medium(
+    store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are copied, and the names of all of them."""
+    fill(store, DONE, *PORTS)
+    move(store)
+    synced: list[Path] = []
+    monkeypatch.setattr(durable, "sync", synced.append)
+    store.checkpoint(tmp_path / "copy")
+    folder = tmp_path / "copy" / FOLDER
+    assert folder in synced
+    assert {path for path in folder.iterdir() if path.stat().st_nlink == 1} <= set(synced)
+    assert any(path.match("fresh-*") for path in synced)
 
 
 def test_a_copy_that_fails_leaves_nothing(

@@ -13,7 +13,7 @@ import pytest
 from rocksdict import Options
 
 from scrapy_spider_suite import durable
-from scrapy_spider_suite.storage import rocks
+from scrapy_spider_suite.storage import database
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.tuning import Tuning
 
@@ -65,7 +65,7 @@ def counting(
     monkeypatch: pytest.MonkeyPatch, path: Path, **how: bool
 ) -> tuple[RocksStore, Counting]:
     """A new store, and what counts its syncs."""
-    monkeypatch.setattr(rocks, "Tuning", Counting)
+    monkeypatch.setattr(database, "Tuning", Counting)
     store = RocksStore(path, **how)  # type: ignore[arg-type]
     assert isinstance(store._tuning, Counting)
     return store, store._tuning

@@ -263,7 +263,7 @@ class Counted(Tuning):
 @pytest.mark.slow
 def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 200,000 pops a refill walks over no more remains than the first one."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.rocks.Tuning", Counted)
+    monkeypatch.setattr("scrapy_spider_suite.storage.database.Tuning", Counted)
     store = RocksStore(tmp_path / "store", memory=MEMORY)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     pops = 200_000

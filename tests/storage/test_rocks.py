@@ -16,9 +16,10 @@ from virtual import copy_of
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.storage import rocks
+from scrapy_spider_suite.storage import database
+from scrapy_spider_suite.storage.database import FAMILIES
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, state_key
-from scrapy_spider_suite.storage.rocks import FAMILIES, RocksStore
+from scrapy_spider_suite.storage.rocks import RocksStore
 
 MEMORY = 4 << 20
 
@@ -258,7 +259,7 @@ def test_a_checkpoint_finds_everything_flushed(
             unflushed.append(family.property_int_value("rocksdb.num-entries-active-mem-table"))
         return Checkpoint(db)
 
-    monkeypatch.setattr(rocks, "Checkpoint", checkpoint)
+    monkeypatch.setattr(database, "Checkpoint", checkpoint)
     store.checkpoint(tmp_path / "copy")
     store.close()
     assert unflushed == [0] * len(FAMILIES)

@@ -309,6 +309,8 @@ def test_missing_rows_are_named(crawl: Crawl, tmp_path: Path) -> None:
     store = open_store(copy_job(tmp_path, tmp_path / "copy"))
     with pytest.raises(JobDamagedError, match="missing at 2"):
         crawl_of(store)
+    with StoreReader(tmp_path / "copy") as reader:
+        assert list(reader.check()) == ["links that wait for the sieve are missing from 0 to 2"]
     store.put_fresh(2, b"\xc1")
     with pytest.raises(JobDamagedError, match="cannot be read"):
         crawl_of(store)

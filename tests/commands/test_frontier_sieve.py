@@ -1,0 +1,101 @@
+"""A job whose links went through the sieve, seen and asked from outside."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from crawls import Crawl
+from frontier_command import Frontier, small_crawl
+
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.testing import FakeWebProcess
+
+
+@pytest.fixture(scope="module")
+def sieved(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Crawl]:
+    """The job of such a crawl, and what it said."""
+    folder = tmp_path_factory.mktemp("sieved")
+    crawl = small_crawl(web, folder, SUITE_SEEN="sieve")
+    assert crawl.reason == "finished", crawl.log[-2000:]
+    return folder / "job", crawl
+
+
+def test_a_crawl_to_its_end(web: FakeWebProcess, sieved: tuple[Path, Crawl]) -> None:
+    """Every page is fetched, none twice; what ended 200 has no row; stats say how it went."""
+    job, crawl = sieved
+    pages = set(web.web.reachable())
+    with StoreReader(job / FOLDER) as reader:
+        rows = [row for host, _ in reader.hosts() for row in reader.urls(host)]
+        assert list(reader.check()) == []
+        done = {url for url in pages if web.web.status(url) == 200}
+        # What ended 200 goes by itself but for what no flush has met since.
+        assert len(done & {row.url for row in rows}) < len(done) / 2
+        assert reader.counters().done + reader.counters().failed == len(pages)
+    assert crawl.stats["suite/seen/waiting"] == 0
+    assert crawl.stats["suite/seen/known"] == len(pages)
+    assert crawl.stats["suite/seen/flushes"] > 0
+    assert 0 < crawl.stats["suite/seen/false_positive_bound"] < 1e-24
+    assert crawl.stats["suite/seen/cache_hits"] > 0
+
+
+def test_what_is_told_of_it(
+    web: FakeWebProcess, sieved: tuple[Path, Crawl], frontier: Frontier, seen: Frontier
+) -> None:
+    """status, why, check, and what `scrapy seen` says."""
+    on = ("-j", str(sieved[0]))
+    [row] = frontier("status", "--json", *on).rows
+    assert (row["in_sieve"], row["sieve_known"]) == (0, len(set(web.web.reachable())))
+    assert row["sieve_false_positives"] < 1e-24
+    url = next(url for url in sorted(web.web.reachable()) if web.web.status(url) == 200)
+    assert "done" in frontier("why", url, *on).out
+    assert "everything agrees" in frontier("check", *on).out
+    [stats] = seen("stats", "--json", *on).rows
+    assert (stats["known"], stats["bits"]) == (row["sieve_known"], 128)
+    assert seen("get", url, *on).code == 0
+    assert seen("get", f"{url}/not", *on).code == 1
+    assert "no URLs" in seen("ls", *on).out
+    assert "no URLs" in seen("id", "1", *on).out
+    assert seen("check", *on).code == 0
+
+
+def test_damage_is_named_and_mended(
+    sieved: tuple[Path, Crawl], tmp_path: Path, frontier: Frontier, seen: Frontier
+) -> None:
+    """What was in it counts as new after that."""
+    job = shutil.copytree(sieved[0], tmp_path / "job")
+    (file,) = list((job / FOLDER / "sieve").glob("*.rows"))[:1]
+    data = bytearray(file.read_bytes())
+    data[5] ^= 1
+    file.write_bytes(data)
+    assert "is damaged" in frontier("check", "-j", str(job)).out
+    assert seen("check", "-j", str(job)).code == 1
+    assert seen("check", "--repair", "-j", str(job)).code == 0
+    assert seen("check", "-j", str(job)).code == 0
+
+
+def test_a_snapshot_goes_on_as_the_job(
+    web: FakeWebProcess, sieved: tuple[Path, Crawl], tmp_path: Path, frontier: Frontier
+) -> None:
+    """With its sieve: nothing is fetched again."""
+    assert frontier("snapshot", str(tmp_path / "job"), "-j", str(sieved[0])).code == 0
+    before = len(web.arrivals())
+    crawl = small_crawl(web, tmp_path, SUITE_SEEN="sieve")
+    assert crawl.reason == "finished"
+    pages = [each for each in web.arrivals()[before:] if each.path != "/robots.txt"]
+    assert pages == []
+    [row] = frontier("status", "--json", "-j", str(tmp_path / "job")).rows
+    assert row["sieve_known"] >= len(set(web.web.reachable()))
+
+
+def test_a_missing_sieve_is_named(
+    web: FakeWebProcess, sieved: tuple[Path, Crawl], tmp_path: Path
+) -> None:
+    """Without it all would be fetched again."""
+    job = shutil.copytree(sieved[0], tmp_path / "job")
+    shutil.rmtree(job / FOLDER / "sieve")
+    crawl = small_crawl(web, tmp_path, SUITE_SEEN="plain")
+    assert crawl.code != 0
+    assert "the sieve of seen URLs, is missing" in crawl.log

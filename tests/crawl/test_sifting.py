@@ -1,0 +1,183 @@
+"""When the sieve of a crawl is flushed, and that it stands in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from virtual import WALL, entry
+
+from scrapy_spider_suite.crawl.keeper import Keeper
+from scrapy_spider_suite.crawl.sifting import Flusher
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
+
+
+class Crawl:
+    """A crawl as far as the flusher is concerned, at a *time* of its own; runs in a loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.time = 0.0
+        self.woken = 0
+        self.store = RocksStore(folder / "store", memory=4 << 20)
+        self.store.sieve = Sieved(folder / FOLDER, self.store.kv(DROPPED), capacity=1024)
+        policy = Policy(host=Pace(0.0), address=Pace(0.0))
+        self.frontier = Frontier(
+            self.store, policy, now=0.0, wall=WALL, capacity=10, sift=True
+        )
+        self.core: Any = SimpleNamespace(
+            now=lambda: self.time, store=self.store, frontier=self.frontier, outside=0
+        )
+
+    def flusher(self) -> Flusher:
+        """A new one, in the loop that runs."""
+        return Flusher(self.core, self.frontier.flush, self.wake)
+
+    def wake(self) -> None:
+        """Of the scheduler."""
+        self.woken += 1
+
+    def bring(self, first: int, last: int) -> None:
+        """Links of a page."""
+        urls = [f"http://a.t/{n}" for n in range(first, last)]
+        self.frontier.schedule([entry(url, referrer="http://a.t/") for url in urls], self.time)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Let the loop run until something is so."""
+        async with asyncio.timeout(20):
+            while not true():
+                await asyncio.sleep(0.001)
+
+    @property
+    def flushes(self) -> int:
+        """How many there were."""
+        assert self.store.sieve is not None
+        return self.store.sieve.statistics().flushes
+
+
+@pytest.fixture
+def crawl(tmp_path: Path) -> Iterator[Crawl]:
+    """One with nothing to do."""
+    crawl = Crawl(tmp_path)
+    yield crawl
+    crawl.store.close()
+
+
+def test_when_it_is_full_or_the_crawl_starves(crawl: Crawl) -> None:
+    """Not before; and while others are pending, not again at once."""
+
+    async def run() -> None:
+        flusher, frontier = crawl.flusher(), crawl.frontier
+        crawl.bring(0, 10)
+        flusher.look(starving=False)
+        assert crawl.flushes == 0
+        flusher.look(starving=True)
+        await crawl.until(lambda: frontier.pending == 10 and not frontier.in_sieve)
+        assert crawl.woken > 0
+        crawl.bring(10, 20)
+        crawl.time = flusher._not_before - 0.001
+        flusher._not_before = crawl.time + 1.0
+        flusher.look(starving=True)
+        assert frontier.in_sieve == 10
+        crawl.time += 1.1
+        flusher.look(starving=True)
+        await crawl.until(lambda: frontier.pending == 20)
+        crawl.time += 1e6
+        crawl.bring(20, 1100)
+        flusher.look(starving=False)
+        await crawl.until(lambda: frontier.pending == 1100)
+        assert crawl.flushes == 3
+        flusher.stop()
+
+    asyncio.run(run())
+
+
+def test_with_nothing_else_to_wait_for_it_comes_at_once(crawl: Crawl) -> None:
+    """However short a time ago the last one was."""
+
+    async def run() -> None:
+        flusher = crawl.flusher()
+        flusher._not_before = 1e9
+        crawl.bring(0, 10)
+        flusher.look(starving=True)
+        await crawl.until(lambda: crawl.frontier.pending == 10)
+        flusher.stop()
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_fails(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, tried again in time, and nothing is lost."""
+
+    def full() -> None:
+        raise StoreWriteError("No space left on device")
+
+    async def run() -> None:
+        flusher = crawl.flusher()
+        crawl.bring(0, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(crawl.store, "sync_log", full)
+            for _ in range(3):
+                flusher.look(starving=True)
+                await crawl.until(lambda: not flusher._busy)
+                flusher.look(starving=True)
+                assert not flusher._busy
+                crawl.time += 6.0
+        assert crawl.frontier.in_sieve == 10
+        flusher.look(starving=True)
+        await crawl.until(lambda: crawl.frontier.pending == 10)
+        flusher.stop()
+
+    asyncio.run(run())
+    assert len([each for each in caplog.messages if "No space left" in each]) == 1
+
+
+def test_stopped_in_the_middle(crawl: Crawl, tmp_path: Path) -> None:
+    """What waited waits on, and the next run hands out what this one has decided."""
+
+    async def run() -> None:
+        flusher, frontier = crawl.flusher(), crawl.frontier
+        crawl.bring(0, 1000)
+        flusher.look(starving=True)
+        flusher.stop()
+        frontier.flush()
+        assert frontier.pending + frontier.in_sieve == 1000
+        later = crawl.flusher()
+        later.look(starving=True)
+        await crawl.until(lambda: frontier.pending == 1000)
+        assert not frontier.in_sieve
+        later.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("paused", "steps"), [(True, 0), (False, 1)])
+def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
+    paused: bool, steps: int
+) -> None:
+    """`SUITE_MIN_FREE` holds for them, too."""
+    asked: list[str] = []
+
+    def archived(*, moving: bool) -> bool:
+        asked.append("archive")
+        return False
+
+    keeper: Any = SimpleNamespace(
+        _archiver=SimpleNamespace(step=archived), _scheduler=SimpleNamespace(closing=False),
+        _disk=SimpleNamespace(paused=paused, stuck=False),
+        _core=SimpleNamespace(settings=SimpleNamespace(seen="trie")),
+        _flusher=SimpleNamespace(look=lambda *, starving: asked.append("sieve")),
+    )  # fmt: skip
+    Keeper._archive(keeper)
+    Keeper.sift(keeper, starving=True)
+    assert asked == ["archive", "sieve"][: 2 * steps]
