@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 
 from scrapy_spider_suite.graph.forms import Graph
-from scrapy_spider_suite.graph.records import KINDS, PageRecord
+from scrapy_spider_suite.graph.records import KIND_OF, KINDS, PageRecord
 
 MEMORY = 512 << 20
 _BATCH = 100_000
@@ -109,16 +109,15 @@ class GraphBuilder:
         self._path.unlink(missing_ok=True)
 
     def add(self, records: Iterable[PageRecord]) -> None:
-        """Take *records*; of one agent after the other, if there are several.
-
-        Raises `KeyError` on a link of no known kind.
-        """
-        kinds = {kind: number for number, kind in enumerate(KINDS)}
+        """Take *records*; of one agent after the other, if there are several."""
+        kinds = {name: KINDS.index(kind) for name, kind in KIND_OF.items()}
         for record in records:
             serial = self._serial = self._serial + 1
             self._records.append((serial, record.url, record.when))
             self._links += [
-                (serial, url, kinds[kind], nofollow) for url, kind, nofollow in record.links
+                (serial, url, kinds[kind], nofollow)
+                for url, kind, nofollow in record.links
+                if kind in kinds
             ]
             if len(self._links) + len(self._records) >= _BATCH:
                 self._hand_over()

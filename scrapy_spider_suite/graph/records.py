@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from scrapy_spider_suite.packs.pages import Link
+
+__all__ = ["KINDS", "KIND_OF", "Link", "PageRecord"]
 
 KINDS = ("a", "frame", "redirect", "canonical")
 """How a page leads to another. What other elements show (images) is no edge."""
 
-
-class Link(NamedTuple):
-    """A link to the normal *url*. *nofollow*: the page asks not to be taken as recommending it."""
-
-    url: str
-    kind: str = "a"
-    nofollow: bool = False
+KIND_OF = {"area": "a", "refresh": "redirect"} | {kind: kind for kind in KINDS}
+"""The kind of edge that a link in a pack is. What is not here (a sitemap's) is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRecord:
-    """A page that was fetched: its normal *url*, its *links*, and *when* (seconds, wall).
+    """A page that was fetched: its normal *url*, its *links* (`Link` or the like), and *when*
+    (seconds, wall).
 
     Of several records of one page, from refetches, kills or several agents, the newest counts.
     """
 
     url: str
-    links: Sequence[Link]
+    links: Sequence[tuple[str, str, bool]]
     when: float = 0.0

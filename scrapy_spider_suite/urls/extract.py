@@ -84,15 +84,15 @@ def extract(
     """
     page = Page(body, encoding, content_type)
     rules = header_rules(x_robots_tag, robot.lower())
-    reader = _Reader(page, url, rules, robot, max_links, max_url_length)
+    reader = Reader(page, url, rules, robot, max_links, max_url_length)
     if not reader.read():
         # A base after the links that it is for: rare, and read again from the start.
-        reader = _Reader(page, url, rules, robot, max_links, max_url_length, reader.base)
+        reader = Reader(page, url, rules, robot, max_links, max_url_length, reader.base)
         reader.read()
     return reader.result()
 
 
-class _Reader:
+class Reader:
     """One pass over one page."""
 
     def __init__(

@@ -96,7 +96,7 @@ def counted_at_once(pages: Iterable[PageFacts]) -> dict[str, object]:
     }
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(pages, st.data())
 def test_after_any_kill_they_are_those_of_an_undisturbed_run(
     pages: list[PageFacts], data: st.DataObject
