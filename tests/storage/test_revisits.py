@@ -1,0 +1,196 @@
+"""Plans of revisits: due in their order, each once, and the same after any kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.revisits import DAY, History, Mode, Revisiting
+from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.revisits import Plan, Revisits
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+ADAPTIVE = Revisiting(Mode.ADAPTIVE, least=60.0, most=50 * DAY)
+HOURLY = Revisiting(Mode.FIXED, seconds=3600.0)
+NONE = Validators()
+
+
+class Batches(MemoryKV):
+    """A mapping whose changes are lost in a kill unless they were committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._durable: dict[bytes, bytes] = {}
+
+    def commit(self) -> None:
+        """Write what changed."""
+        self._durable = dict(self._rows)
+
+    def kill(self) -> None:
+        """Forget what was not written."""
+        self._rows = dict(self._durable)
+
+
+def test_pages_are_due_in_their_order() -> None:
+    """No sooner than planned, the most overdue first, and each once until it is visited again."""
+    pages = Revisits(MemoryKV(), HOURLY)
+    for number in range(20):
+        pages.visited(b"%02d" % (number * 7 % 20), 1000.0 * number, b"", NONE)
+    assert pages.take(3599.0, 100) == []
+    first = [identity for identity, _ in pages.take(3600.0 + 9_500.0, 4)]
+    second = [identity for identity, _ in pages.take(3600.0 + 9_500.0, 100)]
+    assert first + second == [b"%02d" % (number * 7 % 20) for number in range(10)]
+    assert pages.take(3600.0 + 9_500.0, 100) == []
+    pages.visited(first[0], 1e5, b"", NONE)
+    assert [identity for identity, _ in pages.take(2e5, 100)][-1] == first[0]
+    assert len(pages) == 20
+
+
+def test_what_visits_find() -> None:
+    """A changed digest is a change; an equal one, or a 304, is none, and keeps what was known."""
+    pages = Revisits(MemoryKV(), ADAPTIVE)
+    tags = Validators('"1"', "Sun, 06 Nov 1994 08:49:37 GMT")
+    assert pages.visited(b"a", 0.0, b"one", tags) == pages.get(b"a")
+    pages.visited(b"a", DAY, b"one", NONE)
+    pages.visited(b"a", 2 * DAY, b"", NONE, unchanged=True)
+    plan = pages.get(b"a")
+    assert plan is not None
+    assert plan.history == History(2 * DAY, quiet=2 * DAY)
+    assert (plan.digest, plan.validators) == (b"one", tags)
+    pages.visited(b"a", 3 * DAY, b"two", NONE)
+    plan = pages.get(b"a")
+    assert plan is not None
+    assert plan.history.changed == (DAY,)
+    assert (plan.digest, plan.validators) == (b"two", NONE)
+
+
+def test_the_price_follows_the_visits_there_are() -> None:
+    """Before it is known, intervals are fixed; then such that the visits suffice."""
+    pages = Revisits(MemoryKV(), ADAPTIVE)
+    plan = pages.visited(b"0", 0.0, b"", NONE)
+    assert plan is not None
+    assert plan.due == ADAPTIVE.seconds
+    for number in range(1, 100):
+        pages.visited(b"%d" % number, 0.0, b"", NONE)
+    pages.tick(100 / (5 * DAY))
+    plan = pages.visited(b"0", DAY, b"new", NONE)
+    other = pages.visited(b"1", DAY, b"", NONE)
+    assert plan is not None
+    assert other is not None
+    assert DAY + 60 < plan.due < other.due <= 51 * DAY
+
+
+def test_hastened_and_forgotten() -> None:
+    """What a sitemap says to have changed comes first; what is gone does not come."""
+    pages = Revisits(MemoryKV(), HOURLY)
+    for name in (b"a", b"b", b"c"):
+        pages.visited(name, 10_000.0, b"", NONE)
+    assert pages.hasten(b"b", 50.0)
+    assert pages.hasten(b"c", 20_000.0)
+    pages.forget(b"a")
+    assert not pages.hasten(b"a", 50.0)
+    assert [identity for identity, _ in pages.take(60.0, 10)] == [b"b"]
+    assert not pages.hasten(b"b", 50.0), "it is under way"
+    assert [identity for identity, _ in pages.take(1e6, 10)] == [b"c"]
+    assert len(pages) == 2
+
+
+def test_off() -> None:
+    """Nothing is planned, and no row written."""
+    rows = MemoryKV()
+    assert Revisits(rows, Revisiting()).visited(b"a", 0.0, b"", NONE) is None
+    assert len(rows) == 0
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("visit"), st.integers(0, 5), st.booleans()),
+        st.tuples(st.just("take"), st.integers(1, 3), st.booleans()),
+        st.tuples(st.sampled_from(["commit", "kill", "forget"]), st.integers(0, 5), st.booleans()),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=30)
+@given(actions)
+def test_after_any_kill_each_page_waits_once(actions: list[tuple[str, int, bool]]) -> None:
+    """Equal to a model of what was committed: dues, and how many pages are counted."""
+    rows = Batches()
+    pages = Revisits(rows, ADAPTIVE)
+    waiting: dict[bytes, float] = {}
+    known: set[bytes] = set()
+    saved = (dict(waiting), set(known))
+    now = 0.0
+    for action, number, flag in actions:
+        now += 5 * DAY
+        name = b"%d" % number
+        if action == "visit":
+            plan = pages.visited(name, now, b"%d" % flag, NONE)
+            assert plan is not None
+            waiting[name] = plan.due
+            known.add(name)
+        elif action == "take":
+            due = sorted((when, each) for each, when in waiting.items() if when <= now)[:number]
+            assert [identity for identity, _ in pages.take(now, number)] == [e for _, e in due]
+            for _, each in due:
+                del waiting[each]
+            pages.tick(1e-5)
+        elif action == "forget":
+            pages.forget(name)
+            waiting.pop(name, None)
+            known.discard(name)
+        elif action == "commit":
+            pages.save()
+            rows.commit()
+            saved = (dict(waiting), set(known))
+        else:
+            rows.kill()
+            waiting, known = dict(saved[0]), set(saved[1])
+            pages = Revisits(rows, ADAPTIVE)
+        assert len(pages) == len(known)
+    left = [identity for identity, _ in pages.take(1e10, 100)]
+    assert left == [each for _, each in sorted((when, each) for each, when in waiting.items())]
+
+
+def test_in_the_database_of_a_job(tmp_path: Path) -> None:
+    """After it is opened again, pages are due as they were."""
+    store = RocksStore(tmp_path / "db")
+    pages = Revisits(store.kv("revisits"), HOURLY)
+    for number in range(1000):
+        pages.visited(b"%04d" % number, float(number), b"digest", NONE)
+    pages.save()
+    store.flush()
+    taken = pages.take(3600.0 + 499, 1000)
+    store._let_go()  # as a kill leaves it
+    again = RocksStore(tmp_path / "db")
+    pages = Revisits(again.kv("revisits"), HOURLY)
+    assert len(pages) == 1000
+    assert pages.take(3600.0 + 499, 1000) == taken
+    assert len(taken) == 500
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\x95\x01\x02\x03\x04\x05", b"\x94\x01\x02\x03\x04"]
+)
+def test_damaged_rows_are_named(data: bytes) -> None:
+    """They are no plan, and no count."""
+    rows = MemoryKV()
+    rows.put(b"pa", data)
+    with pytest.raises(JobDamagedError, match="revisits"):
+        Revisits(rows, HOURLY).get(b"a")
+    rows.put(b"m", data[:1])
+    with pytest.raises(JobDamagedError, match="revisits"):
+        Revisits(rows, HOURLY)
+
+
+def test_a_plan_is_kept() -> None:
+    """As it was."""
+    plan = Plan(1.5, History(1.0, 2.0, 3.0, (4.0,)), 0.25, Validators('"x"'), b"digest")
+    assert Plan.from_bytes(plan.to_bytes()) == plan
