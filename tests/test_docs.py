@@ -11,15 +11,25 @@ import re
 import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
-from scrapy_spider_suite.commands import fakeweb, frontier, frontier_verbs, seen, seen_verbs
+from scrapy_spider_suite.commands import (
+    fakeweb,
+    frontier,
+    frontier_verbs,
+    packs,
+    packs_verbs,
+    seen,
+    seen_verbs,
+)
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
 from scrapy_spider_suite.settings.changing import AT_START
@@ -34,6 +44,7 @@ PACKAGE = Path(scrapy_spider_suite.__file__).parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")])
 COMMANDS: dict[str, scrapy.commands.ScrapyCommand] = {
     "frontier": frontier.Command(), "fakeweb": fakeweb.Command(), "seen": seen.Command(),
+    "packs": packs.Command(),
 }  # fmt: skip
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -198,7 +209,9 @@ def command_lines(page: Path) -> Iterator[list[str]]:
     for line in lines:
         found = re.search(r"(?:^|[/ ])scrapy (\w+.*)", line)
         if found and not line.lstrip().startswith("fakeweb:"):
-            yield shlex.split(found[1].rstrip(").,"), comments=True)
+            words = shlex.split(found[1].rstrip(").,"), comments=True)
+            # What the shell does with the output is no argument.
+            yield list(takewhile(lambda word: word not in ("|", ">"), words))
 
 
 @every_page
@@ -213,7 +226,9 @@ def test_every_command_line_exists(page: Path) -> None:
         if not arguments:
             continue
         if name == "frontier":
-            _check_verb(arguments)
+            _check_verb(arguments, frontier, frontier_verbs)
+        elif name == "packs":
+            _check_verb(arguments, packs, packs_verbs)
         elif name == "seen" and arguments != ["--help"]:
             seen.parsed(_left_over(command, arguments), list(seen_verbs.VERBS))
         else:
@@ -239,25 +254,28 @@ def _left_over(command: scrapy.commands.ScrapyCommand, arguments: list[str]) -> 
     return left
 
 
-def _check_verb(arguments: list[str]) -> None:
-    """Fails if a verb of ``scrapy frontier`` does not exist, or does not have these options."""
+def _check_verb(arguments: list[str], command: Any, verbs: Any) -> None:
+    """Fails if a verb of *command* does not exist, or does not have these options."""
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    frontier.add_common_options(common)
+    command.add_common_options(common)
     _, left = common.parse_known_args(arguments)
     if left and left[0] not in ("VERB", "--help"):
-        verb = frontier_verbs.find(left[0])
+        verb = verbs.find(left[0])
         assert verb is not None, arguments
         if left[1:] and "--help" not in left:  # its name alone, in the text, is enough
-            frontier.parser_of(verb).parse_args(left[1:])
+            command.parser_of(verb).parse_args(left[1:])
 
 
 @every_page
 def test_every_option_that_is_named_exists(page: Path) -> None:
     """In the text too: ``--limit`` and its like."""
     known = {"--help", "--check", "--small", "--version"}
-    verbs = map(frontier_verbs.find, frontier_verbs.MODULES)
     parsers = [parser_of(command) for command in COMMANDS.values()]
-    for parser in (*parsers, *(frontier.parser_of(verb) for verb in verbs if verb)):
+    for name in frontier_verbs.MODULES:
+        parsers.append(frontier.parser_of(frontier_verbs.find(name)))
+    for name in packs_verbs.MODULES:
+        parsers.append(packs.parser_of(packs_verbs.find(name)))
+    for parser in parsers:
         known |= {flag for action in parser._actions for flag in action.option_strings}
     for script in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", script.read_text()))

@@ -51,7 +51,7 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
         if path.is_dir():
             for pack in sorted(filter(is_pack, path.iterdir())):
                 yield from verify_pack(pack, limit)
-            yield from _verify_merged(path)
+            yield from verify_merged(path)
         else:
             yield from verify_pack(path, limit)
 
@@ -156,8 +156,8 @@ def _what_is_wrong(line: bytes) -> tuple[str, str]:
         return str(error), ""
 
 
-def _verify_merged(folder: Path) -> Iterator[Finding]:
-    """Yield the merged indexes that are not what the packs' own are together."""
+def verify_merged(folder: Path) -> Iterator[Finding]:
+    """Yield the merged indexes of *folder* that are not what the packs' own are together."""
     for run in runs(folder):
         if run.merged:
             own = [folder / f"{pack}{INDEX}" for pack in run.packs]

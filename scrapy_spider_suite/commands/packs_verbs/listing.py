@@ -1,0 +1,98 @@
+"""``scrapy packs ls``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row
+from scrapy_spider_suite.commands.packs_verbs.verb import (
+    Verb,
+    add_choice,
+    add_paths,
+    choice_of,
+    packs_of,
+    printable,
+    progress,
+)
+from scrapy_spider_suite.packs.access import open_pack
+from scrapy_spider_suite.packs.cdxj import Entry
+from scrapy_spider_suite.packs.choosing import Choice, choose, entries_of
+from scrapy_spider_suite.packs.formats import OPEN, final
+
+_COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    parser.add_argument("--pages", action="store_true", help="list pages, not packs")
+    add_choice(parser)
+
+
+def _run(call: Call) -> int:
+    if call.options.pages:
+        for pack, entry in choose(packs_of(call), choice_of(call.options)):
+            print(json.dumps(_page(pack, entry)) if call.json else _line(entry))
+        return 0
+    rows = []
+    files = packs_of(call).files()
+    with progress(len(files), "packs") as move:
+        for path in files:
+            rows.append(_pack(path, choice_of(call.options)))
+            move(1)
+    call.table(rows, _COLUMNS)
+    return 0
+
+
+def _pack(path: Path, choice: Choice) -> Row:
+    """A pack in a row; of its pages those that are wanted."""
+    count, first, last = 0, "", ""
+    for entry in entries_of(path):
+        if choice.takes(entry):
+            count += 1
+            first = min(first or entry.stamp, entry.stamp)
+            last = max(last, entry.stamp)
+    with open_pack(final(path)) as file:
+        size = file.seek(0, 2)
+    # It may have been closed meanwhile.
+    state = "open" if path.name.endswith(OPEN) and path.exists() else "closed"
+    return {"name": final(path).name, "folder": str(path.parent), "pages": count, "bytes": size,
+            "from": _time(first), "to": _time(last), "state": state}  # fmt: skip
+
+
+def _time(stamp: str) -> str | None:
+    if not stamp:
+        return None
+    return (f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T"
+            f"{stamp[8:10]}:{stamp[10:12]}:{stamp[12:]}Z")  # fmt: skip
+
+
+def _page(pack: Path, entry: Entry) -> Row:
+    return {"url": entry.url, "time": _time(entry.stamp), "status": entry.status,
+            "mime": entry.mime, "digest": entry.digest, "pack": str(pack),
+            "offset": entry.place.offset, "length": entry.place.length}  # fmt: skip
+
+
+def _line(entry: Entry) -> str:
+    """A page in a line: separated by tabs, the URL last."""
+    what = (_time(entry.stamp), entry.status or "-", entry.mime or "-", entry.url)
+    return "\t".join(printable(str(each)) for each in what)
+
+
+VERBS = (
+    Verb(
+        "ls", "packs, or with --pages the pages in them", _run, _options, "[PATH...]",
+        about=(
+            "Counts and times are those of the pages that are asked for, by the indexes: answers\n"
+            "and revisits, not the requests and metadata beside them. Pages come pack by pack, by\n"
+            "time, status, type (warc/revisit for a revisit) and URL, separated by tabs."
+        ),
+        examples=(
+            "ls",
+            "ls crawls/news/packs other-machine/packs --json",
+            "ls crawls/news/packs --host '*.example.com' --status 404",
+            "ls crawls/news/packs --pages --mime text/html --from 2026-11-01 --to 2026-11",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""What verbs of ``scrapy packs`` have in common: packs, the pages that are meant, a bar."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scrapy.exceptions import UsageError
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.commands.frontier_verbs import verb
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.packs import Packs, open_packs
+from scrapy_spider_suite.packs.choosing import Choice, stamp
+
+
+def paths_of(call: Call) -> list[Path]:
+    """The packs and folders that are meant. Raises `UsageError`: none are."""
+    given = list(call.options.path)
+    if not given and call.settings is not None and call.settings.get("SUITE_PACKS_DIR"):
+        given = [call.settings["SUITE_PACKS_DIR"]]
+    if not given:
+        raise UsageError("which packs? give PATHs, or set SUITE_PACKS_DIR", print_help=False)
+    return [Path(path).expanduser() for path in given]
+
+
+def packs_of(call: Call) -> Packs:
+    """Those packs, open. Raises `PackError`: a path is none."""
+    return open_packs(*paths_of(call))
+
+
+@dataclass(frozen=True)
+class Verb(verb.Verb):
+    """One verb; its examples are without ``scrapy packs``."""
+
+    def epilog(self) -> str:
+        """The end of its help: examples and exit codes."""
+        exits = {0: "done", **self.exits, 2: "wrong usage or no packs"}
+        codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
+        lines = "\n".join(f"  scrapy packs {example}" for example in self.examples)
+        return f"Examples:\n{lines}\n\nExit codes: {codes}."
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """Declare PATH."""
+    parser.add_argument(
+        "path", nargs="*", metavar="PATH",
+        help="a pack, or a folder of packs (default: SUITE_PACKS_DIR)",
+    )  # fmt: skip
+
+
+def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None:
+    """Declare which pages are meant."""
+    parser.add_argument(
+        "--host", action="append", default=[], type=_host, metavar="HOST",
+        help="pages of that host; *.example.com: and of those below it; may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", dest="first", type=_first, metavar="TIME",
+        help="fetched since then: 2026-11-22, 2026-11-22T10:15 (UTC)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--to", dest="last", type=_last, metavar="TIME",
+        help="fetched up to the end of that year, month, day, hour or minute",
+    )  # fmt: skip
+    parser.add_argument(
+        "--status", action="append", default=[], type=_status, metavar="CODE",
+        help="200, 404, 3xx; may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mime", action="append", default=[], type=str.lower, metavar="TYPE",
+        help="text/html, image/*; may be given again",
+    )  # fmt: skip
+    if sample:
+        parser.add_argument(
+            "--sample", type=verb.count, default=0, metavar="N",
+            help="so many of them by chance, the same ones each time (0: all)",
+        )  # fmt: skip
+
+
+def choice_of(options: argparse.Namespace) -> Choice:
+    """What those options ask for."""
+    return Choice(
+        hosts=tuple(options.host),
+        first=options.first or "",
+        last=options.last or "",
+        statuses=tuple(options.status),
+        mimes=tuple(options.mime),
+        sample=getattr(options, "sample", 0),
+    )
+
+
+@contextmanager
+def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
+    """A bar on the terminal, if there is one, and what moves it on; *unit* ``B``: kB, MB, ..."""
+    with tqdm(total=total, unit=unit, unit_scale=unit == "B", disable=None, file=sys.stderr,
+              leave=False) as bar:  # fmt: skip
+        yield bar.update
+
+
+def printable(text: str) -> str:
+    """*text* on one line, whatever a page put into it."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def tell_damage(packs: Packs) -> int:
+    """Say on stderr what could not be read; return the exit code: 1 if there is any."""
+    for path, damage in packs.damage:
+        where = f"{damage.length} bytes at {damage.offset}"
+        print(f"{path}: damaged, {where}: {damage.why}", file=sys.stderr)
+    return 1 if packs.damage else 0
+
+
+def _host(text: str) -> str:
+    return text.lower().rstrip(".")
+
+
+def _status(text: str) -> str:
+    code = text.lower()
+    if len(code) == 3 and code[0] in "0123456789" and (code[1:].isdecimal() or code[1:] == "xx"):
+        return code
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a status such as 200 or 3xx")
+
+
+def _first(text: str) -> str:
+    try:
+        return stamp(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _last(text: str) -> str:
+    try:
+        return stamp(text, last=True)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,208 @@
+"""Which pages of packs are meant: by host, time, status and type, all of them or a sample.
+
+What is chosen is looked up in the indexes; only its own groups are read and decompressed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+import xxhash
+
+from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.packs import cdxj
+from scrapy_spider_suite.packs.access import open_pack
+from scrapy_spider_suite.packs.cdxj import Entry, Located
+from scrapy_spider_suite.packs.formats import OPEN, container, final, format_of
+from scrapy_spider_suite.packs.indexing import bundles, index_entries
+from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.page import Page
+from scrapy_spider_suite.packs.reader import PAGES, Packs
+from scrapy_spider_suite.packs.scan import Damage, Group, scan_from
+
+Bundle: TypeAlias = list[Located]
+"""The records of one fetch: the page, its request, its metadata, as far as they are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is wanted; what is empty wants all.
+
+    Attributes:
+        hosts: ``example.com``; ``*.example.com`` is the host and all below it.
+        first, last: 14 digits, UTC: fetched between them, both included.
+        statuses: ``404``; ``4xx``.
+        mimes: ``text/html``; ``text/*``.
+        sample: as many at random, 0 for all; the same ones each time.
+    """
+
+    hosts: tuple[str, ...] = ()
+    first: str = ""
+    last: str = ""
+    statuses: tuple[str, ...] = ()
+    mimes: tuple[str, ...] = ()
+    sample: int = 0
+
+    @property
+    def all(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Choice()
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether *entry* is wanted, the sample aside."""
+        status = f"{entry.status:03d}"
+        return (
+            (not self.first or self.first <= entry.stamp)
+            and (not self.last or entry.stamp <= self.last)
+            and (not self.statuses or any(_fits(status, wanted) for wanted in self.statuses))
+            and (not self.mimes or any(_starts(entry.mime, wanted) for wanted in self.mimes))
+            and (not self.hosts or any(is_of(entry.url, host) for host in self.hosts))
+        )
+
+
+class Chosen(NamedTuple):
+    """An entry of an index, and the pack that it is of, without ``.open``."""
+
+    pack: Path
+    entry: Entry
+
+
+def is_of(url: str, host: str) -> bool:
+    """Whether *url* is of *host*, which may be ``*.example.com``."""
+    name = host_of(url)
+    if host.startswith("*."):
+        return name == host[2:] or name.endswith(host[1:])
+    return name == host
+
+
+def host_of(url: str) -> str:
+    """The host of *url* in lower case, without a dot at its end; "" if it has none."""
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def stamp(text: str, *, last: bool = False) -> str:
+    """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``.
+
+    What is left out is the first moment of it, or the *last*. Raises ValueError: it is no time.
+    """
+    digits = re.sub(r"(\.\d+)?(Z|\+00:00)$|[-:T ]", "", text.strip())
+    if not re.fullmatch(r"\d{4}(\d\d){0,5}", digits):
+        raise ValueError(f"{text!r}: expected a time such as 2026-11-22 or 2026-11-22T10:15 (UTC)")
+    rest = "1231235959" if last else "0101000000"
+    full = digits + rest[len(digits) - 4 :]
+    if last and len(digits) == 6:  # the last day of that month
+        full = next(found for day in ("31", "30", "29", "28")
+                    if _is_time(found := f"{digits}{day}235959"))  # fmt: skip
+    if not _is_time(full):
+        raise ValueError(f"{text!r}: there is no such time")
+    return full
+
+
+def entries_of(pack: Path) -> Iterator[Entry]:
+    """Yield what the index of *pack* lists; if it has none, what it would. Raises `OSError`."""
+    for path in (pack, final(pack)):
+        index = index_path(path)
+        try:
+            lines = GrowingLines(index) if path.name.endswith(OPEN) else SortedLines(index)
+            for line in lines:
+                try:
+                    yield cdxj.parse(line)
+                except PackDamagedError:  # `verify` names it; its neighbours are sound
+                    continue
+            return
+        except FileNotFoundError:
+            continue
+    yield from index_entries(final(pack) if final(pack).exists() else pack, final(pack).name)
+
+
+def choose(packs: Packs, choice: Choice) -> Iterator[Chosen]:
+    """Yield what is wanted, pack by pack, by its key and time there. Raises `OSError`."""
+    found = (Chosen(final(pack), entry) for pack in packs.files()
+             for entry in entries_of(pack) if choice.takes(entry))  # fmt: skip
+    if not choice.sample:
+        return found
+    sample = heapq.nsmallest(choice.sample, found, key=_draw)
+    return iter(sorted(sample, key=lambda one: (one.pack.name, one.pack, one.entry.key)))
+
+
+def fetches(packs: Packs, choice: Choice) -> Iterator[tuple[Path, Bundle]]:
+    """Yield the pack and the records of every fetch that is wanted, as they lie. `OSError`."""
+    if choice.all:
+        for pack in packs.files():
+            entries = {(entry.place.offset, entry.place.start) for entry in entries_of(pack)}
+            yield from _read(packs, final(pack), entries)
+        return
+    wanted: dict[Path, set[tuple[int, int]]] = {}
+    for pack, entry in choose(packs, choice):
+        wanted.setdefault(pack, set()).add((entry.place.offset, entry.place.start))
+    for pack, places in wanted.items():
+        yield from _read(packs, pack, places)
+
+
+def page_of(packs: Packs, pack: Path, bundle: Bundle) -> Page:
+    """Return the page that *bundle* is of."""
+    record, place = bundle[0]
+    found = (other for other, _ in bundle if other.kind == "metadata")
+    return Page(packs, pack, place, record, next(found, None))
+
+
+def pages(packs: Packs, choice: Choice) -> Iterator[Page]:
+    """Yield every page that is wanted. Raises `OSError`."""
+    for pack, bundle in fetches(packs, choice):
+        yield page_of(packs, pack, bundle)
+
+
+def _read(packs: Packs, pack: Path, places: set[tuple[int, int]]) -> Iterator[tuple[Path, Bundle]]:
+    """Yield the fetches of *pack* that begin at *places*: offset, and start in the group."""
+    form = container(format_of(pack))
+    with open_pack(pack) as file:
+        for offset in sorted({offset for offset, _ in places}):
+            located = _records(packs, pack, scan_from(form, file, offset, packs.limit))
+            for bundle in bundles(located):
+                record, place = bundle[0]
+                if place.offset != offset:
+                    break
+                if (offset, place.start) in places and record.kind in PAGES:
+                    yield pack, bundle
+
+
+def _records(packs: Packs, pack: Path, parts: Iterable[Group | Damage]) -> Iterator[Located]:
+    """The records up to what is damaged, which is noted unless it is being written."""
+    for part in parts:
+        if isinstance(part, Damage):
+            if not part.torn:
+                packs.damage.append((pack, part))
+            return
+        yield from part.records()
+
+
+def _draw(one: Chosen) -> int:
+    """A number for a page: by chance, but always the same one."""
+    return xxhash.xxh3_64_intdigest(f"{one.entry.url} {one.entry.stamp}".encode())
+
+
+def _fits(status: str, wanted: str) -> bool:
+    return status == wanted or (wanted[1:] == "xx" and status[0] == wanted[0])
+
+
+def _starts(mime: str, wanted: str) -> bool:
+    return mime.startswith(wanted[:-1]) if wanted.endswith("*") else mime == wanted
+
+
+def _is_time(digits: str) -> bool:
+    try:
+        datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return True

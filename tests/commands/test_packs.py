@@ -1,0 +1,271 @@
+"""``scrapy packs``: what is in packs, a page of them, all of them, what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packed import NOW, body, fetch, gzipped, plan
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_spider_suite.commands.packs import Command
+from scrapy_spider_suite.packs import Link, Original, PackWriter, payload_digest, records
+from scrapy_spider_suite.packs.choosing import Choice, stamp
+from scrapy_spider_suite.packs.formats import FORMATS
+
+
+@dataclass
+class Said:
+    """What the command wrote, and its exit code."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def rows(self) -> list[Any]:
+        """The values of ``--json``."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def lines(self) -> list[str]:
+        """What is for people."""
+        return self.out.decode().splitlines()
+
+
+Packs = Callable[..., Said]
+
+
+@pytest.fixture
+def packs(capfdbinary: pytest.CaptureFixture[bytes]) -> Packs:
+    """Run the command in this process, as Scrapy's command line does."""
+
+    def run(*arguments: object, **settings: Any) -> Said:
+        command = Command()
+        command.settings = Settings(settings)
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        command.add_options(parser)
+        options, left = parser.parse_known_args(list(map(str, arguments)))
+        capfdbinary.readouterr()
+        command.run(left, options)
+        out, err = capfdbinary.readouterr()
+        return Said(command.exitcode, out, err.decode())
+
+    return run
+
+
+def other(number: int, **changes: Any) -> Any:
+    """A page of another host that is missing there."""
+    lost = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n"
+    return fetch(number, b"gone", url=f"https://sub.other.test/{number}?a=b",
+                 head=lost, **changes)  # fmt: skip
+
+
+@pytest.fixture(params=FORMATS)
+def form(request: pytest.FixtureRequest) -> str:
+    """Each format."""
+    return str(request.param)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, form: str) -> list[Path]:
+    """The packs of two agents: three pages, one of them again; one of another host."""
+    first, second = tmp_path / "one", tmp_path / "two"
+    again = Original("http://www.example.com/1", NOW + 1, payload_digest(body(1)))
+    for folder, fetches in (
+        (first, [fetch(1), gzipped(2), fetch(1, time=NOW + 100, original=again)]),
+        (second, [fetch(3), other(4)]),
+    ):
+        writer = PackWriter(plan(folder, form))
+        for one in fetches:
+            writer.append(records(one))
+        writer.close()
+    return [first, second]
+
+
+def test_ls(packs: Packs, folders: list[Path]) -> None:
+    """Packs of all folders, or the pages that are asked for."""
+    rows = packs("ls", *folders, "--json").rows
+    assert [(row["pages"], row["state"]) for row in rows] == [(3, "closed"), (2, "closed")]
+    assert (rows[0]["from"], rows[0]["to"]) == ("2026-11-18T11:06:41Z", "2026-11-18T11:08:20Z")
+    assert rows[0]["bytes"] == next(folders[0].glob("*.warc.*[!j]")).stat().st_size
+    said = packs("ls", SUITE_PACKS_DIR=str(folders[1]))
+    assert said.lines[0].split() == ["name", "pages", "bytes", "from", "to", "state"]
+    assert len(said.lines) == 2
+    said = packs("ls", "--pages", *folders)
+    assert len(said.lines) == 5
+    line = "2026-11-18T11:06:44Z\t404\ttext/plain\thttps://sub.other.test/4?a=b"
+    both = ["--host", "SUB.other.test.", "--status", "404", "--status", "3xx"]
+    for wanted in (["--host", "*.other.test"], ["--status", "4xx"], ["--mime", "text/p*"], both):
+        assert packs("ls", "--pages", *folders, *wanted).lines == [line]
+    assert packs("ls", "--pages", *folders, "--host", "other.test").out == b""
+    again = packs("ls", "--pages", *folders, "--from", "2026-11-18T11:08", "--json").rows
+    assert [(row["url"], row["mime"]) for row in again] == [
+        ("http://www.example.com/1", "warc/revisit")
+    ]
+    assert packs("ls", "--pages", *folders, "--to", "2026-10").out == b""
+
+
+def test_get(packs: Packs, folders: list[Path]) -> None:
+    """The body on stdout, as it was at a time, of a revisit, too; 1 if it is not there."""
+    one = "http://www.example.com/1"
+    assert packs("get", one, *folders).out == body(1)
+    assert packs("get", "HTTP://www.example.com:80/2", *folders).out == body(2)
+    assert packs("get", one, *folders, "--at", "2026-11-18T11:06:41", "--json").rows[0] == {
+        **packs("get", one, *folders, "--at", "2026-11-18T11:07", "--json").rows[0],
+        "revisit": False,
+        "time": "2026-11-18T11:06:41.250Z",
+        "status": 200,
+    }
+    assert packs("get", one, *folders, "--json").rows[0]["revisit"]
+    said = packs("get", one, *folders, "--headers")
+    assert said.out.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/html")
+    assert said.out.endswith(b"\r\n\r\n")
+    said = packs("get", "http://www.example.com/3", *folders, "--record")
+    assert said.out.startswith(b"WARC/1.1\r\nWARC-Type: response\r\n")
+    assert said.out.endswith(body(3) + b"\r\n\r\n")
+    said = packs("get", "http://www.example.com/3", *folders, "--links")
+    assert said.lines == ["http://www.example.com/4\ta", "http://a.test/\tframe\tnofollow"]
+    for missing in (["http://www.example.com/9"], [one, "--at", "2026-11-17"]):
+        said = packs("get", missing[0], *folders, *missing[1:])
+        assert (said.code, said.out) == (1, b"")
+        assert "is not in these packs" in said.err
+
+
+def test_cat(packs: Packs, folders: list[Path]) -> None:
+    """All records, one after another, and what is damaged on stderr."""
+    said = packs("cat", *folders)
+    assert said.code == 0
+    assert said.out.count(b"WARC/1.1\r\n") == 2 + 5 * 3
+    assert said.out.startswith(b"WARC/1.1\r\nWARC-Type: warcinfo")
+    pack = next(path for path in folders[0].iterdir() if not path.name.endswith(".cdxj"))
+    data = pack.read_bytes()
+    pack.write_bytes(data[:-10])
+    said = packs("cat", pack)
+    assert said.code == 1
+    assert f"{pack}: damaged" in said.err
+    assert packs("verify", *folders).code == 1
+
+
+def test_verify(packs: Packs, folders: list[Path]) -> None:
+    """Every finding in a line; 1 if there is one."""
+    said = packs("verify", *folders)
+    assert (said.code, said.lines) == (0, ["2 packs: everything is as it was written"])
+    index = next(folders[1].glob("*.cdxj"))
+    index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
+    said = packs("verify", *folders, "--json")
+    assert said.code == 1
+    assert [(row["kind"], row["path"]) for row in said.rows] == [("index", str(index))]
+    assert "a page is not in the index" in packs("verify", folders[1]).lines[0]
+
+
+def test_links(packs: Packs, folders: list[Path]) -> None:
+    """With kinds and nofollow, of the pages that are asked for."""
+    said = packs("links", *folders, "--host", "sub.other.test")
+    page = "https://sub.other.test/4?a=b"
+    assert said.lines == [f"{page}\thttp://www.example.com/5\ta\t-",
+                          f"{page}\thttp://a.test/\tframe\tnofollow"]  # fmt: skip
+    rows = packs("links", *folders, "--json").rows
+    assert len(rows) == 10
+    assert rows[1]["nofollow"] is True
+
+
+def test_sample(packs: Packs, folders: list[Path]) -> None:
+    """As many as asked for, the same ones each time."""
+    first = packs("links", *folders, "--sample", "2", "--json").rows
+    assert len({(row["page"], row["time"]) for row in first}) == 2
+    assert packs("links", *folders[::-1], "--sample", "2", "--json").rows == first
+
+
+def test_while_it_is_written(packs: Packs, tmp_path: Path) -> None:
+    """What is on disk is there, and nothing is wrong with it."""
+    writer = PackWriter(plan(tmp_path))
+    try:
+        writer.append(records(fetch(1)))
+        writer.flush().result()
+        assert packs("ls", tmp_path, "--json").rows[0]["state"] == "open"
+        assert packs("get", "http://www.example.com/1", tmp_path).out == body(1)
+        assert packs("cat", tmp_path).code == packs("verify", tmp_path).code == 0
+        assert len(packs("links", tmp_path).lines) == 2
+    finally:
+        writer.close()
+
+
+def test_a_pack_without_an_index(packs: Packs, folders: list[Path]) -> None:
+    """Is read all the same."""
+    before = packs("ls", "--pages", *folders).out
+    for path in folders[1].glob("*.cdxj"):
+        path.unlink()
+    assert sorted(packs("ls", "--pages", *folders).lines) == sorted(before.decode().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected one of ls, get, cat"),
+        (["none"], "expected one of"),
+        (["ls"], "which packs"),
+        (["cat"], "which packs"),
+        (["get"], "required: URL"),
+        (["get", "u", ".", "--at", "2026-02-30"], "there is no such time"),
+        (["ls", ".", "--status", "20"], "expected a status"),
+        (["ls", ".", "--from", "now"], "expected a time"),
+    ],
+)
+def test_wrong_usage(packs: Packs, arguments: list[str], said: str) -> None:
+    """In a line."""
+    with pytest.raises(UsageError, match=said):
+        packs(*arguments)
+
+
+def test_no_packs(packs: Packs, tmp_path: Path) -> None:
+    """In a line, too."""
+    said = packs("ls", tmp_path / "none")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "neither a pack nor a folder of packs" in said.err
+
+
+def test_times() -> None:
+    """What is left out is the first moment, or the last."""
+    assert stamp("2026") == "20260101000000"
+    assert stamp("2024-02", last=True) == "20240229235959"
+    assert stamp("2026-12", last=True) == "20261231235959"
+    assert stamp("2026-11-22T10:15:07.5Z") == "20261122101507"
+    assert stamp("2026-11-22 10", last=True) == "20261122105959"
+    assert Choice().all
+    assert not Choice(sample=1).all
+
+
+@pytest.mark.parametrize("verb", ["", "ls", "get", "cat", "verify", "links"])
+def test_help(verb: str, packs: Packs) -> None:
+    """With examples."""
+    said = packs(*filter(None, [verb]), "--help")
+    assert b"Examples:" in said.out if verb else b"Verbs:" in said.out
+
+
+def test_loading_it_imports_little() -> None:
+    """Scrapy does that at each start of any command."""
+    code = (
+        "import sys, scrapy_spider_suite.commands.packs\n"
+        "print({'tqdm', 'lzallright', 'xxhash', 'pyarrow', 'ada_url'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_links_are_pages_links(packs: Packs, tmp_path: Path) -> None:
+    """A line break in a URL breaks no line."""
+    writer = PackWriter(plan(tmp_path))
+    writer.append(records(fetch(1, links=[Link("http://a.test/\nb\tc")])))
+    writer.close()
+    assert packs("links", tmp_path).lines == [
+        "http://www.example.com/1\thttp://a.test/%0Ab%09c\ta\t-"
+    ]
