@@ -15,10 +15,16 @@ _CONTACT = re.compile(r"https?://[^\s/$.?#]+\.[^\s]+|[^\s@<>()]+@[^\s@<>()]+\.[a
 _SCRAPYS = "+https://scrapy.org"
 
 
+def contact_in(user_agent: str | None) -> str:
+    """The web page or e-mail address in *user_agent*, "" for none (Scrapy's own does not count)."""
+    text = user_agent or ""
+    found = None if _SCRAPYS in text else _CONTACT.search(text)
+    return "" if found is None else found[0].rstrip(").;,")
+
+
 def has_contact(user_agent: str | None) -> bool:
     """Whether *user_agent* names a web page or an e-mail address (Scrapy's own does not count)."""
-    text = user_agent or ""
-    return _SCRAPYS not in text and _CONTACT.search(text) is not None
+    return bool(contact_in(user_agent))
 
 
 def require_contact(user_agent: str | None) -> None:

@@ -26,6 +26,7 @@ from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.crawl.errbacks import in_errback
 from scrapy_spider_suite.crawl.faults import Faults
 from scrapy_spider_suite.crawl.keeper import Keeper
+from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.ungated import Ungated
 from scrapy_spider_suite.downloader import PoliteDownloader
@@ -75,6 +76,7 @@ class FrontierScheduler(BaseScheduler):
         self._flushing = False
         self._closed = False
         self._pauses: set[str] = set()
+        self.packing: PagePacking | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
@@ -92,6 +94,8 @@ class FrontierScheduler(BaseScheduler):
         try:
             check_sources(suite_settings(crawler).seeds)
             self.core: CrawlCore = core_of(crawler)
+            folder = self.core.settings.packs_dir
+            self.packing = None if folder is None else PagePacking(self.core, self, folder)
         except SuiteError as error:
             if not other_crawls(crawler):
                 refuse(error)
@@ -131,8 +135,12 @@ class FrontierScheduler(BaseScheduler):
     async def _close(self, reason: str) -> None:
         self._errands.cancel()
         await self._errands.finish()
+        if self.packing is not None:
+            await self.packing.finish()
         self._keeper.stop()
         self.core.close()
+        if self.packing is not None:
+            await self.packing.close()
         await self._duplicates.close(reason)
 
     @property
@@ -183,7 +191,7 @@ class FrontierScheduler(BaseScheduler):
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")
         stats.inc_value(f"scheduler/enqueued/{place}")
-        self._flush_soon()
+        self.flush_soon()
         return True
 
     def _is_of_operator(self, request: Request) -> bool:
@@ -282,10 +290,12 @@ class FrontierScheduler(BaseScheduler):
             self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
+        if self.packing is not None:
+            self.packing.settled(lease)
         core.frontier.settle(lease, core.now())
-        self._flush_soon()
+        self.flush_soon()
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
         """Make what was said durable once this turn of the loop is over: one batch for all."""
         if not self._flushing:
             self._flushing = True
@@ -298,7 +308,11 @@ class FrontierScheduler(BaseScheduler):
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
         """See `sinks.hold`."""
-        return self._faults.hold(response, durable, self._flush_soon)
+        return self._faults.hold(response, durable, self.flush_soon)
+
+    def hold_still(self, why: str) -> None:
+        """Pause, since nothing can be written, until it can be."""
+        self._keeper.hold_still(why)
 
     # The end
 

@@ -9,6 +9,12 @@ Receivers get ``old`` and ``new``, a `SuiteSettings` each, and ``spider``. By th
 and the core give the new ones: only who keeps a value of them needs to listen.
 """
 
+pack_closed = object()
+"""A pack of pages is complete, and will not change any more.
+
+Receivers get ``path``, its `pathlib.Path`, and ``spider``.
+"""
+
 item_not_exported = object()
 """A feed could not take an item, after the pipelines had (jobs only).
 

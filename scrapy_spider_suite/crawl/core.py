@@ -20,6 +20,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
+from scrapy_spider_suite.crawl.counting import LinkCounting
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
 from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.filtering import filtering_of
@@ -126,6 +127,8 @@ class CrawlCore:
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         self.frontier = self._open_frontier()
+        tables = self.settings.link_stats
+        self.counting = LinkCounting(self, tables) if tables else None
         self.overriding.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
         crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)

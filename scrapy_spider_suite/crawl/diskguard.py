@@ -127,6 +127,8 @@ class DiskGuard:
             found.append(Folder(self._log_folder))
         if isinstance(core.settings.fetch_log, Path):
             found.append(Folder(core.settings.fetch_log))
+        if core.settings.packs_dir is not None:
+            found.append(Folder(core.settings.packs_dir))
         return [*found, *map(Folder, (*feed_folders(core.crawler), *self._component_folders))]
 
     def _writes(self) -> bool:

@@ -38,12 +38,12 @@ class Fetched(NamedTuple):
 
 Witness = Callable[[Fetched], None]
 
-_witnesses: WeakKeyDictionary[Crawler, Witness] = WeakKeyDictionary()
+_witnesses: WeakKeyDictionary[Crawler, list[Witness]] = WeakKeyDictionary()
 
 
 def call_witness(crawler: Crawler, witness: Witness) -> None:
     """Have *witness* told of every fetch of *crawler*, as it ends; it must not raise."""
-    _witnesses[crawler] = witness
+    _witnesses.setdefault(crawler, []).append(witness)
 
 
 async def witnessed(
@@ -53,8 +53,8 @@ async def witnessed(
     transfer: Coroutine[object, object, Response],
 ) -> Response:
     """Await *transfer*, the fetch of *request*, and have it witnessed whatever becomes of it."""
-    witness = _witnesses.get(crawler)
-    if witness is None:
+    witnesses = _witnesses.get(crawler)
+    if witnesses is None:
         return await transfer
     began = time.monotonic()
     response: Response | None = None
@@ -66,4 +66,7 @@ async def witnessed(
         error = raised
         raise
     finally:
-        witness(Fetched(request, lease, response, error, time.time(), time.monotonic() - began))
+        seconds = time.monotonic() - began
+        fetched = Fetched(request, lease, response, error, time.time(), seconds)
+        for witness in witnesses:
+            witness(fetched)

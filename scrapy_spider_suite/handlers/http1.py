@@ -52,7 +52,8 @@ from scrapy_spider_suite.handlers.keeping import (
 )
 from scrapy_spider_suite.handlers.pool import Connection, Key
 from scrapy_spider_suite.handlers.tls import log_connection, make_ssl_context, peer_certificate
-from scrapy_spider_suite.handlers.wire import Origin, request_bytes, split_url
+from scrapy_spider_suite.handlers.wire import WIRE, Origin, Sent, request_bytes, split_url
+from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Http1Handler:
     connection swallowed waits so long before it is sent again), ``suite_truncate`` (bytes of body
     after which reading stops; the response is flagged ``truncated``), ``suite_media_types`` (those
     of 2xx answers that are read; others raise `UnwantedMediaType` after their heads). It sets
-    ``suite_received``, the bytes that came.
+    ``suite_received``, the bytes that came, and, where pages are packed, ``suite_wire``, a `Sent`.
     """
 
     lazy = False
@@ -96,6 +97,7 @@ class Http1Handler:
         self._dataloss_warned = False
         self._bind = _bind_address(settings.get("DOWNLOAD_BIND_ADDRESS"))
         self._tls = make_ssl_context(settings)
+        self._packed = suite_settings(crawler).packs_dir is not None
         self._tls_verbose = settings.getbool("DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING")
         self._proxied: Any = None  # Scrapy's own handler, made for the first request with a proxy
 
@@ -138,6 +140,8 @@ class Http1Handler:
         except ResponseDataLossError:
             self._warn_of_dataloss(request.url)
             raise
+        if self._packed:
+            meta[WIRE] = _sent(message, connection, exchange)
         return self._response(request, connection, exchange)
 
     def _count(self) -> None:
@@ -277,6 +281,14 @@ class Http1Handler:
                 "requests",
                 url,
             )
+
+
+def _sent(message: bytes, connection: Connection, exchange: Exchange) -> Sent:
+    reader, tls = exchange.reader, connection.ssl_object
+    protocols = [reader.version.lower()]
+    if tls is not None:
+        protocols.append((tls.version() or "TLS").lower().replace("tlsv", "tls/"))
+    return Sent(message, reader.head, tuple(protocols))
 
 
 async def _pause(request: Request, timeout: asyncio.Timeout) -> None:

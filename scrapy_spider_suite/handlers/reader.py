@@ -70,6 +70,7 @@ class ResponseReader:
         status: status code, 200 to 999.
         version: as Scrapy writes it, such as ``HTTP/1.1``.
         fields: name, in the case of Scrapy's ``Headers`` (``Content-Type``), to values in order.
+        head: the final head as it was sent, with the empty line.
         framing: how the body ends; meaningful once :attr:`head_done`.
         length: bytes of body to come as the head says it, None when it does not.
         size: bytes of body that have come.
@@ -81,8 +82,8 @@ class ResponseReader:
 
     __slots__ = (
         "_body", "_buffer", "_head_bytes", "_interim", "_no_body", "_pairs", "_parser",
-        "_searched", "_wire", "done", "excess", "fields", "framing", "head_done", "length", "size",
-        "status", "touched", "version",
+        "_searched", "_wire", "done", "excess", "fields", "framing", "head", "head_done", "length",
+        "size", "status", "touched", "version",
     )  # fmt: skip
 
     def __init__(self, method: str = "GET") -> None:
@@ -97,6 +98,7 @@ class ResponseReader:
         self._wire = 0  # bytes of the chunked body as sent, framing included
         self.status = 0
         self.version = ""
+        self.head = b""
         self.fields: dict[bytes, list[bytes]] = {}
         self.framing = Framing.LENGTH
         self.length: int | None = None
@@ -216,7 +218,7 @@ class ResponseReader:
             return
         if len(self._pairs) > MAX_FIELDS:
             raise ResponseBoundsError(f"more than {MAX_FIELDS} header fields")
-        self.status = status
+        self.status, self.head = status, head
         self.version = f"HTTP/{parser.get_http_version()}"
         fields = self.fields
         for name, value in self._pairs:

@@ -30,6 +30,24 @@ _WANTS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 _known_names: set[bytes] = set()
 
 
+WIRE: Final = "suite_wire"
+"""The key of a request's meta under which a `Sent` is left, for whoever takes it away."""
+
+
+class Sent(NamedTuple):
+    """What went over the wire, both ways, but for the body that came.
+
+    Attributes:
+        request: head and body as they were sent.
+        head: that of the answer as it came, with the empty line.
+        protocols: ``http/1.1``, and ``tls/1.3`` where there was TLS.
+    """
+
+    request: bytes
+    head: bytes
+    protocols: tuple[str, ...]
+
+
 class Origin(NamedTuple):
     """Where a URL points to.
 

@@ -28,6 +28,8 @@ from scrapy_spider_suite.monitor.sums import Sums
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.urls.normalize import host_of
 
+ROWS = "links"
+"""The mapping of a job's store that its counts are rows of."""
 TABLES = ("links", "hosts", "out", "external", "statuses", "types", "languages", "sizes", "anchors")
 DEFAULT = frozenset(TABLES) - {"anchors"}
 ROWS_MAX = 4_096

@@ -7,9 +7,11 @@ the fetch log.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from scrapy_spider_suite.monitor.linkstats import HostLinks
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.seeds import SeedRow
@@ -24,6 +26,10 @@ COLUMNS = {
     "statuses": ("status", "fetches", "bytes", "mean_ms"),
     "types": ("type", "fetches", "bytes", "mean_ms"),
     "domains": ("domain", "hosts", "done", "failed", "pending", "attempts"),
+    "links": (
+        "host", "pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts",
+    ),
+    "degrees": ("of", "degree", "count"),
 }
 """Report -> its columns; a number is one of URLs unless its name says otherwise."""
 
@@ -73,6 +79,21 @@ def domain_rows(
         dict(zip(COLUMNS["domains"], (domain, *row), strict=True))
         for domain, row in (ordered[:limit] if limit else ordered)
     ]
+
+
+def link_rows(hosts: Iterable[tuple[str, HostLinks]], limit: int = 0) -> Iterator[Row]:
+    """The links of the *limit* hosts that most others link to; 0: of all, as the store has them."""
+    if limit:
+        hosts = heapq.nlargest(limit, hosts, key=lambda item: (item[1].in_hosts, item[1].in_links))
+    for name, links in hosts:
+        yield {"host": name, **asdict(links)}
+
+
+def degree_rows(degrees: Mapping[str, Mapping[int, int]]) -> Iterator[Row]:
+    """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
+    for name, counts in degrees.items():
+        for degree, count in sorted(counts.items()):
+            yield {"of": name, "degree": degree, "count": count}
 
 
 def tally_rows(table: Table, column: str, limit: int = 0) -> list[Row]:

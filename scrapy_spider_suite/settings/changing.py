@@ -24,6 +24,7 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
 
+_PACKS = "the writer of packs has it from the start: stop the crawl, and start it again with it"
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
     "seen": "its files are opened at the start",
@@ -33,6 +34,13 @@ AT_START = {
     "score": "what waits has its scores: stop the crawl, and start it again with it",
     "window": "memory holds what it chose: stop the crawl, and start it again with it",
     "window_size": "memory holds what it chose: stop the crawl, and start it again with it",
+    "packs_dir": _PACKS,
+    "packs_format": _PACKS,
+    "packs_size": _PACKS,
+    "packs_age": _PACKS,
+    "crawl_name": _PACKS,
+    "agent_name": _PACKS,
+    "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }
 """Settings that no job fixes, but that hold from the start of a crawl on; and why."""
 

@@ -29,6 +29,7 @@ from scrapy_spider_suite.settings.declarations import (
 from scrapy_spider_suite.settings.fields.limits import Limits
 from scrapy_spider_suite.settings.fields.links import Links
 from scrapy_spider_suite.settings.fields.network import Network
+from scrapy_spider_suite.settings.fields.pages import Pages
 from scrapy_spider_suite.settings.fields.politeness import Politeness
 from scrapy_spider_suite.settings.fields.running import Running
 from scrapy_spider_suite.settings.fields.store import Store
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteSettings(Watching, Network, Store, Links, Limits, Politeness, Running):
+class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, Running):
     """All settings of one crawl, read, checked and complete.
 
     Durations are floats of seconds, sizes ints of bytes. Frozen; two crawls in one process have

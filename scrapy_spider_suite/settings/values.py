@@ -30,6 +30,7 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
+_NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
@@ -138,20 +139,44 @@ def file() -> ValueType:
     return ValueType(parse, "the path of a file that exists")
 
 
+def folder() -> ValueType:
+    """Return the type of the path of a folder, which need not exist yet; an empty text is None."""
+
+    def parse(raw: object) -> Path | None:
+        return None if raw == "" else _folder(raw)
+
+    return ValueType(parse, "the path of a folder")
+
+
 def switch_or_folder() -> ValueType:
     """Return the type of True, False, or the path of a folder, which need not exist yet."""
 
     def parse(raw: object) -> bool | Path:
         if (truth := _TRUTH.get(str(raw).lower())) is not None:
             return truth
-        if not isinstance(raw, str | os.PathLike) or raw == "" or "\0" in str(raw):
-            raise ValueError(raw)
-        path = Path(raw)
-        if path.exists() and not path.is_dir():
-            raise ValueError(raw)
-        return path
+        return _folder(raw)
 
     return ValueType(parse, "True, False, or the path of a folder")
+
+
+def _folder(raw: object) -> Path:
+    if not isinstance(raw, str | os.PathLike) or raw == "" or "\0" in str(raw):
+        raise ValueError(raw)
+    path = Path(raw)
+    if path.exists() and not path.is_dir():
+        raise ValueError(raw)
+    return path
+
+
+def name() -> ValueType:
+    """Return the type of a name that files may bear; empty for none."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not _NAME.fullmatch(raw):
+            raise ValueError(raw)
+        return raw
+
+    return ValueType(parse, "at most 64 letters, digits, '_' and '.'")
 
 
 def texts() -> ValueType:

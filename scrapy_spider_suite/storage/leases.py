@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.workbench import Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy_spider_suite.monitor.linkstats import PageFacts
+    from scrapy_spider_suite.packs import Fetch
+    from scrapy_spider_suite.urls.edges import Edge
 
 # Plain integers: operators of flags are Python code.
 _USER, _SPECULATIVE = int(Flag.USER), int(Flag.SPECULATIVE)
@@ -30,8 +39,9 @@ class Lease:
     """
 
     __slots__ = (
-        "booked", "children", "entry", "event", "faults", "heard", "held_since", "holds", "links",
-        "received", "retry_after", "settled", "states", "status", "visit",
+        "booked", "children", "entry", "event", "facts", "faults", "fetches", "heard",
+        "held_since", "holds", "links", "outlinks", "received", "retry_after", "settled",
+        "states", "status", "visit",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -39,6 +49,9 @@ class Lease:
         self.visit = visit
         self.children: list[Entry] = []
         self.links: list[str] = []
+        self.fetches: list[Fetch] = []  # answers that are to be packed
+        self.outlinks: Sequence[Edge] = ()  # of the last of them
+        self.facts: PageFacts | None = None  # what is to be counted of it
         self.event = Event.IGNORED
         self.faults: set[Event] = set()
         self.heard: Event | None = None  # what came of the wire, if it was used

@@ -14,6 +14,9 @@ from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, co
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor import reports
+from scrapy_spider_suite.monitor.linkreport import report as link_report
+from scrapy_spider_suite.monitor.linkstats import ROWS as LINKS
+from scrapy_spider_suite.monitor.linkstats import LinkStats
 from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
@@ -43,6 +46,10 @@ def _bad_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
     return map(asdict, islice(bad_lines(reader.store), limit or None))
 
 
+def _links(reader: StoreReader) -> LinkStats:
+    return LinkStats(reader.store.kv(LINKS))
+
+
 _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
     "seeds": _seeds,
     "bad-seeds": _bad_seeds,
@@ -50,6 +57,8 @@ _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
     "statuses": _tally("statuses", "status"),
     "types": _tally("types", "type"),
     "domains": lambda reader, limit: reports.domain_rows(reader.hosts(), registered_domain, limit),
+    "links": lambda reader, limit: reports.link_rows(_links(reader).hosts(), limit),
+    "degrees": lambda reader, limit: reports.degree_rows(link_report(_links(reader)).degrees),
 }
 
 

@@ -1,0 +1,229 @@
+"""Pages into packs: every answer is packed, and a page is done only when it is on disk.
+
+The gate's witness sees every answer as the wire gave it. Those of a page (redirects that a
+middleware followed among them) are packed when nothing more will come of it, side by side, with
+the links that were found on it; all others at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import socket
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scrapy.http import Response
+
+from scrapy_spider_suite.contact import contact_in
+from scrapy_spider_suite.crawl.witness import Fetched, call_witness
+from scrapy_spider_suite.downloader import ADDRESS
+from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
+from scrapy_spider_suite.exceptions import UnwantedMediaType
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.handlers.exchange import TRUNCATED
+from scrapy_spider_suite.handlers.wire import WIRE, Sent
+from scrapy_spider_suite.packs import Crawl, Fetch, Form, Link, Location, PackWriter, Plan, records
+from scrapy_spider_suite.packs.heads import build
+from scrapy_spider_suite.signals import pack_closed
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+    from scrapy_spider_suite.storage.leases import Lease
+
+_BEHIND: Final = 16 << 20
+"""Bytes of records that wait to be compressed, above which nothing new is fetched."""
+_PACKS: Final = "packs"
+"""Why the scheduler is paused then."""
+_AGAIN: Final = frozenset({Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ERROR})
+"""Faults of pages that are fetched once more, and packed then."""
+
+
+class PagePacking:
+    """One per crawl that has SUITE_PACKS_DIR; packs that a kill left open are closed first.
+
+    Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
+    ``suite/packs/closed``, ``suite/packs/recovered``, ``suite/packs/cut_bytes``.
+
+    Raises `SettingsError`: the folder cannot be written.
+    """
+
+    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler, folder: Path) -> None:
+        self._core = core
+        self._scheduler = scheduler
+        self._stats = core.crawler.stats
+        self._loop = asyncio.get_running_loop()
+        self._written: deque[tuple[Lease | None, Future[Location]]] = deque()
+        self._behind = False
+        try:
+            self._writer = PackWriter(_plan(core, folder), closed=self._closed_pack)
+        except (OSError, PackError) as error:
+            raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {error}") from error
+        for each in self._writer.recovered:
+            self._stats.inc_value("suite/packs/recovered")
+            self._stats.inc_value("suite/packs/cut_bytes", each.cut)
+        call_witness(core.crawler, self._fetched)
+
+    # In
+
+    def _fetched(self, fetched: Fetched) -> None:
+        """An answer has come, or failed to."""
+        sent: Sent | None = fetched.request.meta.pop(WIRE, None)
+        response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
+        if isinstance(fetched.error, UnwantedMediaType):
+            response = fetched.error.response  # its head, as far as it was read
+        if response is None:
+            return
+        fetch = _fetch(fetched, response, sent, cut=unwanted)
+        if fetched.lease is None:
+            self._pack([fetch], None)
+        else:
+            fetched.lease.fetches.append(fetch)
+
+    def settled(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: it is held until its answers are on disk.
+
+        What is not to be stored (SUITE_STORE_FILTER, a dropped item) is not packed.
+        """
+        fetches, lease.fetches = lease.fetches, []
+        if fetches and Event.NOT_STORED not in lease.faults and _AGAIN.isdisjoint(lease.faults):
+            fetches[-1] = replace(fetches[-1], links=[Link(*edge) for edge in lease.outlinks])
+            self._pack(fetches, lease)
+
+    def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+        self._stats.inc_value("suite/packs/answers", len(fetches))
+        self._stats.inc_value("suite/packs/bytes", sum(len(each.body) for each in fetches))
+        future = self._writer.append([record for each in fetches for record in records(each)])
+        if lease is not None:
+            lease.holds += 1
+        future.add_done_callback(partial(self._tell, lease))
+
+    # Out: in the writer's thread, a whole group at once
+
+    def _tell(self, lease: Lease | None, future: Future[Location]) -> None:
+        first = not self._written
+        self._written.append((lease, future))
+        if first:
+            self._loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        core, failure = self._core, ""
+        while self._written:
+            lease, future = self._written.popleft()
+            error = future.exception()
+            if error is not None:
+                failure = str(error)
+                self._stats.inc_value("suite/packs/failed")
+            if lease is None:
+                continue
+            if error is not None:
+                lease.faults.add(Event.DISK_FULL)
+            core.frontier.unhold(lease, core.now())
+        if failure:
+            self._scheduler.hold_still(failure)
+        self._scheduler.flush_soon()
+        core.wake()
+
+    def _closed_pack(self, path: Path) -> None:
+        self._loop.call_soon_threadsafe(self._say_closed, path)
+
+    def _say_closed(self, path: Path) -> None:
+        self._stats.inc_value("suite/packs/closed")
+        crawler = self._core.crawler
+        crawler.signals.send_catch_log(pack_closed, path=path, spider=crawler.spider)
+
+    # Keeping house
+
+    def pulse(self) -> None:
+        """Once a second: nothing new while too much waits, and no waiting when nothing else does.
+        """
+        behind = self._writer.backlog > (_BEHIND // 2 if self._behind else _BEHIND)
+        if behind is not self._behind:
+            self._behind = behind
+            (self._scheduler.pause if behind else self._scheduler.unpause)(_PACKS)
+        frontier = self._core.frontier
+        if frontier.held and frontier.leased == frontier.held:
+            self._writer.flush()
+
+    async def finish(self) -> None:
+        """Have everything written and told. What cannot be written is fetched again."""
+        await asyncio.wrap_future(self._writer.flush())
+        self._let_go()
+
+    async def close(self) -> None:
+        """Close the pack; if that cannot be done now, the next run does it."""
+        try:
+            await asyncio.to_thread(self._writer.close)
+        except PackWriteError as error:
+            logger.error("%s: the next run of the crawl closes the pack", error)
+
+
+def _plan(core: CrawlCore, folder: Path) -> Plan:
+    settings, crawler = core.settings, core.crawler
+    agent = crawler.settings["USER_AGENT"] or ""
+    spider = "" if crawler.spider is None else crawler.spider.name
+    machine = socket.gethostname()
+    crawl = Crawl(
+        name=settings.crawl_name or spider,
+        software=f"scrapy-spider-suite/{version('scrapy-spider-suite')}",
+        contact=contact_in(agent),
+        robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
+        user_agent=agent,
+        hostname=machine,
+        settings_digest=_digest(settings),
+    )
+    return Plan(
+        folder=folder,
+        crawl=crawl,
+        agent=settings.agent_name or machine,
+        form=settings.packs_format,
+        max_bytes=settings.packs_size,
+        max_age=settings.packs_age,
+        power=settings.sync == "power",
+    )
+
+
+def _digest(settings: SuiteSettings) -> str:
+    """Which settings of the suite there were: equal ones have equal digests."""
+    text = json.dumps(settings.as_stored(), sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
+    request, lease = fetched.request, fetched.lease
+    truncated = "length" if cut or TRUNCATED in response.flags else ""
+    if "dataloss" in response.flags:
+        truncated = "disconnect"
+    protocols = (response.protocol.lower(),) if response.protocol else ()
+    return Fetch(
+        url=request.url,
+        time=fetched.ended - fetched.seconds,
+        head=_head(response) if sent is None else sent.head,
+        body=response.body,
+        form=Form.JOINED,
+        method=request.method,
+        request=b"" if sent is None else sent.request,
+        address=str(response.ip_address or request.meta.get(ADDRESS) or ""),
+        truncated=truncated,
+        protocols=protocols if sent is None else sent.protocols,
+        via="" if lease is None else lease.entry.referrer,
+        hops="" if lease is None else "L" * lease.entry.depth + "R" * lease.entry.hops,
+    )
+
+
+def _head(response: Response) -> bytes:
+    """What can be said of a head that a foreign handler has not kept."""
+    fields: dict[bytes, list[bytes]] = dict(response.headers)
+    return build(response.status, fields)

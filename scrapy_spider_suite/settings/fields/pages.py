@@ -1,0 +1,49 @@
+"""What is kept of the pages that are fetched, and under which names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scrapy_spider_suite.monitor.linkstats import TABLES
+from scrapy_spider_suite.settings import values as v
+from scrapy_spider_suite.settings.declarations import FREE, FROM_NOW_ON, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pages:
+    """What is kept of the pages that are fetched, and under which names."""
+
+    packs_dir: Path | None = setting(
+        v.folder(), None, FREE,
+        "A folder for packs: every answer, robots.txt, redirects and errors included, as WARC "
+        "records. Empty keeps none.",
+    )
+    packs_format: Literal["lzo", "gz", "zst"] = setting(
+        v.choice("lzo", "gz", "zst"), "lzo", FREE,
+        "How packs are compressed: lzo is fast and groups records; gz and zst are what tools that "
+        "read WARC open directly.",
+    )
+    packs_size: int = setting(
+        v.size(1 << 20), 1 << 30, FREE, "Size at which a pack is closed and another one begun."
+    )
+    packs_age: float = setting(
+        v.duration(), 3600.0, FREE,
+        "Age at which a pack is closed and another one begun; 0 closes none for its age.",
+    )
+    link_stats: tuple[str, ...] = setting(
+        v.choices(*TABLES), (), FROM_NOW_ON,
+        "Which link statistics are kept while pages are read for links in bulk: rows of the job, "
+        "exact over kills.",
+    )
+    crawl_name: str = setting(
+        v.name(), "", FREE,
+        "The name of the crawl, which its packs bear; empty is the spider's. The agents of one "
+        "crawl share it.",
+    )
+    agent_name: str = setting(
+        v.name(), "", FREE,
+        "The name of this process among those of its crawl, which its packs bear; empty is the "
+        "machine's. No two that run at the same time have the same.",
+    )
