@@ -42,12 +42,9 @@ class Job:
 
     records: Sequence[Record]
     future: Future[Any]
+    size: int = 0
+    """Bytes, roughly."""
     data: list[bytes] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Bytes, roughly, before they are serialised."""
-        return sum(len(record.block) + 600 for record in self.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

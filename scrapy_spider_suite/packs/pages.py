@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.packs.heads import Form, fit
@@ -221,18 +222,23 @@ def _wire(fetch: Fetch) -> list[tuple[str, str]]:
 def _metadata(fetch: Fetch) -> bytes:
     found = []
     if fetch.via:
-        found.append(f"via: {clean_url(fetch.via)}")
+        found.append(f"via: {clean_url(fetch.via)}\r\n")
     if fetch.hops:
-        found.append(f"hopsFromSeed: {clean(fetch.hops)}")
-    found += [f"{_name(name)}: {clean(value)}" for name, value in fetch.notes.items()]
+        found.append(f"hopsFromSeed: {clean(fetch.hops)}\r\n")
+    found += [f"{_name(name)}: {clean(value)}\r\n" for name, value in fetch.notes.items()]
     # One look at all URLs together: most pages have none that needs to be cleaned.
     urls = [link[0] for link in fetch.links]
     if not is_clean("".join(urls)):
         urls = [clean_url(url) for url in urls]
-    for url, (_, kind, nofollow) in zip(urls, fetch.links, strict=True):
-        context = _CONTEXTS.get(kind) or f"X {_name(kind)}"
-        found.append(f"outlink: {url} {context}{' nofollow' if nofollow else ''}")
-    return "".join([f"{line}\r\n" for line in found]).encode("utf-8", "replace")
+    found += [f"outlink: {url} {_context(kind, nofollow)}\r\n"
+              for url, (_, kind, nofollow) in zip(urls, fetch.links, strict=True)]  # fmt: skip
+    return "".join(found).encode("utf-8", "replace")
+
+
+@lru_cache(maxsize=256)
+def _context(kind: str, nofollow: bool) -> str:
+    context = _CONTEXTS.get(kind) or f"X {_name(kind)}"
+    return f"{context} nofollow" if nofollow else context
 
 
 def _name(name: str) -> str:

@@ -69,7 +69,8 @@ class PackWriter:
                 if not wait:
                     raise PackWriteError("too many pages wait to be written")
                 self._changed.wait()
-            self._put(Job(records, future))
+            size = sum([len(record.block) + 600 for record in records])
+            self._put(Job(records, future, size))
         return future
 
     def flush(self) -> Future[None]:
@@ -102,6 +103,7 @@ class PackWriter:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        job: Job | None = None
         try:
             while not self._ended():
                 now = self._clock()
@@ -115,7 +117,7 @@ class PackWriter:
             self._packing.close(self._clock())
         except Exception as error:  # nobody may wait for a thread that has ended
             self._error = error
-            self._give_up(error)
+            self._give_up(error, job)
 
     def _ended(self) -> bool:
         with self._changed:
@@ -133,11 +135,12 @@ class PackWriter:
             self._changed.notify_all()
             return job
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: Exception, last: Job | None) -> None:
         self._packing.give_up(error)
         with self._changed:
             self._ending = True
-            for job in self._jobs:
-                job.future.set_exception(error)
+            for job in [*filter(None, [last]), *self._jobs]:
+                if not job.future.done():
+                    job.future.set_exception(error)
             self._jobs.clear()
             self._changed.notify_all()

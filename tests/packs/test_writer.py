@@ -324,7 +324,8 @@ def test_faults_of_others_stop_nothing(
     if fault == "future":
         assert not future.cancel()
     if fault == "thread":
-        monkeypatch.setattr(writer._packing, "tick", fail)
+        writer.flush().result(10)
+        monkeypatch.setattr(writer._packing, "take", fail)
         other = writer.append(some(1)[0])
         with pytest.raises(RuntimeError):
             other.result(10)
