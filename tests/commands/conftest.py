@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import packs_command
 import pytest
 from frontier_command import Frontier, Said, parsed, small_crawl
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.commands.seen import Command as SeenCommand
+from scrapy_spider_suite.packs.formats import FORMATS
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
 
@@ -77,3 +79,23 @@ def arrivals(web: FakeWebProcess, finished: Path) -> list[Arrival]:
 def job(finished: Path, tmp_path: Path) -> Path:
     """A copy of that job, to be changed."""
     return shutil.copytree(finished, tmp_path / "copy")
+
+
+@pytest.fixture
+def packs(capfdbinary: pytest.CaptureFixture[bytes]) -> packs_command.Packs:
+    """Run ``scrapy packs`` in this process, too."""
+
+    def run(*arguments: object, **settings: Any) -> packs_command.Said:
+        command, options, left = packs_command.parsed(arguments, settings)
+        capfdbinary.readouterr()
+        command.run(left, options)
+        out, err = capfdbinary.readouterr()
+        return packs_command.Said(command.exitcode, out, err.decode())
+
+    return run
+
+
+@pytest.fixture(params=FORMATS)
+def folders(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
+    """The packs of two agents, in each format."""
+    return packs_command.two_agents(tmp_path / "packs", request.param)

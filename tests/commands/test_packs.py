@@ -2,93 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from packed import NOW, body, fetch, gzipped, plan
+from packed import body, fetch, plan
+from packs_command import Packs
 from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
 
-from scrapy_spider_suite.commands.packs import Command
-from scrapy_spider_suite.packs import Link, Original, PackWriter, payload_digest, records
+from scrapy_spider_suite.packs import Link, PackWriter, records
 from scrapy_spider_suite.packs.choosing import Choice, stamp
-from scrapy_spider_suite.packs.formats import FORMATS
-
-
-@dataclass
-class Said:
-    """What the command wrote, and its exit code."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def rows(self) -> list[Any]:
-        """The values of ``--json``."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-    @property
-    def lines(self) -> list[str]:
-        """What is for people."""
-        return self.out.decode().splitlines()
-
-
-Packs = Callable[..., Said]
-
-
-@pytest.fixture
-def packs(capfdbinary: pytest.CaptureFixture[bytes]) -> Packs:
-    """Run the command in this process, as Scrapy's command line does."""
-
-    def run(*arguments: object, **settings: Any) -> Said:
-        command = Command()
-        command.settings = Settings(settings)
-        parser = argparse.ArgumentParser(conflict_handler="resolve")
-        command.add_options(parser)
-        options, left = parser.parse_known_args(list(map(str, arguments)))
-        capfdbinary.readouterr()
-        command.run(left, options)
-        out, err = capfdbinary.readouterr()
-        return Said(command.exitcode, out, err.decode())
-
-    return run
-
-
-def other(number: int, **changes: Any) -> Any:
-    """A page of another host that is missing there."""
-    lost = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n"
-    return fetch(number, b"gone", url=f"https://sub.other.test/{number}?a=b",
-                 head=lost, **changes)  # fmt: skip
-
-
-@pytest.fixture(params=FORMATS)
-def form(request: pytest.FixtureRequest) -> str:
-    """Each format."""
-    return str(request.param)
-
-
-@pytest.fixture
-def folders(tmp_path: Path, form: str) -> list[Path]:
-    """The packs of two agents: three pages, one of them again; one of another host."""
-    first, second = tmp_path / "one", tmp_path / "two"
-    again = Original("http://www.example.com/1", NOW + 1, payload_digest(body(1)))
-    for folder, fetches in (
-        (first, [fetch(1), gzipped(2), fetch(1, time=NOW + 100, original=again)]),
-        (second, [fetch(3), other(4)]),
-    ):
-        writer = PackWriter(plan(folder, form))
-        for one in fetches:
-            writer.append(records(one))
-        writer.close()
-    return [first, second]
 
 
 def test_ls(packs: Packs, folders: list[Path]) -> None:

@@ -14,6 +14,7 @@ MODULES = {
     "cat": "getting",
     "verify": "verifying",
     "links": "linking",
+    "export": "exporting",
 }
 """Verb -> the module here whose `VERBS` has it, in the order in which the help lists them."""
 

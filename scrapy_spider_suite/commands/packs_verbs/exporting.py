@@ -1,0 +1,81 @@
+"""``scrapy packs export``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.commands.packs_verbs.verb import (
+    Verb,
+    add_choice,
+    add_paths,
+    choice_of,
+    packs_of,
+    printable,
+    progress,
+    tell_damage,
+)
+from scrapy_spider_suite.packs import Crawl, Packs
+from scrapy_spider_suite.packs.choosing import Choice, choose
+from scrapy_spider_suite.packs.exporting import Exported, export_files, export_warc
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    to = parser.add_mutually_exclusive_group(required=True)
+    to.add_argument(
+        "--warc-gz", type=Path, metavar="FILE|DIR",
+        help="WARC, a gzip member for each record: one file *.warc.gz, or several in a folder",
+    )  # fmt: skip
+    to.add_argument("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl")
+    add_choice(parser, sample=True)
+
+
+def _run(call: Call) -> int:
+    packs, choice = packs_of(call), choice_of(call.options)
+    total = sum(1 for _ in choose(packs, choice))
+    with progress(total, "pages") as move:
+        done = _export(call.options, packs, choice, move)
+    for url, why in done.failed:
+        print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
+    row = {"pages": done.pages, "files": list(map(str, done.files)), "failed": len(done.failed)}
+    call.facts(row)
+    return 1 if tell_damage(packs) or done.failed else 0
+
+
+def _export(
+    options: argparse.Namespace, packs: Packs, choice: Choice, move: Callable[[int], object]
+) -> Exported:
+    if options.dir is not None:
+        return export_files(packs, choice, options.dir, move)
+    return export_warc(packs, choice, options.warc_gz, _crawl(), time.time(), move)
+
+
+def _crawl() -> Crawl:
+    """What an export says of itself."""
+    software = f"scrapy-spider-suite/{version('scrapy-spider-suite')}"
+    return Crawl(name="export", software=software, notes={"description": "pages out of packs"})
+
+
+VERBS = (
+    Verb(
+        "export", "pages in forms that other programs open", _run, _options,
+        "[PATH...] --FORM FILE",
+        about=(
+            "In WARC, a page comes with its request and its metadata. A revisit stays one, and is\n"
+            "complete where the page that it is the same as is exported, too; in the other forms\n"
+            "it has the body of that. Nothing is left of an export that fails."
+        ),
+        examples=(
+            "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
+            "export crawls/news/packs --warc-gz warcs/ --from 2026-11",
+            "export crawls/news/packs --dir pages --sample 100 --mime text/html",
+        ),
+        exits={1: "something could not be read, and was left out"},
+    ),
+)  # fmt: skip

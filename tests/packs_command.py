@@ -1,0 +1,71 @@
+"""``scrapy packs`` for tests, and packs of two agents."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packed import NOW, body, fetch, gzipped, plan
+from scrapy.settings import Settings
+
+from scrapy_spider_suite.commands.packs import Command
+from scrapy_spider_suite.packs import Fetch, Original, PackWriter, payload_digest, records
+
+
+@dataclass
+class Said:
+    """What the command wrote, and its exit code."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def rows(self) -> list[Any]:
+        """The values of ``--json``."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def lines(self) -> list[str]:
+        """What is for people."""
+        return self.out.decode().splitlines()
+
+
+Packs = Callable[..., Said]
+
+
+def parsed(arguments: Sequence[object], settings: dict[str, Any]) -> tuple[Command, Any, list[str]]:
+    """The command, its options, and what is left for the verb, as Scrapy's command line does it."""
+    command = Command()
+    command.settings = Settings(settings)
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    command.add_options(parser)
+    options, left = parser.parse_known_args(list(map(str, arguments)))
+    return command, options, left
+
+
+def write(folder: Path, form: str, *fetches: Fetch) -> None:
+    """Write a pack of *fetches*."""
+    writer = PackWriter(plan(folder, form))
+    for one in fetches:
+        writer.append(records(one))
+    writer.close()
+
+
+def other(number: int, **changes: Any) -> Fetch:
+    """A page of another host that is missing there."""
+    lost = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n"
+    return fetch(number, b"gone", url=f"https://sub.other.test/{number}?a=b",
+                 head=lost, **changes)  # fmt: skip
+
+
+def two_agents(folder: Path, form: str) -> list[Path]:
+    """The packs of two agents: three pages, one of them again; one of another host."""
+    again = Original("http://www.example.com/1", NOW + 1, payload_digest(body(1)))
+    write(folder / "one", form, fetch(1), gzipped(2), fetch(1, time=NOW + 100, original=again))
+    write(folder / "two", form, fetch(3), other(4))
+    return [folder / "one", folder / "two"]
