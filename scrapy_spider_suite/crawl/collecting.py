@@ -11,9 +11,9 @@ from __future__ import annotations
 import gc
 from typing import ClassVar
 
-_THRESHOLDS = (5_000, 10, 50)
+_THRESHOLDS = (2_000, 10, 100)
 """Net allocations before the youngest generation is collected, and collections of each generation
-before that of the next. A collection walks all that is younger: 5,000 objects, then 50,000, so
+before that of the next. A collection walks all that is younger: 2,000 objects, then 20,000, so
 that neither stops the crawl for more than some ten milliseconds. All of it comes rarely, but comes:
 a response and its selector refer to each other, and those that were being parsed while the second
 generation was collected wait for it (promise 3)."""

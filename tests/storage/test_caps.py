@@ -42,7 +42,7 @@ def make_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every bound be so low that all of them matter."""
     for module, name, value in (
         (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-        (residents, "_MOVES", 2), (residents, "_COMING", 2),
+        (residents, "_GOING", 2), (residents, "_COMING", 2),
         (scheduling, "_BACKLOG", 5), (domains, "_CACHE", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)

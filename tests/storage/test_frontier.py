@@ -41,6 +41,6 @@ class TestOnDiskWithLittleMemory(TestOnDisk):
     def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module, name, value in (
             (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-            (residents, "_MOVES", 2), (residents, "_COMING", 2), (scheduling, "_BACKLOG", 5),
+            (residents, "_GOING", 2), (residents, "_COMING", 2), (scheduling, "_BACKLOG", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

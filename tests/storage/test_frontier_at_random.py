@@ -40,7 +40,7 @@ POLICY = Policy(
 )  # fmt: skip
 TINY = (
     (fronts, "_FRONT", 2), (residents, "_CACHE", 2), (residents, "_TURN", 2),
-    (residents, "_MOVES", 3), (residents, "_COMING", 3),
+    (residents, "_GOING", 3), (residents, "_COMING", 3),
     (scheduling, "_BACKLOG", 9), (scheduling, "_SPILL", 2),
     (archiving, "_LEAST", 2), (archiving, "_PORTION", 3),
 )  # fmt: skip

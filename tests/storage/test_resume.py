@@ -28,7 +28,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound so low that everything happens in a crawl of a few pages."""
     for module, name, value in (
         (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-        (residents, "_MOVES", 2), (residents, "_COMING", 2),
+        (residents, "_GOING", 2), (residents, "_COMING", 2),
         (scheduling, "_BACKLOG", 5), (scheduling, "_SPILL", 3),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
