@@ -44,7 +44,9 @@ class Grounds:
 
     def learn(self, host: str) -> Ground:
         """The ground of *host*, about to be changed. Raises `JobDamagedError`."""
-        return self.change(host, self.get(host) or Ground())
+        ground = self.get(host)
+        # One of which nothing is left is false, and is the one that is remembered all the same.
+        return self.change(host, Ground() if ground is None else ground)
 
     def change(self, host: str, ground: Ground) -> Ground:
         """*ground* is that of *host*, and changed."""
