@@ -47,11 +47,11 @@ class SecondChances:
             return None
         return state if state.event in self._policy.retry_failed else None
 
-    def _freed(self, entry: Entry) -> UrlState | None:
-        """The state of *entry* if it failed in a trap, and lies in none any more."""
-        if not self._traps.frees(entry.url, entry.host):
+    def freed(self, identity: bytes, url: str, host: str) -> UrlState | None:
+        """The state of the normal *url* if it failed in a trap, and lies in none any more."""
+        if not self._traps.frees(url, host):
             return None
-        state = self._failed(entry.identity)
+        state = self._failed(identity)
         return state if state is not None and state.event is Event.TRAP else None
 
     def _failed(self, identity: bytes) -> UrlState | None:
@@ -64,7 +64,8 @@ class SecondChances:
 
         With a URL that failed because its host was given up, the host is given another chance.
         """
-        state = self.due(entry.identity, wall) or self._freed(entry)
+        state = self.due(entry.identity, wall)
+        state = state or self.freed(entry.identity, entry.url, entry.host)
         if state is None:
             return False
         record = self._residents.touch(entry.host)

@@ -17,7 +17,7 @@ from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sifting import Sifter, Way, keys_of
+from scrapy_spider_suite.storage.sifting import Sifter, Way, keys_of, pacing_of, url_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.urls.normalize import host_of
@@ -88,9 +88,20 @@ class Scheduling:
         return Way(entry.depth, entry.referrer, entry.priority, entry.beyond)
 
     def _offer(self, way: Way, keys: list[bytes]) -> None:
-        if self.sifter is not None:
-            anyway = bool(self._policy.retry_failed_after)
-            self.sifter.offer(way, keys, anyway=anyway)
+        if self.sifter is None:
+            return
+        if freed := self._freed(keys):
+            self.sifter.offer(way, list(freed), anyway=True)
+            keys = [key for key in keys if key not in freed]
+        self.sifter.offer(way, keys, anyway=bool(self._policy.retry_failed_after))
+
+    def _freed(self, keys: list[bytes]) -> dict[bytes, None]:
+        """Those of the state keys of links that failed in a trap that was none: the cache knows
+        them, and they are wanted all the same."""
+        if not self._traps.reopened:
+            return {}
+        freed = self._chances.freed
+        return dict.fromkeys(key for key in keys if freed(key, url_of(key), pacing_of(key)))
 
     def one(self, entry: Entry, now: float, wall: float) -> bool:
         """`schedule`, of one that is looked up; its record is to be saved."""
@@ -167,8 +178,9 @@ class Scheduling:
             self._offer(Way(page.depth + 1, page.url), keys)
             return
         if not self._policy.retry_failed_after:
-            knows = self._ledger.cache.knows
-            new = [url for url, key in zip(urls, keys, strict=True) if not knows(key)]
+            knows, freed = self._ledger.cache.knows, self._freed(keys)
+            pairs = zip(urls, keys, strict=True)
+            new = [url for url, key in pairs if key in freed or not knows(key)]
             self._ledger.counters.filtered += len(urls) - len(new)
             urls = new
         depth, referrer = page.depth + 1, page.url

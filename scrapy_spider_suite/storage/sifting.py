@@ -218,6 +218,11 @@ def url_of(key: bytes) -> str:
     return key[key.index(b"\0", 2) + 1 :].decode()  # the slot may hold a NUL
 
 
+def pacing_of(key: bytes) -> str:
+    """The host of a state key."""
+    return key[2 : key.index(b"\0", 2)].decode()
+
+
 def rows_in(store: RocksStore) -> Iterator[tuple[int, Way | None, list[bytes]]]:
     """What waits for the sieve of *store*, by its rows, from outside the crawl, too."""
     verdict = None if store.sieve is None else store.sieve.sieve.under_way
@@ -227,9 +232,8 @@ def rows_in(store: RocksStore) -> Iterator[tuple[int, Way | None, list[bytes]]]:
 
 def entry_of(key: bytes, way: Way) -> Entry:
     """The link with this state key."""
-    end = key.index(b"\0", 2)
     return Entry(
-        key[2:end].decode(), key[end + 1 :].decode(), depth=way.depth, referrer=way.referrer,
+        pacing_of(key), url_of(key), depth=way.depth, referrer=way.referrer,
         priority=way.priority, beyond=way.beyond,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ look like traps and are none."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
@@ -15,6 +16,8 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage import traps as module
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
 from scrapy_spider_suite.storage.store import MemoryStore
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.testing import ordinary
@@ -260,3 +263,26 @@ def test_bodies_are_compared_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
         guard.saw(f"{H}/cal/{number}", "a.test", said("nothing on"), [], pages=number)
     assert guard.closed(f"{H}/cal/1", "a.test") == (Trap.SAME, "/cal/0")
     assert len(compared) - before < 200
+
+
+@pytest.mark.parametrize("sift", [False, True])
+def test_although_its_link_was_met_a_moment_ago(sift: bool, tmp_path: Path) -> None:
+    """The cache knows the URL, which is looked up all the same where something was opened."""
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    if sift:
+        store.sieve = Sieved(tmp_path / FOLDER, store.kv(DROPPED), capacity=1024)
+    crawl = TrapCrawl(store, Limits(same=3), cache=1 << 12, sift=sift)
+    origin, guard = "http://lost-trap.test", crawl.frontier.traps
+    url = f"{origin}/lost/77"
+    crawl.on_page = lambda lease: lease.links.append(url)
+    for number in (0, 1, 2, 9):
+        guard.saw(f"{origin}/lost/{number}", "lost-trap.test", said("lost"), [], pages=9)
+    for page in ("/a", "/b"):
+        crawl.seed(origin + page)
+        crawl.run(fetches=9)
+    assert crawl.urls == [f"{origin}/a", f"{origin}/b"]
+    assert guard.reopen("lost-trap.test")
+    crawl.seed(f"{origin}/c")
+    crawl.run(fetches=9)
+    assert crawl.urls[2:] == [f"{origin}/c", url]
+    store.close()
