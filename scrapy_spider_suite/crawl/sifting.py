@@ -90,6 +90,8 @@ class Flusher:
                 pass
         except StoreWriteError as error:
             trouble = str(error)
+        except Exception as error:  # or nobody would hear of it, and the crawl would never end
+            trouble = f"a flush of the sieve failed: {error!r}"
         if not self._closing:
             self._loop.call_soon_threadsafe(self._ended, trouble)
 

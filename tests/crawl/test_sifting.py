@@ -114,13 +114,15 @@ def test_with_nothing_else_to_wait_for_it_comes_at_once(crawl: Crawl) -> None:
     asyncio.run(run())
 
 
-def test_a_disk_that_fails(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is said once, tried again in time, and nothing is lost."""
+@pytest.mark.parametrize("error", [StoreWriteError, MemoryError])
+def test_a_flush_that_fails(
+    error: type[Exception], crawl: Crawl, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It is said once, tried again in time, and nothing is lost, whatever the reason."""
 
     def full() -> None:
-        raise StoreWriteError("No space left on device")
+        raise error("No space left on device")
 
     async def run() -> None:
         flusher = crawl.flusher()
