@@ -127,7 +127,7 @@ class PoliteDownloader(Downloader):
         send = self._send if urlparse_cached(request).scheme in _WIRED else self._read
         if own_slot(request) is None:
             request.meta[self.DOWNLOAD_SLOT] = request.meta[OUR_SLOT] = pacing_key(request)
-        _, slot = self._get_slot(request)
+        key, slot = self._get_slot(request)
         slot.active.add(request)
         slot.lastseen = time.monotonic()  # or Scrapy forgets it, and what AutoThrottle found
         self.signals.send_catch_log(
@@ -147,7 +147,7 @@ class PoliteDownloader(Downloader):
         finally:
             slot.active.remove(request)
             if self._forgets_slots and not slot.active:
-                self.slots.pop(request.meta[self.DOWNLOAD_SLOT], None)
+                self.slots.pop(key, None)
 
     async def _read(self, request: Request, slot: Slot) -> Response:
         """What goes over no wire (``file:``, ``data:``) or over its own (``ftp:``, ``s3:``)."""
