@@ -11,12 +11,14 @@ from __future__ import annotations
 import gc
 from typing import ClassVar
 
-_THRESHOLDS = (2_000, 10, 100)
+_THRESHOLDS = (2_000, 10, 1 << 30)
 """Net allocations before the youngest generation is collected, and collections of each generation
 before that of the next. A collection walks all that is younger: 2,000 objects, then 20,000, so
-that neither stops the crawl for more than some ten milliseconds. All of it comes rarely, but comes:
-a response and its selector refer to each other, and those that were being parsed while the second
-generation was collected wait for it (promise 3)."""
+that neither stops the crawl for more than some ten milliseconds."""
+_PERIOD = 20.0
+"""Seconds between two collections of all there is: a response and its selector refer to each other,
+and those that were being parsed while the second generation was collected wait for it (promise 3).
+Python by itself waits until a quarter of it is new: to free so much took 0.1 s."""
 
 
 class CalmCollector:
@@ -27,6 +29,7 @@ class CalmCollector:
     """
 
     _running: ClassVar[set[CalmCollector]] = set()
+    _last: ClassVar[float] = 0.0
     _before: ClassVar[tuple[int, int, int]] = gc.get_threshold()
 
     def start(self) -> None:
@@ -37,6 +40,12 @@ class CalmCollector:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
+
+    def pulse(self, now: float) -> None:
+        """Collect everything, if it is time for that; *now* in seconds, of one clock for all."""
+        if self._running and not 0 <= now - self._last < _PERIOD:
+            CalmCollector._last = now
+            gc.collect()
 
     def stop(self) -> None:
         """Back to what was set before the first `start`, unless another crawl goes on."""

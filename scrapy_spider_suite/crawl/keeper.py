@@ -177,6 +177,7 @@ class Keeper:
             self._publish()
             self._end_if_only_waiting()
             self._scheduler.wake()
+            self._loop.call_soon(lambda: self._collector.pulse(self._core.now()))
 
     @property
     def actions_wait(self) -> bool:

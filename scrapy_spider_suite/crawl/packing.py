@@ -55,7 +55,8 @@ class PagePacking:
     """One per crawl that has SUITE_PACKS_DIR; packs that a kill left open are closed first.
 
     Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
-    ``suite/packs/closed``, ``suite/packs/recovered``, ``suite/packs/cut_bytes``.
+    ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
+    ``suite/packs/cut_bytes``.
 
     Raises `SettingsError`: the folder cannot be written.
     """
@@ -103,9 +104,15 @@ class PagePacking:
             self._pack(fetches, lease)
 
     def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+        try:
+            made = [record for each in fetches for record in records(each)]
+        except ValueError as error:  # a URL that no tool could read
+            logger.error("%.200s... is not packed: %s", fetches[-1].url, error)
+            self._stats.inc_value("suite/packs/refused", len(fetches))
+            return
         self._stats.inc_value("suite/packs/answers", len(fetches))
         self._stats.inc_value("suite/packs/bytes", sum(len(each.body) for each in fetches))
-        future = self._writer.append([record for each in fetches for record in records(each)])
+        future = self._writer.append(made)
         if lease is not None:
             lease.holds += 1
         future.add_done_callback(partial(self._tell, lease))

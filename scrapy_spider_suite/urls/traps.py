@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 
@@ -37,7 +38,7 @@ class Trap(StrEnum):
     """Not refused: what lies below a folder that has had its share comes last."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """How much of each is allowed; 0 is no limit. `docs/traps.md` says what each means."""
 
@@ -52,10 +53,10 @@ class Limits:
     hosts: int = 0
     prefix: int = 0
 
-    @property
+    @cached_property  # every link asks
     def any(self) -> bool:
         """Whether there is any limit at all."""
-        return any(getattr(self, name) for name in self.__slots__)
+        return any(getattr(self, name) for name in self.names())
 
     @staticmethod
     def names() -> tuple[str, ...]:

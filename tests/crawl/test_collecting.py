@@ -3,8 +3,38 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 from scrapy_spider_suite.crawl.collecting import CalmCollector
+
+
+def test_everything_is_collected_now_and_then() -> None:
+    """Python would not, any more; what refers to itself must go all the same."""
+
+    class Itself:
+        def __init__(self) -> None:
+            self.own = self
+
+    collector = CalmCollector()
+    collector.pulse(0.0)  # it has not begun: nobody's business
+    collector.start()
+    try:
+        collector.pulse(1_000.0)
+        left = weakref.ref(Itself())
+        gc.collect(1)
+        old = Itself()
+        gc.collect(1)
+        gc.collect(1)
+        gone = weakref.ref(old)
+        del old
+        gc.collect(1)
+        assert left() is None
+        collector.pulse(1_019.0)
+        assert gone() is not None
+        collector.pulse(1_020.0)
+        assert gone() is None
+    finally:
+        collector.stop()
 
 
 def test_the_last_crawl_puts_back_what_was_there() -> None:
