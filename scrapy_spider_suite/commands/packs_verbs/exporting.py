@@ -6,8 +6,10 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 from scrapy_spider_suite.commands.frontier_verbs.verb import Call
 from scrapy_spider_suite.commands.packs_verbs.verb import (
@@ -20,9 +22,11 @@ from scrapy_spider_suite.commands.packs_verbs.verb import (
     progress,
     tell_damage,
 )
+from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Crawl, Packs
 from scrapy_spider_suite.packs.choosing import Choice, choose
 from scrapy_spider_suite.packs.exporting import Exported, export_files, export_warc
+from scrapy_spider_suite.packs.wacz import export_wacz
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +37,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
         help="WARC, a gzip member for each record: one file *.warc.gz, or several in a folder",
     )  # fmt: skip
     to.add_argument("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl")
+    to.add_argument(
+        "--parquet", type=Path, metavar="FILE",
+        help="a table as Common Crawl's index has it, with title, language and text ([parquet])",
+    )  # fmt: skip
+    to.add_argument("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz")
     add_choice(parser, sample=True)
 
 
@@ -51,9 +60,23 @@ def _run(call: Call) -> int:
 def _export(
     options: argparse.Namespace, packs: Packs, choice: Choice, move: Callable[[int], object]
 ) -> Exported:
+    if options.parquet is not None:
+        done: Exported = _table().export_table(packs, choice, options.parquet, move)
+        return done
     if options.dir is not None:
         return export_files(packs, choice, options.dir, move)
+    if options.wacz is not None:
+        return export_wacz(packs, choice, options.wacz, _crawl(), time.time(), move)
     return export_warc(packs, choice, options.warc_gz, _crawl(), time.time(), move)
+
+
+def _table() -> ModuleType:
+    """What writes tables. Raises `PackError`: the extra is not installed."""
+    try:
+        return import_module("scrapy_spider_suite.packs.table")
+    except ImportError as error:
+        what = f"{error.name} is not installed: pip install 'scrapy-spider-suite[parquet]'"
+        raise PackError(what) from error
 
 
 def _crawl() -> Crawl:
@@ -74,6 +97,8 @@ VERBS = (
         examples=(
             "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
             "export crawls/news/packs --warc-gz warcs/ --from 2026-11",
+            "export crawls/news/packs --parquet news.parquet",
+            "export crawls/news/packs --wacz news.wacz --host example.com",
             "export crawls/news/packs --dir pages --sample 100 --mime text/html",
         ),
         exits={1: "something could not be read, and was left out"},

@@ -1,0 +1,193 @@
+"""Pages as a Parquet table in the schema of Common Crawl's columnar index, and what they say.
+
+The columns up to ``subset`` are those of https://github.com/commoncrawl/cc-index-table, so that
+queries written for that run on it; offsets have 64 bits. Where a pack groups its records, offset
+and length are those of the group, and the record is the ``warc_record_size`` bytes from
+``warc_record_start`` on, decompressed.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from tldextract import TLDExtract
+
+from scrapy_spider_suite import durable
+from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.packs.cdxj import key_of
+from scrapy_spider_suite.packs.choosing import Choice, host_of
+from scrapy_spider_suite.packs.exporting import Exported, bodies
+from scrapy_spider_suite.packs.page import Page
+from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.packs.text import text_of
+
+ROWS: Final = 10_000
+BYTES: Final = 32 << 20
+"""A group of rows is written when it has as many, or its texts as many characters."""
+
+_STRINGS = (
+    "url_surtkey", "url", "url_host_name", "url_host_tld", "url_host_2nd_last_part",
+    "url_host_3rd_last_part", "url_host_4th_last_part", "url_host_5th_last_part",
+    "url_host_registry_suffix", "url_host_registered_domain", "url_host_private_suffix",
+    "url_host_private_domain", "url_host_name_reversed", "url_protocol",
+)  # fmt: skip
+SCHEMA: Final = pa.schema([
+    *((name, pa.string()) for name in _STRINGS),
+    ("url_port", pa.int32()),
+    ("url_path", pa.string()),
+    ("url_query", pa.string()),
+    ("fetch_time", pa.timestamp("ms", tz="UTC")),
+    ("fetch_status", pa.int16()),
+    ("fetch_redirect", pa.string()),
+    ("content_digest", pa.string()),
+    ("content_mime_type", pa.string()),
+    ("content_mime_detected", pa.string()),
+    ("content_charset", pa.string()),
+    ("content_languages", pa.string()),
+    ("content_truncated", pa.string()),
+    ("warc_record_id", pa.binary()),
+    ("warc_filename", pa.string()),
+    ("warc_record_offset", pa.int64()),
+    ("warc_record_length", pa.int64()),
+    ("warc_segment", pa.string()),
+    ("crawl", pa.string()),
+    ("subset", pa.string()),
+    ("warc_record_start", pa.int64()),
+    ("warc_record_size", pa.int64()),
+    ("title", pa.string()),
+    ("language", pa.string()),
+    ("text", pa.string()),
+])  # fmt: skip
+
+# The list of suffixes that came with the package; nothing is fetched.
+_split = TLDExtract(suffix_list_urls=(), cache_dir=None)
+_PACK = re.compile(r"(.+)-\d{14}-\d{5,}-(.+)\.warc\.\w+")
+_UUID = re.compile(r"<urn:uuid:([0-9a-fA-F-]{36})>")
+
+
+def export_table(
+    packs: Packs, choice: Choice, target: Path, told: Callable[[int], object]
+) -> Exported:
+    """Write the pages of *choice* to the Parquet file *target*, sorted as they lie in the packs.
+
+    Raises `PackError` (it is there already) and `OSError` (nothing is left of it).
+    """
+    if target.exists():
+        raise PackError(f"it is there already: {target}")
+    done = Exported(files=[target])
+    part = target.with_name(f"{target.name}.part")
+    rows: list[dict[str, Any]] = []
+    size = 0
+    try:
+        with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+            for page, body in bodies(packs, choice, done):
+                rows.append(row_of(page, body))
+                size += len(rows[-1]["text"] or "")
+                done.pages += 1
+                told(1)
+                if len(rows) >= ROWS or size >= BYTES:
+                    writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                    rows, size = [], 0
+            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+        durable.sync(part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return done
+
+
+def row_of(page: Page, body: bytes) -> dict[str, Any]:
+    """Return the row of *page*; what is not known is None, as in Common Crawl's."""
+    said = text_of(body, page.head.get("Content-Type"))
+    pack = _PACK.fullmatch(page.path.name)
+    found = _UUID.fullmatch(page.record.id)
+    row = {
+        **_url(page.url),
+        "fetch_time": page.time,
+        "fetch_status": page.status,
+        "fetch_redirect": page.head.get("Location") if 300 <= page.status < 400 else None,
+        "content_digest": page.digest.removeprefix("sha1:"),
+        "content_mime_type": page.mime,
+        "content_mime_detected": said.mime,
+        "content_charset": said.charset,
+        "content_languages": said.languages,
+        "content_truncated": page.record.get("WARC-Truncated"),
+        "warc_record_id": uuid.UUID(found[1]).bytes if found else None,
+        "warc_filename": page.path.name,
+        "warc_record_offset": page.place.offset,
+        "warc_record_length": page.place.length,
+        "warc_segment": pack[2] if pack else "",
+        "crawl": pack[1] if pack else "",
+        "subset": _subset(page),
+        "warc_record_start": page.place.start,
+        "warc_record_size": page.place.size,
+        "title": said.title,
+        "language": said.language,
+        "text": said.text,
+    }
+    # Nothing is None where there may be none; what every row has stays "".
+    return {name: None if value == "" and name not in _ALWAYS else value
+            for name, value in row.items()}  # fmt: skip
+
+
+_ALWAYS: Final = frozenset({"url_surtkey", "url", "url_host_name", "url_protocol", "url_path",
+                            "warc_segment", "crawl"})  # fmt: skip
+
+
+def _subset(page: Page) -> str:
+    if urlsplit(page.url).path == "/robots.txt":
+        return "robotstxt"
+    return "warc" if page.status == 200 else "crawldiagnostics"
+
+
+def _url(url: str) -> dict[str, Any]:
+    """The columns of the URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # it was fetched all the same
+        parts, port = urlsplit(""), None
+    return {
+        "url_surtkey": key_of(url),
+        "url": url,
+        **_host(host_of(url)),
+        "url_protocol": parts.scheme,
+        "url_port": port,
+        "url_path": parts.path,
+        "url_query": parts.query,
+    }
+
+
+@lru_cache(maxsize=16_384)
+def _host(host: str) -> dict[str, str | None]:
+    """The columns of the host; of an address only its name."""
+    labels = host.split(".") if host and not _is_address(host) else []
+    last: list[str | None] = [*reversed(labels), *[None] * 5]
+    public = _split(host, include_psl_private_domains=False)
+    private = _split(host, include_psl_private_domains=True)
+    named = bool(labels)
+    return {
+        "url_host_name": host,
+        "url_host_tld": last[0],
+        "url_host_2nd_last_part": last[1],
+        "url_host_3rd_last_part": last[2],
+        "url_host_4th_last_part": last[3],
+        "url_host_5th_last_part": last[4],
+        "url_host_registry_suffix": public.suffix if named else None,
+        "url_host_registered_domain": public.top_domain_under_public_suffix if named else None,
+        "url_host_private_suffix": private.suffix if named else None,
+        "url_host_private_domain": private.top_domain_under_public_suffix if named else None,
+        "url_host_name_reversed": ".".join(reversed(labels)) if named else None,
+    }
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()

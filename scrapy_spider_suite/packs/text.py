@@ -1,0 +1,114 @@
+"""What a page says: its characters, its title, its main text, and the language of that.
+
+Encodings go by the rules of browsers (w3lib), titles and main text by resiliparse (Apache-2.0),
+which also guesses languages; language codes are turned by langcodes (MIT). The extra ``[parquet]``
+brings the last two.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import langcodes
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.encoding import detect_encoding
+from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.lang import detect_fast
+from w3lib.encoding import html_to_unicode
+
+TEXT_MIN: Final = 60
+"""Characters of text from which on its language is guessed."""
+RANK_MAX: Final = 1200
+"""How far a text may be from the profile of its language: resiliparse says beyond that it errs."""
+HTML_MAX: Final = 4 << 20
+"""Bytes of a page that are looked at."""
+OPEN_MAX: Final = 20_000
+"""Elements that may be left open: of markup that is nested deeper the text is not sought, since
+resiliparse takes minutes for some 100,000 levels."""
+
+# MIME Sniffing Standard §7.1: what a resource begins with.
+_MAGIC: Final = (
+    (re.compile(rb"(?i)\s*(?:<!--.*?-->\s*)*<(?:!doctype html|html|head|body|title)\b",
+                re.DOTALL), "text/html"),
+    (re.compile(rb"\s*<\?xml"), "application/xml"),
+    (re.compile(rb"%PDF-"), "application/pdf"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "image/webp"),
+    (re.compile(rb"PK\x03\x04"), "application/zip"),
+    (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
+)  # fmt: skip
+_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+
+
+class Text(NamedTuple):
+    """What a page says; what is not known is "".
+
+    *mime*: by its content. *language*: ISO 639-1, *languages*: ISO 639-3, as Common Crawl has it.
+    """
+
+    mime: str
+    charset: str
+    title: str
+    text: str
+    language: str
+    languages: str
+
+
+def text_of(body: bytes, content_type: str) -> Text:
+    """Return what *body* says, which came with the header *content_type*."""
+    declared = content_type.partition(";")[0].strip().lower()
+    mime = sniff(body, declared)
+    if mime not in _HTML and not mime.startswith("text/"):
+        return Text(mime, "", "", "", "", "")
+    charset, text = html_to_unicode(content_type or None, body[:HTML_MAX], auto_detect_fun=_guess)
+    title = ""
+    if mime in _HTML and text.count("<") - 2 * text.count("</") > OPEN_MAX:
+        text = ""
+    elif mime in _HTML:
+        tree = HTMLTree.parse(text)
+        title = " ".join((tree.title or "").split())
+        text = extract_plain_text(tree, main_content=True, preserve_formatting=False)
+    language = language_of(text)
+    return Text(mime, charset.upper(), title, text, language, _three(language))
+
+
+def sniff(body: bytes, declared: str) -> str:
+    """Return the media type of *body*: by its first bytes, or as *declared* if they tell nothing.
+
+    XHTML and feeds that are declared as such stay what they are.
+    """
+    start = body[:1024].removeprefix(b"\xef\xbb\xbf")
+    found = next((mime for magic, mime in _MAGIC if magic.match(start)), "")
+    if not found or (declared.endswith(("+xml", "/xml")) and found.endswith(("/xml", "/html"))):
+        return declared
+    return found
+
+
+def language_of(text: str) -> str:
+    """Return the ISO 639-1 code of the language of *text*, "" where it cannot be told."""
+    if len(text) < TEXT_MIN:
+        return ""
+    code, _ = detect_fast(text[:20_000], cutoff=RANK_MAX)
+    return "" if code == "unknown" else str(code)
+
+
+@lru_cache(maxsize=256)
+def _three(language: str) -> str:
+    try:
+        return langcodes.Language.get(language).to_alpha3() if language else ""
+    except LookupError:
+        return ""
+
+
+def _guess(body: bytes) -> str | None:
+    """The encoding that *body* seems to have: UTF-8 where it can be."""
+    try:
+        body.decode()
+        return "utf-8"
+    except UnicodeDecodeError:
+        pass
+    return str(detect_encoding(body, html5_compatible=True)) or None
