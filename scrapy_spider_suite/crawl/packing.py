@@ -15,6 +15,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -112,10 +113,20 @@ class PagePacking:
             return
         self._stats.inc_value("suite/packs/answers", len(fetches))
         self._stats.inc_value("suite/packs/bytes", sum(len(each.body) for each in fetches))
-        future = self._writer.append(made)
+        try:
+            future = self._writer.append(made)
+        except PackWriteError as error:  # its thread has ended
+            self._failed(lease)
+            self._scheduler.hold_still(str(error))
+            return
         if lease is not None:
             lease.holds += 1
         future.add_done_callback(partial(self._tell, lease))
+
+    def _failed(self, lease: Lease | None) -> None:
+        self._stats.inc_value("suite/packs/failed")
+        if lease is not None:
+            lease.faults.add(Event.DISK_FULL)
 
     # Out: in the writer's thread, a whole group at once
 
@@ -132,12 +143,9 @@ class PagePacking:
             error = future.exception()
             if error is not None:
                 failure = str(error)
-                self._stats.inc_value("suite/packs/failed")
-            if lease is None:
-                continue
-            if error is not None:
-                lease.faults.add(Event.DISK_FULL)
-            core.frontier.unhold(lease, core.now())
+                self._failed(lease)
+            if lease is not None:
+                core.frontier.unhold(lease, core.now())
         if failure:
             self._scheduler.hold_still(failure)
         self._scheduler.flush_soon()
@@ -166,14 +174,15 @@ class PagePacking:
 
     async def finish(self) -> None:
         """Have everything written and told. What cannot be written is fetched again."""
-        await asyncio.wrap_future(self._writer.flush())
+        with suppress(PackWriteError):  # its thread has ended, and everybody was told
+            await asyncio.wrap_future(self._writer.flush())
         self._let_go()
 
     async def close(self) -> None:
         """Close the pack; if that cannot be done now, the next run does it."""
         try:
             await asyncio.to_thread(self._writer.close)
-        except PackWriteError as error:
+        except Exception as error:  # whatever ended its thread
             logger.error("%s: the next run of the crawl closes the pack", error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import random
 import signal
@@ -145,3 +146,33 @@ def test_kills_lose_no_page(tmp_path: Path) -> None:
     packed = {url for url, status in answers(packs) if status == 200}
     assert packed >= {url for url in reachable if web.web.status(url) == 200}
     assert done >= len(reachable)
+
+
+@pytest.mark.parametrize("broken", ["write", "thread"])
+def test_what_cannot_be_packed_is_fetched_again(
+    site: Site, run: Callable[[Any], Crawled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+) -> None:  # fmt: skip
+    """A full disk, or a writer that has ended: the crawl pauses, the page is not done."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device") if broken == "write" else KeyError
+
+    name = "packfile.PackFile.append" if broken == "write" else "packing.Packing.take"
+    monkeypatch.setattr(f"scrapy_spider_suite.packs.{name}", refuse)
+    job, packs = tmp_path / "job", tmp_path / "packs"
+    settings: dict[str, Any] = {
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
+        "SUITE_PACKS_DIR": str(packs), "JOBDIR": str(job),
+    }  # fmt: skip
+    arguments = {"seeds": f"{site.url}/"}
+    done = run(crawl_here(Broad, arguments=arguments, CLOSESPIDER_TIMEOUT=3, **settings))
+    assert done.reason == "closespider_timeout"
+    assert done.stat("suite/packs/failed") >= 1
+    assert done.stat("suite/job/done") == 0
+    monkeypatch.undo()
+    again = run(crawl_here(Broad, arguments=arguments, **settings))
+    assert again.reason == "finished"
+    assert {url for url, status in answers(packs) if status == 200} == {
+        f"{site.url}/", f"{site.url}/plain",
+    }  # fmt: skip
