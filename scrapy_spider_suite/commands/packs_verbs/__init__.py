@@ -15,6 +15,7 @@ MODULES = {
     "verify": "verifying",
     "links": "linking",
     "export": "exporting",
+    "redact": "redacting",
 }
 """Verb -> the module here whose `VERBS` has it, in the order in which the help lists them."""
 

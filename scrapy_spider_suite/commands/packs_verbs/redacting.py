@@ -1,0 +1,87 @@
+"""``scrapy packs redact``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from scrapy_spider_suite.commands.frontier_verbs.acting import add_caution, confirm
+from scrapy_spider_suite.commands.frontier_verbs.verb import Call, host
+from scrapy_spider_suite.commands.packs_verbs.verb import (
+    Verb,
+    add_paths,
+    paths_of,
+    progress,
+)
+from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.packs.formats import is_pack
+from scrapy_spider_suite.packs.redaction import Subject, count, redact
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--host", type=host, metavar="HOST",
+        help="all pages of that host; *.example.com: and of those below it",
+    )  # fmt: skip
+    what.add_argument("--url", metavar="URL", help="that page alone, whenever it was fetched")
+    parser.add_argument(
+        "--mentions", action="store_true",
+        help="pages elsewhere too, whose text or head names the host or the URL",
+    )  # fmt: skip
+    add_caution(parser, asks=True)
+
+
+def _run(call: Call) -> int:
+    options = call.options
+    folders = paths_of(call)
+    for folder in folders:
+        if not folder.is_dir():
+            raise PackError(f"a folder of packs is redacted as a whole: {folder}")
+    subject = Subject(host=options.host or "", url=options.url or "")
+    if not options.dry_run:
+        confirm(call, f"Take {options.host or options.url} out of these packs for good?")
+    code = 0
+    for folder in folders:
+        code = max(code, _folder(call, folder, subject))
+    return code
+
+
+def _folder(call: Call, folder: Path, subject: Subject) -> int:
+    total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
+    with progress(total, "B") as move:
+        if call.options.dry_run:
+            receipt = count(folder, subject, move)
+        else:
+            receipt = redact(folder, subject, time.time(), move, mentions=call.options.mentions)
+    row = {"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)}
+    print(json.dumps(row)) if call.json else call.facts(row)
+    return 4 if receipt.open and not call.options.dry_run else 0
+
+
+VERBS = (
+    Verb(
+        "redact", "take a host or a URL out of packs, with every byte", _run, _options,
+        "[PATH...] --host HOST",
+        about=(
+            "Its pages, their requests and links go, revisits elsewhere that have its body, links\n"
+            "to it and Referers that name it: from the indexes at once, then from the packs, that\n"
+            "are written anew. A kill leaves every pack whole; the same call again goes on. The\n"
+            "text of other pages that name it stays unless --mentions: then those pages go, too.\n"
+            "Packs that are being written stay as they are; the receipt names them: call again\n"
+            "when they are closed. What the job keeps is dropped by `scrapy frontier drop`; block\n"
+            "the host there first. A folder keeps receipts in redactions.jsonl, with the subject\n"
+            "as a digest only. It cannot be undone."
+        ),
+        examples=(
+            "redact crawls/news/packs --host example.com --dry-run",
+            "redact crawls/news/packs other-machine/packs --host '*.example.com' --yes",
+            "redact crawls/news/packs --url https://example.com/private --mentions --yes",
+        ),
+        exits={4: "done but for the packs that are being written"},
+    ),
+)  # fmt: skip

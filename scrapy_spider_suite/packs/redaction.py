@@ -1,0 +1,275 @@
+"""Takes a host or a URL out of a folder of packs: its pages, what points to them, their bytes.
+
+First the indexes are written without it, so that no reader finds it any longer. Then every pack
+that holds something of it is written anew beside the old one and takes its place: other records
+keep their bytes, groups without anything of it are copied as they are. A kill at any moment leaves
+each pack whole, as it was or as it will be; the same call again finishes what was begun.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import operator
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from scrapy_spider_suite import durable
+from scrapy_spider_suite.errors import PackDamagedError, PackError
+from scrapy_spider_suite.packs import cdxj, heads
+from scrapy_spider_suite.packs.choosing import is_of
+from scrapy_spider_suite.packs.container import Container
+from scrapy_spider_suite.packs.formats import OPEN, container, format_of, is_pack
+from scrapy_spider_suite.packs.indexing import build_index
+from scrapy_spider_suite.packs.lines import SortedLines
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.payload import decode
+from scrapy_spider_suite.packs.reader import PAGES
+from scrapy_spider_suite.packs.recovery import recover_folder
+from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
+from scrapy_spider_suite.packs.sorting import write_lines
+from scrapy_spider_suite.packs.warc import Record, date, digest
+
+RECEIPTS: Final = "redactions.jsonl"
+"""What was taken out, when: the subject as a digest only."""
+_NEW: Final = "redacting"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to go: all of a *host* (``*.example.com``: with those below it), or one *url*."""
+
+    host: str = ""
+    url: str = ""
+
+    def takes(self, url: str) -> bool:
+        """Whether *url* is to go."""
+        if self.host:
+            return is_of(url, self.host)
+        return url == self.url
+
+    def pattern(self) -> re.Pattern[bytes]:
+        """What its name looks like in a text."""
+        name = self.host.removeprefix("*.") if self.host else self.url
+        before = rb"(?<![\w-])" if self.host.startswith("*.") else rb"(?<![\w.-])"
+        if self.url:
+            return re.compile(re.escape(name.encode()) + rb"(?![\w%/?&=.-])")
+        return re.compile(before + re.escape(name.encode()) + rb"(?![\w-]|\.\w)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What was taken out.
+
+    Attributes:
+        pages: pages of the subject, revisits of them included.
+        revisits: revisits elsewhere whose body was that of such a page.
+        mentions: pages elsewhere that name it; *removed* with it only if that was asked for.
+        notes: links to it, and requests that came from it, in records that stay.
+        packs: packs that were written anew.
+        damaged: bytes that could not be read and were left out of them.
+        open: packs that are being written: they were left as they are.
+    """
+
+    pages: int = 0
+    revisits: int = 0
+    mentions: int = 0
+    notes: int = 0
+    packs: int = 0
+    damaged: int = 0
+    open: list[str] = field(default_factory=list)
+
+
+def redact(
+    folder: Path, subject: Subject, now: float, told: Callable[[int], object], *,
+    mentions: bool = False,
+) -> Receipt:
+    """Take *subject* out of the packs of *folder*; with *mentions* pages that name it, too.
+
+    *now* in seconds since the epoch; *told* is called with the bytes of each pack that is done.
+    Raises `PackError` (indexes are being merged just now) and `OSError` (a full disk, which needs
+    room for one pack: what is done is done, and the same call goes on).
+    """
+    receipt = Receipt()
+    with (folder / "merging.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PackError(f"{folder}: its indexes are being merged: try again") from error
+        shutil.rmtree(folder / _NEW, ignore_errors=True)
+        recover_folder(folder)
+        packs = sorted(filter(is_pack, folder.iterdir()))
+        receipt.open = [path.name for path in packs if path.name.endswith(OPEN)]
+        closed = [path for path in packs if not path.name.endswith(OPEN)]
+        _hide(folder, closed, subject)
+        for path in closed:
+            size = path.stat().st_size
+            if not index_path(path).exists():  # a kill came between the pack and its index
+                build_index(path)
+            _redact_pack(path, _Filter(subject, receipt, mentions=mentions))
+            told(size)
+        shutil.rmtree(folder / _NEW, ignore_errors=True)
+        _write_receipt(folder, subject, receipt, now)
+    return receipt
+
+
+def count(folder: Path, subject: Subject, told: Callable[[int], object]) -> Receipt:
+    """Return what `redact` would take out, open packs included; nothing is changed. `OSError`."""
+    receipt = Receipt()
+    for path in sorted(filter(is_pack, folder.iterdir())):
+        if _changes(path, _Filter(subject, receipt)):
+            receipt.packs += 1
+        if path.name.endswith(OPEN):
+            receipt.open.append(path.name)
+        told(path.stat().st_size)
+    return receipt
+
+
+def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:
+    """Let no index lead to a page of *subject*. Merged ones go: they are made again."""
+    for pack in packs:
+        index = index_path(pack)
+        try:
+            found = SortedLines(index)
+        except FileNotFoundError:
+            continue
+        if any(_leads(line, subject) for line in found):
+            write_lines((line + b"\n" for line in found if not _leads(line, subject)), index)
+    for path in folder.glob("merged-*.cdxj"):
+        path.unlink(missing_ok=True)
+    durable.sync(folder)
+
+
+def _leads(line: bytes, subject: Subject) -> bool:
+    """Whether a line of an index leads there; one that cannot be read is not kept."""
+    try:
+        return subject.takes(cdxj.parse(line).url)
+    except PackDamagedError:
+        return True
+
+
+class _Filter:
+    """Decides of each record of one pack, in their order, what stays of it."""
+
+    def __init__(self, subject: Subject, receipt: Receipt, *, mentions: bool = False) -> None:
+        self.subject = subject
+        self.receipt = receipt
+        self.mentions = mentions
+        self._pattern = subject.pattern()
+        self._gone: set[str] = set()
+
+    def take(self, record: Record) -> Record | None:
+        """Return *record*, what stays of it, or None."""
+        takes = self.subject.takes
+        if takes(record.url):
+            self.receipt.pages += record.kind in PAGES
+        elif takes(record.get("WARC-Refers-To-Target-URI")):
+            self.receipt.revisits += 1
+        elif not self._gone.isdisjoint(record.all("WARC-Concurrent-To")):
+            pass
+        elif record.kind in PAGES and self._names(record):
+            self.receipt.mentions += 1
+            if not self.mentions:
+                return record
+        else:
+            return self._without_notes(record)
+        self._gone.add(record.id)
+        return None
+
+    def _names(self, record: Record) -> bool:
+        """Whether a page that stays names the subject, compressed or not."""
+        return bool(self._pattern.search(record.block) or self._pattern.search(_payload(record)))
+
+    def _without_notes(self, record: Record) -> Record:
+        """Leave out the lines of metadata and of a request that name the subject."""
+        if record.kind not in ("metadata", "request") or not self._pattern.search(record.block):
+            return record
+        head, empty, rest = record.block.partition(b"\r\n\r\n")
+        # The first line of a request says what was asked for: without it, it is none.
+        first = record.kind == "request"
+        kept = [line for number, line in enumerate(head.split(b"\r\n"))
+                if (first and not number) or not self._pattern.search(line)]  # fmt: skip
+        self.receipt.notes += head.count(b"\r\n") + 1 - len(kept)
+        block = b"\r\n".join(kept) + empty + rest
+        changed = {"content-length": str(len(block)), "warc-block-digest": digest(block)}
+        fields = tuple((name, changed.get(name.lower(), value)) for name, value in record.fields)
+        return Record(fields, block)
+
+
+def _payload(record: Record) -> bytes:
+    """The body of a record, decompressed; b"" where it cannot be."""
+    try:
+        head, body = heads.split(record.block)
+        return decode(heads.parse(head), body)
+    except PackError:
+        return b""
+
+
+def _changes(path: Path, keep: _Filter) -> bool:
+    """Whether something of the pack is to go; all of it is counted."""
+    found = False
+    for part in scan(path):
+        if isinstance(part, Group):
+            for record, _ in part.records():
+                found |= keep.take(record) is not record
+    return found
+
+
+def _redact_pack(path: Path, keep: _Filter) -> None:
+    """Write *path* anew if something of it is to go."""
+    counted = _Filter(keep.subject, Receipt(), mentions=keep.mentions)
+    if not _changes(path, counted):
+        keep.receipt.mentions += counted.receipt.mentions
+        return
+    form = container(format_of(path))
+    new = path.parent / _NEW / path.name
+    new.parent.mkdir(exist_ok=True)
+    with path.open("rb") as old, new.open("wb") as file:
+        file.write(_header(form, old))
+        for part in scan(path):
+            if isinstance(part, Damage):
+                keep.receipt.damaged += part.length
+            else:
+                file.write(_group(form, old, part, keep))
+        file.write(form.end())
+        file.flush()
+        os.fsync(file.fileno())
+    build_index(new)
+    # Without an index between the two, so that none leads to what is elsewhere by now.
+    index_path(path).unlink(missing_ok=True)
+    os.replace(new, path)
+    os.replace(index_path(new), index_path(path))
+    durable.sync(path.parent)
+    keep.receipt.packs += 1
+
+
+def _header(form: Container, old: BinaryIO) -> bytes:
+    size = beginning(form, old)
+    old.seek(0)
+    return old.read(size) or form.begin("", 0)
+
+
+def _group(form: Container, old: BinaryIO, group: Group, keep: _Filter) -> bytes:
+    """A group without what is to go: its old bytes, if nothing is."""
+    before = [record for record, _ in group.records()]
+    after = [record for record in map(keep.take, before) if record is not None]
+    if len(after) == len(before) and all(map(operator.is_, after, before)):
+        old.seek(group.offset)
+        return old.read(group.length)
+    return form.encode([record.to_bytes() for record in after])[0] if after else b""
+
+
+def _write_receipt(folder: Path, subject: Subject, receipt: Receipt, now: float) -> None:
+    name = f"host {subject.host}" if subject.host else f"url {subject.url}"
+    what = hashlib.sha256(name.encode()).hexdigest()
+    row = {"id": uuid.uuid4().hex, "time": date(now), "subject_sha256": what, **asdict(receipt)}
+    path = folder / RECEIPTS
+    before = path.read_bytes() if path.exists() else b""
+    durable.replace(path, before + json.dumps(row).encode() + b"\n")

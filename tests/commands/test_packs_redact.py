@@ -1,0 +1,182 @@
+"""``scrapy packs redact``: no byte is left, all else is as it was, whenever it is killed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from packed import NOW, body, fetch, head, plan
+from packs_command import Packs
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.packs import (
+    FORMATS,
+    Link,
+    Original,
+    PackWriter,
+    merge,
+    open_packs,
+    payload_digest,
+    records,
+    verify,
+)
+from scrapy_spider_suite.packs.redaction import Subject, redact
+
+HOST = "secret.test"
+WORDS = b"what nobody shall read"
+
+
+def fill(folder: Path, form: str) -> None:
+    """Six packs: a host that is to go, pages that lead to it, revisits of it, others."""
+    was = Original(f"http://{HOST}/1", NOW + 1, payload_digest(WORDS * 9))
+    naming = gzip.compress(b"see http://secret.test/1 there", mtime=0)
+    for number in range(6):
+        writer = PackWriter(plan(folder, form), clock=lambda n=number: NOW + n)
+        for one in (
+            fetch(number),
+            fetch(number, WORDS * 9, url=f"http://{HOST}/{number}", head=head(len(WORDS) * 9)),
+            fetch(number + 10, links=[Link(f"http://{HOST}/9"), Link("http://b.test/")],
+                  via=f"http://{HOST}/1", request=b"GET / HTTP/1.1\r\nHost: www.example.com\r\n"
+                  b"Referer: http://secret.test/1\r\n\r\n"),
+            fetch(number + 20, url=f"http://copy.test/{number}", original=was),
+            fetch(number + 30, url=f"http://my{HOST}/{number}"),
+        ):  # fmt: skip
+            writer.append(records(one))
+        if number == 5:
+            writer.append(records(fetch(40, naming, head=head(
+                len(naming), "Content-Encoding: gzip\r\n"))))  # fmt: skip
+        writer.close()
+    merge(folder)
+
+
+def everything(folder: Path) -> bytes:
+    """All that is in a folder, names and compressed parts included."""
+    found = b"\n".join(str(path).encode() + path.read_bytes() for path in folder.iterdir()
+                       if path.is_file())  # fmt: skip
+    for record in open_packs(folder).records():
+        found += record.to_bytes()
+    return found
+
+
+def left(folder: Path) -> int:
+    """How often the host, or its text, is found."""
+    data = everything(folder)
+    return len(re.findall(rb"(?<![\w.-])secret\.test", data)) + data.count(WORDS)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_host(packs: Packs, tmp_path: Path, form: str) -> None:
+    """Nothing of it, and all else."""
+    fill(tmp_path, form)
+    before = {page.record.id: page.record for page in open_packs(tmp_path)}
+    counted = packs("redact", tmp_path, "--host", HOST, "--dry-run", "--json").rows[0]
+    assert (counted["pages"], counted["revisits"], counted["mentions"]) == (6, 6, 1)
+    assert len(open_packs(tmp_path).history(f"http://{HOST}/1")) == 1
+    row = packs("redact", tmp_path, "--host", HOST, "--yes", "--json").rows[0]
+    assert (row["pages"], row["revisits"], row["notes"], row["packs"]) == (6, 6, 18, 6)
+    assert left(tmp_path) == 0
+    assert list(verify(tmp_path)) == []
+    found = open_packs(tmp_path)
+    pages = list(found)
+    assert len(pages) == 6 * 3 + 1
+    assert all(page.record == before[page.record.id] for page in pages)
+    assert [link.url for link in pages[1].links] == ["http://b.test/"]
+    page = found.get("http://www.example.com/3")
+    assert page is not None
+    assert page.body == body(3)
+    assert page.links
+    assert found.get(f"http://{HOST}/1") is None
+    # The one page that names it in what it says goes only when that is asked for.
+    row = packs("redact", tmp_path, "--host", HOST, "--mentions", "--yes", "--json").rows[0]
+    assert (row["pages"], row["mentions"], row["packs"]) == (0, 1, 1)
+    assert found.get("http://www.example.com/40") is None
+    assert (tmp_path / "redactions.jsonl").read_bytes().count(b"\n") == 2
+    assert list(verify(tmp_path)) == []
+
+
+def test_a_url(packs: Packs, tmp_path: Path) -> None:
+    """That one alone."""
+    fill(tmp_path, "lzo")
+    row = packs("redact", tmp_path, "--url", f"http://{HOST}/2", "--yes", "--json").rows[0]
+    assert (row["pages"], row["revisits"]) == (1, 0)
+    assert open_packs(tmp_path).get(f"http://{HOST}/2") is None
+    assert open_packs(tmp_path).get(f"http://{HOST}/3") is not None
+    assert list(verify(tmp_path)) == []
+
+
+@pytest.mark.parametrize("form", ["lzo", "gz"])
+def test_a_kill_at_every_step(tmp_path: Path, form: str) -> None:
+    """Each call that changes the folder is one to be killed after; the next call ends it."""
+    whole = tmp_path / "whole"
+    fill(whole, form)
+    others = {page.record.id for page in open_packs(whole)
+              if page.url.startswith(("http://www", "http://my"))}  # fmt: skip
+    step = 0
+    while True:
+        step += 7
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        for path in whole.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        killed = _killed_at(folder, step)
+        assert {page.record.id for page in open_packs(folder)} >= others
+        assert {finding.kind for finding in verify(folder)} <= {"index"}
+        redact(folder, Subject(host=HOST), NOW, lambda done: None)
+        assert left(folder) == 0
+        assert list(verify(folder)) == []
+        assert {page.record.id for page in open_packs(folder)} == others
+        if not killed:
+            break
+    assert step > 28  # it was killed several times before
+
+
+def _killed_at(folder: Path, step: int) -> bool:
+    """Redact in a process that is killed before its *step*-th change of a file; was it?"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the child uses none
+        child = os.fork()
+    if not child:
+        count = 0
+
+        def change(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal count
+            if event in ("os.rename", "os.remove", "os.truncate", "os.rmdir") or (
+                event == "open" and str(arguments[1]) in ("wb", "xb")
+            ):
+                count += 1
+                if count == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(change)
+        try:
+            redact(folder, Subject(host=HOST), NOW, lambda done: None)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_what_is_being_written(packs: Packs, tmp_path: Path) -> None:
+    """Stays, and is named; later it goes, too."""
+    writer = PackWriter(plan(tmp_path))
+    writer.append(records(fetch(1, url=f"http://{HOST}/1")))
+    writer.flush().result()
+    said = packs("redact", tmp_path, "--host", HOST, "--yes", "--json")
+    assert (said.code, len(said.rows[0]["open"])) == (4, 1)
+    writer.close()
+    assert packs("redact", tmp_path, "--host", HOST, "--yes").code == 0
+    assert open_packs(tmp_path).get(f"http://{HOST}/1") is None
+
+
+def test_not_by_mistake(packs: Packs, tmp_path: Path) -> None:
+    """It asks; and a pack alone is no folder."""
+    fill(tmp_path, "gz")
+    with pytest.raises(UsageError, match="--yes"):
+        packs("redact", tmp_path, "--host", HOST)
+    assert left(tmp_path)
+    assert packs("redact", next(tmp_path.glob("*.gz")), "--host", HOST, "--yes").code == 2
