@@ -245,7 +245,8 @@ def _status_line(web: FakeWeb, rate: float) -> str:
 
 
 def _pasted(value: Any) -> str:
-    return value if isinstance(value, str) else str(value).replace("'", '"')
+    # As -s takes it: a list on a command line has commas and no brackets.
+    return ",".join(value) if isinstance(value, list) else str(value)
 
 
 def _seconds(name: str, text: str) -> float:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scrapy.settings import Settings
 
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing.cli import main
 
 
@@ -81,8 +85,11 @@ def test_what_it_prints_for_people(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "4 hosts on 2 addresses (127.8.0.1 to 127.8.0.2)" in output.out
     assert "  start at     http://docs.test:" in output.out
     assert f"  arrival log  {tmp_path / 'log'}" in output.out
-    assert "  -s 'SUITE_DNS_SERVERS=127.0.0.1:" in output.out
-    assert "  -s 'SUITE_ALLOW_PRIVATE_ADDRESSES=[\"127.0.0.0/8\"]'" in output.out
+    options = [line.strip() for line in output.out.splitlines() if line.startswith("  -s ")]
+    pasted = dict(shlex.split(each)[1].split("=", 1) for each in options)
+    settings = SuiteSettings.from_settings(Settings(pasted), BroadSpider)
+    assert settings.dns_servers[0][0] == "127.0.0.1"
+    assert settings.allow_private_addresses == ("127.0.0.0/8",)
     assert output.err.count("0 requests, 0/s, 0 open connections, 0 DNS queries") >= 3
 
 
