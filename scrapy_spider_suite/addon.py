@@ -83,6 +83,12 @@ class Addon:
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)
             logger.warning("The project's own components are kept: %s", what)
+        own = [name for name, _ in kept if name in ("SCHEDULER", "DOWNLOADER")]
+        if own and suite.packs_dir is not None:
+            logger.warning(
+                "SUITE_PACKS_DIR = %r: nothing is packed with a %s of the project's own",
+                str(suite.packs_dir), " and a ".join(own),
+            )  # fmt: skip
 
     def _refuse(self, error: SettingsError, settings: BaseSettings) -> None:
         """End the process: at once where that works, else when the crawl makes its scheduler."""

@@ -96,6 +96,17 @@ def test_what_the_project_keeps_is_said_once(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+@pytest.mark.parametrize("kept", ["SCHEDULER", "DOWNLOADER"])
+def test_packs_that_stay_empty_are_said(kept: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A scheduler or downloader of the project's own packs nothing, and a warning says so."""
+    updated({"SUITE_PACKS_DIR": "packs"})
+    updated({"SUITE_PACKS_DIR": "", kept: "a.Own"})
+    assert "packed" not in caplog.text
+    updated({"SUITE_PACKS_DIR": "packs", kept: "a.Own"})
+    said = f"SUITE_PACKS_DIR = 'packs': nothing is packed with a {kept} of the project's own"
+    assert said in caplog.messages
+
+
 @pytest.mark.parametrize(
     "values", [{"SUITE_BURST": 0}, {"SUITE_BRUST": 1}, {"TWISTED_REACTOR_ENABLED": False}]
 )
