@@ -54,7 +54,8 @@ def _row(reader: StoreReader) -> Row:
         sieve = reader.store.sieve.statistics()
         row |= {
             "in_sieve": reader.in_sieve(), "sieve_known": sieve.known,
-            "sieve_flushes": sieve.flushes, "sieve_false_positives": sieve.false_positive_bound,
+            "sieve_flushes": sieve.flushes,
+            "sieve_false_positives": float(f"{sieve.false_positive_bound:.2g}"),
         }  # fmt: skip
     if running:
         row |= {name: status[name] for name in ("process", "hosts", "leased", "paused")}
