@@ -33,10 +33,10 @@ WORDS = b"what nobody shall read"
 
 
 def fill(folder: Path, form: str) -> None:
-    """Six packs: a host that is to go, pages that lead to it, revisits of it, others."""
+    """Four packs: a host that is to go, pages that lead to it, revisits of it, others."""
     was = Original(f"http://{HOST}/1", NOW + 1, payload_digest(WORDS * 9))
     naming = gzip.compress(b"see http://secret.test/1 there", mtime=0)
-    for number in range(6):
+    for number in range(4):
         writer = PackWriter(plan(folder, form), clock=lambda n=number: NOW + n)
         for one in (
             fetch(number),
@@ -48,7 +48,7 @@ def fill(folder: Path, form: str) -> None:
             fetch(number + 30, url=f"http://my{HOST}/{number}"),
         ):  # fmt: skip
             writer.append(records(one))
-        if number == 5:
+        if number == 3:
             writer.append(records(fetch(40, naming, head=head(
                 len(naming), "Content-Encoding: gzip\r\n"))))  # fmt: skip
         writer.close()
@@ -76,15 +76,15 @@ def test_a_host(packs: Packs, tmp_path: Path, form: str) -> None:
     fill(tmp_path, form)
     before = {page.record.id: page.record for page in open_packs(tmp_path)}
     counted = packs("redact", tmp_path, "--host", HOST, "--dry-run", "--json").rows[0]
-    assert (counted["pages"], counted["revisits"], counted["mentions"]) == (6, 6, 1)
+    assert (counted["pages"], counted["revisits"], counted["mentions"]) == (4, 4, 1)
     assert len(open_packs(tmp_path).history(f"http://{HOST}/1")) == 1
     row = packs("redact", tmp_path, "--host", HOST, "--yes", "--json").rows[0]
-    assert (row["pages"], row["revisits"], row["notes"], row["packs"]) == (6, 6, 18, 6)
+    assert (row["pages"], row["revisits"], row["notes"], row["packs"]) == (4, 4, 12, 4)
     assert left(tmp_path) == 0
     assert list(verify(tmp_path)) == []
     found = open_packs(tmp_path)
     pages = list(found)
-    assert len(pages) == 6 * 3 + 1
+    assert len(pages) == 4 * 3 + 1
     assert all(page.record == before[page.record.id] for page in pages)
     assert [link.url for link in pages[1].links] == ["http://b.test/"]
     page = found.get("http://www.example.com/3")
@@ -119,7 +119,7 @@ def test_a_kill_at_every_step(tmp_path: Path, form: str) -> None:
               if page.url.startswith(("http://www", "http://my"))}  # fmt: skip
     step = 0
     while True:
-        step += 7
+        step += 9
         folder = tmp_path / str(step)
         folder.mkdir()
         for path in whole.iterdir():
@@ -133,7 +133,7 @@ def test_a_kill_at_every_step(tmp_path: Path, form: str) -> None:
         assert {page.record.id for page in open_packs(folder)} == others
         if not killed:
             break
-    assert step > 28  # it was killed several times before
+    assert step > 18  # it was killed several times before
 
 
 def _killed_at(folder: Path, step: int) -> bool:
