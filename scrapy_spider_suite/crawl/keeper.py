@@ -18,8 +18,10 @@ from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.storage.archiving import archiver_of
+from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -92,6 +94,7 @@ class Keeper:
         if not self._revising:
             self._revise()
         self._end_at_caps()
+        self._end_if_damaged()
         wait = self._core.frontier.wait(self._core.now())
         self.sift(starving=not self._scheduler.paused and (wait is None or wait > 0))
         if self._scheduler.closing or not self._looks % _LOOKS:
@@ -195,7 +198,8 @@ class Keeper:
         try:
             write(now)
         except StoreWriteError as error:
-            self.hold_still(str(error))
+            if not self._end_if_damaged():
+                self.hold_still(str(error))
 
     def hold_still(self, why: str) -> None:
         """Pause the crawl, since nothing can be written; try again every few seconds."""
@@ -267,6 +271,20 @@ class Keeper:
                 "resumed", full_name(reason), REASONS[reason], core.frontier.pending,
             )  # fmt: skip
             self._scheduler.stop(reason)
+
+    def _end_if_damaged(self) -> bool:
+        """Whether the store is: whoever met what cannot be read failed with it, wherever that was.
+        """
+        store = self._core.store
+        if not isinstance(store, RocksStore) or not store.damage:
+            return False
+        if not self._scheduler.closing:
+            logger.critical(
+                "%s: the crawl ends; look at it with `scrapy frontier check`, restore a copy, or "
+                "begin anew with another JOBDIR", store.damage,
+            )  # fmt: skip
+            self._scheduler.stop(DAMAGED)
+        return True
 
     def _publish(self) -> None:
         """Set the gauges, and once a second say how it goes."""

@@ -19,6 +19,9 @@ The next run reads them again.
 DISK_ERROR = "disk_error"
 """The finish reason of a crawl whose disk failed to write for long, although it had room."""
 
+DAMAGED = "damaged"
+"""The finish reason of a crawl that met something in its job directory which cannot be read."""
+
 
 class ExitCode(IntEnum):
     """What a supervisor is told; of several crawls of one command the highest holds."""
@@ -52,7 +55,8 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
     ExitCode.IN_USE: (
         "Refused: another process uses the job directory.", "nothing, or wait for that to end"),
     ExitCode.DAMAGED: (
-        "Refused: what the job directory holds cannot be read. Or `disk_error`: nothing could be "
+        "Refused: what the job directory holds cannot be read; or `damaged`: that was found in the "
+        "middle of a crawl, which wrote nothing from then on. Or `disk_error`: nothing could be "
         "written for 15 minutes, although there was room.",
         "restore a copy, or begin anew; after `disk_error` see to the disk, and start it again"),
     ExitCode.STALLED: (
@@ -66,6 +70,7 @@ _REASONS = {
     "shutdown": ExitCode.INTERRUPTED,
     STALLED: ExitCode.STALLED,
     DISK_ERROR: ExitCode.DAMAGED,
+    DAMAGED: ExitCode.DAMAGED,
 }
 
 

@@ -29,12 +29,18 @@ FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 
 
 class Database:
-    """See `RocksStore`, whose lower half this is: what rows mean is none of its business."""
+    """See `RocksStore`, whose lower half this is: what rows mean is none of its business.
+
+    Attributes:
+        damage: what could not be read, "" as a rule. From then on nothing is written: half of what
+            an operation says may wait.
+    """
 
     def __init__(
         self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
         secondary: Path | None = None,
     ) -> None:  # fmt: skip
+        self.damage = ""
         self._path = path
         self._secondary = secondary
         self._tuning = Tuning(memory)
@@ -53,9 +59,12 @@ class Database:
     def _open(self, access: AccessType | None = None) -> None:
         if access is None and self._secondary is not None:
             access = AccessType.secondary(str(self._secondary))
+        options = self._tuning.options(root=True)
+        if self._secondary is not None:
+            options.set_max_open_files(-1)  # the process that writes may remove them meanwhile
         self._db = Rdict(
             str(self._path),
-            options=self._tuning.options(root=True),
+            options=options,
             column_families={name: self._tuning.options() for name in FAMILIES},
             access_type=access or AccessType.read_write(),
         )
@@ -113,6 +122,8 @@ class Database:
         """See `Store`. What could not be written is kept and tried again with the next flush."""
         if not self._unwritten:
             return
+        if self.damage:
+            raise StoreWriteError(f"{self.damage}: nothing more is written")
         # Built anew each time: a failed write spends a batch.
         batch = WriteBatch(raw_mode=True)
         handles = self._handles
@@ -179,8 +190,16 @@ class Database:
         waits, value = self._unwritten.find(family, key)
         if waits:
             return value
-        found: bytes | None = self._families[family].get(key)
+        rows = self._families[family]
+        try:
+            found: bytes | None = rows.get(key)
+        except Exception as error:  # the library raises nothing narrower
+            raise self._damaged(error) from error
         return found
+
+    def _damaged(self, error: Exception) -> JobDamagedError:
+        self.damage = f"the store in {self._path} cannot be read: {error}"
+        return JobDamagedError(self.damage)
 
     def _scan(
         self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
@@ -199,3 +218,7 @@ class Database:
         while rows.valid():
             yield rows.key(), rows.value()
             rows.next()
+        try:
+            rows.status()  # it ends at what it cannot read, too
+        except Exception as error:  # the library raises nothing narrower
+            raise self._damaged(error) from error

@@ -15,9 +15,11 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.crawl.diskguard import DiskGuard, component_folders
+from scrapy_spider_suite.crawl.keeper import Keeper
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.guards.exitcodes import DISK_ERROR, ExitCode, code_of_reason
+from scrapy_spider_suite.guards.exitcodes import DAMAGED, DISK_ERROR, ExitCode, code_of_reason
+from scrapy_spider_suite.storage.rocks import RocksStore
 
 HOUR = 3_600.0
 
@@ -123,7 +125,7 @@ def test_folders_of_components_are_watched(
     monkeypatch.setattr(
         diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
     )
-    crawl.core.settings = SimpleNamespace(min_free=1, fetch_log=False)
+    crawl.core.settings = SimpleNamespace(min_free=1, fetch_log=False, packs_dir=None)
     crawl.core.job = crawl.core.temporary = None
     crawl.go_on(2)
     assert set(asked) == {tmp_path}
@@ -142,3 +144,22 @@ def test_systemd_hears_of_a_stop_at_once_and_of_an_end_when_it_has_come(crawling
     for _ in range(2):
         watched.pulse(0.0, {"done": 1, "failed": 2, "pending": 3, "closing": True})
     assert sent.count("STOPPING") == (0 if crawling else 1)
+
+
+def test_what_cannot_be_read_ends_the_crawl(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with a line that says what to do; a crawl whose store is whole goes on."""
+    crawl = Crawl()
+    store = RocksStore(tmp_path / "store", memory=4 << 20)
+    keeper: Any = SimpleNamespace(_core=SimpleNamespace(store=store), _scheduler=crawl)
+    assert not Keeper._end_if_damaged(keeper)
+    assert crawl.stopped == []
+    store.damage = "the store in x cannot be read: Corruption"
+    for _ in range(2):
+        assert Keeper._end_if_damaged(keeper)
+    assert crawl.stopped == [DAMAGED]
+    assert code_of_reason(DAMAGED) is ExitCode.DAMAGED
+    [line] = [r.message for r in caplog.records if r.levelno == logging.CRITICAL]
+    assert "Corruption: the crawl ends; look at it with `scrapy frontier check`" in line
+    store.close()

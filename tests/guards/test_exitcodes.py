@@ -20,7 +20,7 @@ from scrapy_spider_suite.guards.exitcodes import MEANINGS, ExitCode, code_of_err
         ("finished", 0), ("waiting", 3), ("closespider_pagecount", 3), ("cancelled", 3),
         ("max_pages", 3), ("max_bytes", 3), ("max_time", 3),
         ("a spider's own", 3), ("shutdown", 4), ("stalled", 7),
-        ("disk_error", 6),
+        ("disk_error", 6), ("damaged", 6),
     ],
 )  # fmt: skip
 def test_reasons(reason: str, code: int) -> None:

@@ -157,6 +157,35 @@ def test_what_cannot_be_opened_is_damaged(tmp_path: Path) -> None:
         RocksStore(tmp_path / "store", memory=MEMORY)
 
 
+def test_what_cannot_be_read_is_damaged(tmp_path: Path) -> None:
+    """Half of a queue is not all of it; and half of what an operation says is not written."""
+    store = RocksStore(tmp_path / "store", memory=MEMORY)
+    for n in range(3_000):
+        store.put_row(Entry("a.t", f"http://a.t/{n * n:x}", key=order_key(0, n)))
+        store.put_state(b"%d" % n, PENDING)
+    store.flush()
+    for name in ("queue", "states"):
+        store._families[name].flush()
+    store.close()
+    for path in (tmp_path / "store").glob("*.sst"):
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 3)
+            file.write(bytes(5_000))
+    store = RocksStore(tmp_path / "store", memory=MEMORY)
+    assert len(store.rows("a.t", b"", 10)) == 10
+    with pytest.raises(JobDamagedError, match=r"store cannot be read: .*orruption"):
+        store.rows("a.t", b"", 3_000)
+    with pytest.raises(JobDamagedError, match="cannot be read"):
+        [store.state(b"%d" % n) for n in range(3_000)]
+    store.put_state(b"key", b"value")
+    for write in (store.flush, store.close):
+        with pytest.raises(StoreWriteError, match=r"cannot be read: .*: nothing more is written"):
+            write()
+    reader = RocksStore(tmp_path / "store", memory=MEMORY, secondary=tmp_path / "secondary")
+    assert reader._families["states"].get(b"key") is None
+    reader.close()
+
+
 # Writes that fail
 
 

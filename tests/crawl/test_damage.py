@@ -1,0 +1,67 @@
+"""A crawl that meets what it cannot read ends, and says so: half a queue is not all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crawls import Crawl, crawl
+from frontier_command import scrapy
+from websites import Site, running
+
+from scrapy_spider_suite.guards.exitcodes import DAMAGED, ExitCode, code_of_reason
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+pytestmark = pytest.mark.slow
+
+
+def _damage_queues(store: Path) -> None:
+    """Overwrite a part of every table, where rows are; what a job checks at its start is whole."""
+    database = RocksStore(store)
+    for family in database._families.values():
+        family.flush()
+    database.close()
+    for path in store.glob("*.sst"):
+        size = path.stat().st_size
+        if size > 50_000:
+            with path.open("r+b") as file:
+                file.seek(size // 12)
+                file.write(bytes(size // 2))
+    inventory.take(store)
+
+
+def test_a_damaged_queue(tmp_path: Path) -> None:
+    """Nothing goes on as if what cannot be read had never been; the check says the same."""
+    job = tmp_path / "job"
+    with running(Site({})) as site:
+        seeds = tmp_path / "seeds"
+        seeds.write_text("".join(f"{site.url}/{n * n:x}\n" for n in range(6_000)))
+
+        def run(**settings: Any) -> Crawl:
+            return crawl(
+                "crawl_spiders.Bulk",
+                {
+                    "ADDONS": {"scrapy_spider_suite.Addon": 100}, "JOBDIR": str(job),
+                    "SUITE_SEEDS": str(seeds), "SUITE_ALLOW_PRIVATE_ADDRESSES": True,
+                    "SUITE_HOST_DELAY": 0.0, "SUITE_IP_DELAY": 0.0, "DOWNLOAD_DELAY": 0,
+                    "ROBOTSTXT_OBEY": False, "USER_AGENT": "tests (a@b.example)", **settings,
+                },
+                tmp_path,
+            )  # fmt: skip
+
+        run(CLOSESPIDER_TIMEOUT=1)
+        _damage_queues(job / FOLDER / "store")
+        ended = run()
+    assert ended.reason == DAMAGED
+    assert code_of_reason(DAMAGED) is ExitCode.DAMAGED
+    assert "nothing is lost" not in ended.log
+    [line] = [line for line in ended.log.splitlines() if "CRITICAL:" in line]
+    assert "cannot be read" in line
+    assert "scrapy frontier check" in line
+    said = scrapy("check", "-j", str(job))
+    assert said.returncode, said.stdout
+    assert "cannot be read" in said.stdout + said.stderr
+    assert "Traceback" not in said.stderr
