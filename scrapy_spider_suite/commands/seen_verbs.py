@@ -61,13 +61,19 @@ def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
             if url is not None and url in sieve:
                 _facts({"url": url}, options)
                 return 0
-        return _no(f"{argument} was not seen", options)
+        return _no(_not_in(folder, argument), options)
     with TrieStore(folder, readonly=True) as store:
         for url in (argument, normalize(argument)):
             if url is not None and url in store:
                 _facts({"url": url, "id": store.id(url)}, options)
                 return 0
-    return _no(f"{argument} was not seen", options)
+    return _no(_not_in(folder, argument), options)
+
+
+def _not_in(folder: Path, url: str) -> str:
+    if folder.parent.name == FOLDER:  # of a crawl, whose database has rows besides
+        return f"{url} is not in {folder}; what else its job knows of it: scrapy frontier why URL"
+    return f"{url} was not seen"
 
 
 def _id(folder: Path, argument: str, options: argparse.Namespace) -> int:

@@ -46,7 +46,13 @@ def test_there_and_back(seen: Seen, job: Path) -> None:
     row = said.rows[0]
     assert row["url"] == "http://host1.t/1"
     assert seen("id", str(row["id"]), "-j", str(job), "--json").rows == [row]
-    assert seen("get", "http://new.t/", "-j", str(job)).code == 1
+    said = seen("get", "http://new.t/", "-j", str(job))
+    assert said.code == 1
+    assert "scrapy frontier why URL" in said.out  # the job may know it by a row
+    with TrieStore(job / "seen-trie"):  # of a dupefilter: it has nothing else
+        pass
+    said = seen(str(job / "seen-trie"), "get", "http://new.t/")
+    assert said.out == "http://new.t/ was not seen\n"
     said = seen("id", "7", "-j", str(job))
     assert said.code == 1
     assert "no URL with the id 7" in said.out
