@@ -364,7 +364,9 @@ class CrawlCore:
         self.at_end(reason)
         self.frontier.cache.close()
         for host in self.frontier.workbench.hosts.values():
-            host.front.clear()  # see `Entry`: a request in it leads back to all of this
+            # See `Entry` and `HostState`: they lead back to all of this.
+            host.front.clear()
+            host.address = None
         self.overriding.stop()
         self.filtering.stop()
         with suppress(StoreWriteError):  # that has been said

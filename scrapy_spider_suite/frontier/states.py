@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Bar
 
@@ -54,43 +56,39 @@ class AddressState:
         return not self.waiting and (not self.concurrency or self.out < self.concurrency)
 
 
-class HostState:
-    """What is known of one resident host (a *visit state*): its clock and its queue's front."""
+class HostState(Struct, eq=False, gc=False):
+    """What is known of one resident host (a *visit state*): its clock and its queue's front.
 
-    __slots__ = (
-        "address", "bar", "barred_until", "burst", "concurrency", "connect_to", "crawl_delay",
-        "cursor", "delay", "fetched", "front", "held", "intrusions", "key", "more", "next_fetch",
-        "out", "record", "recorded", "recorded_at", "resolved_until", "revision", "turns",
-        "waiting", "why", "wire",
-    )  # fmt: skip
+    As with entries, the garbage collector does not know it: who forgets a host takes it off its
+    address.
+    """
 
-    def __init__(self, key: str, delay: float, concurrency: int, burst: int) -> None:
-        self.key = key
-        self.delay = delay
-        self.concurrency = concurrency
-        self.burst = burst
-        self.crawl_delay = 0.0
-        self.next_fetch = 0.0
-        self.fetched = LONG_AGO  # when its delay began to run
-        self.why = ""  # the rule that set next_fetch
-        self.bar: Bar | None = None  # why it may not be visited whatever its clock says
-        self.barred_until = 0.0
-        self.revision = 0  # of the policy that chose its pace
-        self.address: AddressState | None = None
-        self.connect_to = ""  # the numeric address itself; "" if it has none of its own
-        self.resolved_until = 0.0
-        self.front: list[tuple[bytes, Entry]] = []  # a heap by queue key
-        self.more = False  # rows beyond the front are on disk
-        self.cursor = b""  # every row on disk up to this key is in the front, or out
-        self.turns = 0  # visits since it came into memory
-        self.held = False  # it had its turn in this row of a sliding window
-        self.out = 0
-        self.wire = 0
-        self.waiting = 0  # traffic without a visit that waits for this host
-        self.intrusions = 0
-        self.recorded: int | None = None  # its ticket in its address's heap
-        self.recorded_at = 0.0  # its key there
-        self.record: Any = None  # the durable part, the owner's business
+    key: str
+    delay: float
+    concurrency: int
+    burst: int
+    crawl_delay: float = 0.0
+    next_fetch: float = 0.0
+    fetched: float = LONG_AGO  # when its delay began to run
+    why: str = ""  # the rule that set next_fetch
+    bar: Bar | None = None  # why it may not be visited whatever its clock says
+    barred_until: float = 0.0
+    revision: int = 0  # of the policy that chose its pace
+    address: AddressState | None = None
+    connect_to: str = ""  # the numeric address itself; "" if it has none of its own
+    resolved_until: float = 0.0
+    front: list[tuple[bytes, Entry]] = []  # a heap by queue key; each host has its own
+    more: bool = False  # rows beyond the front are on disk
+    cursor: bytes = b""  # every row on disk up to this key is in the front, or out
+    turns: int = 0  # visits since it came into memory
+    held: bool = False  # it had its turn in this row of a sliding window
+    out: int = 0
+    wire: int = 0
+    waiting: int = 0  # traffic without a visit that waits for this host
+    intrusions: int = 0
+    recorded: int | None = None  # its ticket in its address's heap
+    recorded_at: float = 0.0  # its key there
+    record: Any = None  # the durable part, the owner's business
 
     def free(self) -> bool:
         """Whether another visit may leave for this host (its clock apart)."""

@@ -8,6 +8,7 @@ import pytest
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag, order_key
 from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.states import HostState
 
 
 def test_the_identity_follows_from_host_and_url() -> None:
@@ -29,6 +30,9 @@ def test_the_collector_does_not_walk_over_entries() -> None:
     gc.collect()
     assert not gc.is_tracked(entry)
     assert not gc.is_tracked(pair)
+    host, other = HostState("a.t", 1.0, 1, 1), HostState("b.t", 1.0, 1, 1)
+    assert not gc.is_tracked(host)
+    assert host.front is not other.front
     assert entry.volatile
     assert entry != Entry("a.t", "http://a.t/", flags=entry.flags)
 
