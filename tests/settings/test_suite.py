@@ -184,7 +184,8 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
             for name, broad in {
                 "SUITE_TRAP_LENGTH": 1024, "SUITE_TRAP_SEGMENTS": 24, "SUITE_TRAP_REPEATS": 4,
                 "SUITE_TRAP_CALENDAR": 10, "SUITE_TRAP_PERMUTED": True,
-                "SUITE_TRAP_QUERY": 64, "SUITE_TRAP_SESSIONS": 8, "SUITE_TRAP_SAME": 24, "SUITE_TRAP_HOSTS": 24, "SUITE_TRAP_PREFIX": 50,
+                "SUITE_TRAP_QUERY": 64, "SUITE_TRAP_SESSIONS": 8, "SUITE_TRAP_SAME": 24,
+                "SUITE_TRAP_HOSTS": 24, "SUITE_TRAP_PREFIX": 50,
             }.items()
         ),
         Change("SUITE_QUIET_LOG", False, True, Kind.FREE),
