@@ -265,7 +265,7 @@ def test_requests_of_a_spider(made: Made, why: Why, frontier: Frontier) -> None:
     urls = ("http://a.test/1?b=2&a=1", "http://a.test/2", "http://a.test/3")
     names = (fingerprint(Request(urls[0])), b"own", b"other")
     for url, name in zip(urls[:2], names, strict=False):
-        made.find(url, identity=host_key("a.test") + b"\xff" + name, payload=b"x")
+        made.find(url, own_identity=host_key("a.test") + b"\xff" + name, payload=b"x")
     made.end(urls[0], Event.ROBOTS)
     made.close()
     asked = (urls[0], "http://a.test/1?a=1&b=2", *urls[1:])
