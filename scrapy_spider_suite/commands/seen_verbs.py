@@ -33,9 +33,20 @@ def folder_of(folder: str | None, jobdir: str | None) -> Path:
     return found[0]
 
 
+def _manifest(folder: Path) -> Manifest | None:
+    """That of a sieve; None if there is none. Raises JobError if the sieve has nothing to show."""
+    found = Manifest.read(folder)
+    if found is None and any(folder.glob("waiting-*.log")):
+        raise JobError(
+            f"{folder} is a sieve that was not flushed yet: "
+            "what it was given waits in its log, which is not looked into"
+        )
+    return found
+
+
 def _sieve(folder: Path, *, repair: bool = False) -> Sieve | None:
     """The sieve in *folder*, to be looked at or mended; None if there is a trie."""
-    manifest = Manifest.read(folder)
+    manifest = _manifest(folder)
     if manifest is None:
         return None
     return Sieve(folder, bits=manifest.words * 64, own_log=False, readonly=not repair)
@@ -79,7 +90,7 @@ def _not_in(folder: Path, url: str) -> str:
 def _id(folder: Path, argument: str, options: argparse.Namespace) -> int:
     if not argument.isascii() or not argument.isdigit():
         raise JobError(f"{argument!r} is no id: expected a whole number")
-    if Manifest.read(folder) is not None:
+    if _manifest(folder) is not None:
         raise JobError(f"{folder}: {_NO_URLS}")
     with TrieStore(folder, readonly=True) as store:
         try:
@@ -91,7 +102,7 @@ def _id(folder: Path, argument: str, options: argparse.Namespace) -> int:
 
 
 def _ls(folder: Path, argument: str, options: argparse.Namespace) -> int:
-    if Manifest.read(folder) is not None:
+    if _manifest(folder) is not None:
         raise JobError(f"{folder}: {_NO_URLS}")
     with TrieStore(folder, readonly=True) as store:
         for url in islice(store.iter(argument), options.limit or None):

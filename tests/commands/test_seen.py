@@ -12,6 +12,7 @@ from frontier_command import Said
 from scrapy.exceptions import UsageError
 from seen_stores import build_at_once
 
+from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
 
 URLS = [f"http://host{n % 3}.t/{n}" for n in range(30)] + ["http://a.t/line\nbreak"]
@@ -116,6 +117,17 @@ def test_what_is_no_store_or_no_id(seen: Seen, tmp_path: Path, job: Path) -> Non
     assert said.code == 2
     assert not (tmp_path / "none").exists()
     assert seen("id", "x", "-j", str(job)).code == 2
+
+
+def test_a_sieve_before_its_first_flush(seen: Seen, tmp_path: Path) -> None:
+    """It is a store, and says why there is nothing to see in it yet."""
+    sieve = Sieve(tmp_path)
+    sieve.offer(URLS)
+    sieve.close()
+    for verb in (["stats"], ["get", URLS[0]], ["ls"], ["id", "1"], ["check"]):
+        said = seen(str(tmp_path), *verb)
+        assert said.code == 2
+        assert "not flushed yet" in said.out
 
 
 def test_loading_it_imports_neither_numpy_nor_tries() -> None:
