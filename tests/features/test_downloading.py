@@ -103,6 +103,20 @@ def test_what_autothrottle_found_outlives_a_collection(site: Site, either: Crawl
     assert done.crawler.engine.downloader.slots["127.0.0.1"].delay < 0.1
 
 
+def test_a_broad_crawl_forgets_slots(site: Site, crawl: Crawling) -> None:
+    """Of many hosts they are many; those of AutoThrottle, which keep what it found, stay."""
+    site.pages["/"] = links()
+    kept = {
+        throttled: list(
+            crawl(
+                visitor(site, "/"), SUITE_PROFILE="broad", AUTOTHROTTLE_ENABLED=throttled
+            ).crawler.engine.downloader.slots
+        )
+        for throttled in (False, True)
+    }
+    assert kept == {False: [], True: ["127.0.0.1"]}
+
+
 def test_dont_throttle_is_known(site: Site, either: Crawling) -> None:
     """autothrottle_dont_adjust_delay leaves the delay as it was."""
     site.pages["/"] = links()
