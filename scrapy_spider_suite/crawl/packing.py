@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -52,6 +53,12 @@ _AGAIN: Final = frozenset({Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ER
 """Faults of pages that are fetched once more, and packed then."""
 
 
+def require_writable(folder: Path) -> None:
+    """Raises `PackError` if *folder* is there and not to be written: waiting would not help."""
+    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise PackError("the folder cannot be written")
+
+
 class PagePacking:
     """One per crawl that has SUITE_PACKS_DIR; packs that a kill left open are closed first.
 
@@ -70,6 +77,7 @@ class PagePacking:
         self._written: deque[tuple[Lease | None, Future[Location]]] = deque()
         self._behind = False
         try:
+            require_writable(folder)
             self._writer = PackWriter(_plan(core, folder), closed=self._closed_pack)
         except (OSError, PackError) as error:
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {error}") from error
