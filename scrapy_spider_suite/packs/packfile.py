@@ -6,6 +6,7 @@ off again. The pack is locked (flock), so that nobody takes it for one that a cr
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -72,13 +73,17 @@ class PackFile:
         except OSError:
             self._undo(self._file, self.size)
             raise
+        if not os.fstat(self._file.fileno()).st_nlink:
+            self._file.close()
+            raise OSError(errno.ENOENT, f"{self._open.name} was deleted while it was written")
         self.size += len(group)
         self._note(records, places)
         return places
 
     @property
     def broken(self) -> bool:
-        """Whether a failed write could not be taken back: it is for `recover` to close."""
+        """Whether it was deleted, or a failed write could not be taken back: `recover` closes it.
+        """
         return self._file.closed
 
     def close(self) -> None:

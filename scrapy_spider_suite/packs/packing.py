@@ -185,6 +185,7 @@ class Packing:
 
     def _create(self, now: float) -> PackFile:
         plan = self._plan
+        plan.folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         while True:
             self._serial = self._serial % _SERIALS + 1
             name = pack_name(plan.crawl.name, now, self._serial, plan.agent, plan.form)

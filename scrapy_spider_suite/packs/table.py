@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tldextract import TLDExtract
+from tldextract.tldextract import ExtractResult
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
@@ -182,11 +183,16 @@ def _host(host: str) -> dict[str, str | None]:
         "url_host_4th_last_part": last[3],
         "url_host_5th_last_part": last[4],
         "url_host_registry_suffix": public.suffix if named else None,
-        "url_host_registered_domain": public.top_domain_under_public_suffix if named else None,
+        "url_host_registered_domain": _registered(public) if named else None,
         "url_host_private_suffix": private.suffix if named else None,
-        "url_host_private_domain": private.top_domain_under_public_suffix if named else None,
+        "url_host_private_domain": _registered(private) if named else None,
         "url_host_name_reversed": ".".join(reversed(labels)) if named else None,
     }
+
+
+def _registered(parts: ExtractResult) -> str:
+    """What was registered; as tldextract says it since 5.3."""
+    return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else ""
 
 
 def _is_address(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -239,6 +240,23 @@ def test_a_disk_that_is_full_when_a_pack_is_closed(form: str, tmp_path: Path) ->
     bench.packing.close(NOW + 23)
     assert len(bench.closed) == 2
     assert len(all_records(tmp_path)) == 2
+
+
+def test_a_pack_that_somebody_deletes_is_not_written_on(tmp_path: Path) -> None:
+    """What would go nowhere is no page; the next group begins another pack, in a folder anew."""
+    folder = tmp_path / "packs"
+    writer = PackWriter(plan(folder, "lzo", wait=60))
+    writer.append(records(fetch(0, b"gone")))
+    writer.flush().result(10)
+    shutil.rmtree(folder)
+    refused = writer.append(records(fetch(1, b"nowhere")))
+    writer.flush().result(10)
+    with pytest.raises(PackWriteError, match="was deleted while it was written"):
+        refused.result(0)
+    writer.append(records(fetch(2, b"kept")))
+    writer.flush().result(10)
+    writer.close()
+    assert all_records(folder) == ["http://www.example.com/2"]
 
 
 def test_an_index_that_cannot_be_written_costs_no_page(tmp_path: Path) -> None:
