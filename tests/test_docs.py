@@ -14,22 +14,14 @@ from fnmatch import fnmatch
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
-from scrapy_spider_suite.commands import (
-    fakeweb,
-    frontier,
-    frontier_verbs,
-    packs,
-    packs_verbs,
-    seen,
-    seen_verbs,
-)
+from scrapy_spider_suite.commands import fakeweb, frontier, packs, seen, seen_verbs
+from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
 from scrapy_spider_suite.settings.changing import AT_START
@@ -225,10 +217,8 @@ def test_every_command_line_exists(page: Path) -> None:
             continue
         if not arguments:
             continue
-        if name == "frontier":
-            _check_verb(arguments, frontier, frontier_verbs)
-        elif name == "packs":
-            _check_verb(arguments, packs, packs_verbs)
+        if isinstance(command, VerbCommand):
+            _check_verb(arguments, command)
         elif name == "seen" and arguments != ["--help"]:
             seen.parsed(_left_over(command, arguments), list(seen_verbs.VERBS))
         else:
@@ -254,13 +244,13 @@ def _left_over(command: scrapy.commands.ScrapyCommand, arguments: list[str]) -> 
     return left
 
 
-def _check_verb(arguments: list[str], command: Any, verbs: Any) -> None:
+def _check_verb(arguments: list[str], command: VerbCommand) -> None:
     """Fails if a verb of *command* does not exist, or does not have these options."""
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     command.add_common_options(common)
     _, left = common.parse_known_args(arguments)
     if left and left[0] not in ("VERB", "--help"):
-        verb = verbs.find(left[0])
+        verb = command.find(left[0])
         assert verb is not None, arguments
         if left[1:] and "--help" not in left:  # its name alone, in the text, is enough
             command.parser_of(verb).parse_args(left[1:])
@@ -271,10 +261,10 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     """In the text too: ``--limit`` and its like."""
     known = {"--help", "--check", "--small", "--version"}
     parsers = [parser_of(command) for command in COMMANDS.values()]
-    for name in frontier_verbs.MODULES:
-        parsers.append(frontier.parser_of(frontier_verbs.find(name)))
-    for name in packs_verbs.MODULES:
-        parsers.append(packs.parser_of(packs_verbs.find(name)))
+    for command in COMMANDS.values():
+        if isinstance(command, VerbCommand):
+            verbs = filter(None, map(command.find, command.modules()))
+            parsers.extend(map(command.parser_of, verbs))
     for parser in parsers:
         known |= {flag for action in parser._actions for flag in action.option_strings}
     for script in (ROOT / "benchmarks").glob("*.py"):

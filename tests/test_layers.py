@@ -16,6 +16,7 @@ NAME = scrapy_spider_suite.__name__
 # What stands lower never imports what stands higher. What is not listed is Scrapy glue.
 CORE, SERVICE, GLUE, TOP = range(4)
 RANKS = {
+    "__version__": CORE,
     "errors": CORE,
     "durable": CORE,
     "urls": CORE,

@@ -6,11 +6,10 @@ Scrapy loads this at each start of any command, so everything else is imported l
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any, ClassVar
 
-from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.commands import base
 
 _ABOUT = """\
 Look into a store of seen URLs, beside the crawl that fills it, too.
@@ -38,12 +37,10 @@ Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusa
 """
 
 
-class Command(ScrapyCommand):
+class Command(base.Command):
     """See ``scrapy seen --help``."""
 
-    requires_project = False
-    requires_crawler_process = False
-    default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
+    name = "seen"
 
     def syntax(self) -> str:
         """The arguments."""
@@ -58,8 +55,8 @@ class Command(ScrapyCommand):
         super().add_options(parser)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.description, parser.epilog = _ABOUT, _EXAMPLES
-        parser.add_argument("-j", "--jobdir", metavar="DIR", help="the job (default: JOBDIR)")
-        parser.add_argument("--json", action="store_true", help="print JSON, a value a line")
+        base.add_job(parser)
+        base.add_json(parser)
         parser.add_argument(
             "--limit", type=int, default=20, metavar="N", help="URLs that ls prints (20; 0: all)"
         )
@@ -71,24 +68,14 @@ class Command(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run one verb."""
         from scrapy_spider_suite.commands import seen_verbs
-        from scrapy_spider_suite.errors import SuiteError
 
         folder, verb, argument = parsed(args, list(seen_verbs.VERBS))
-        jobdir = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])
+        jobdir = self.jobdir(opts)
         if folder is None and not jobdir:
             raise UsageError("which store? give its FOLDER, or -j DIR", print_help=False)
-        try:
-            path = seen_verbs.folder_of(folder, jobdir)
-            self.exitcode = seen_verbs.VERBS[verb](path, argument, opts)
-            sys.stdout.flush()
-        except SuiteError as error:
-            print(f"scrapy seen: {error}", file=sys.stderr)
-            self.exitcode = 2
-        except BrokenPipeError:
-            import os
-
-            # Whoever read has read enough; Python would complain once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self.end(
+            lambda: seen_verbs.VERBS[verb](seen_verbs.folder_of(folder, jobdir), argument, opts)
+        )
 
 
 def parsed(args: list[str], verbs: list[str]) -> tuple[str | None, str, str]:

@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +34,7 @@ from scrapy_spider_suite.handlers.exchange import TRUNCATED
 from scrapy_spider_suite.handlers.wire import WIRE, Sent
 from scrapy_spider_suite.packs import Crawl, Fetch, Form, Link, Location, PackWriter, Plan, records
 from scrapy_spider_suite.packs.heads import build
+from scrapy_spider_suite.packs.pages import SOFTWARE
 from scrapy_spider_suite.signals import pack_closed
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _plan(core: CrawlCore, folder: Path) -> Plan:
     machine = socket.gethostname()
     crawl = Crawl(
         name=settings.crawl_name or spider,
-        software=f"scrapy-spider-suite/{version('scrapy-spider-suite')}",
+        software=SOFTWARE,
         contact=contact_in(agent),
         robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
         user_agent=agent,

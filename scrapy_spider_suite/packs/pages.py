@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from scrapy_spider_suite import __version__
 from scrapy_spider_suite.packs.heads import Form, fit
 from scrapy_spider_suite.packs.warc import (
     IDENTICAL,
@@ -28,6 +29,8 @@ from scrapy_spider_suite.packs.warc import (
     make,
 )
 
+SOFTWARE: Final = f"scrapy-spider-suite/{__version__}"
+"""What the suite is called in what it writes."""
 RESPONSE: Final = "application/http; msgtype=response"
 REQUEST: Final = "application/http; msgtype=request"
 FIELDS: Final = "application/warc-fields"

@@ -17,8 +17,8 @@ from crawls import start, web_settings
 from frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.frontier import parser_of
-from scrapy_spider_suite.commands.frontier_verbs import MODULES, find
+from scrapy_spider_suite.commands.frontier import Command
+from scrapy_spider_suite.commands.frontier_verbs import MODULES
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.records import UrlState, state_key
@@ -217,11 +217,11 @@ def test_every_verb_has_help_with_examples(verb: str, frontier: Frontier) -> Non
     assert f"\n  scrapy frontier {verb}" in said
     assert "Exit codes: 0 done" in said
     assert "-j DIR" in said
-    declared = find(verb)
+    declared = Command().find(verb)
     assert declared is not None
     for example in declared.examples:
-        _, _, left = parsed(shlex.split(example), {})
-        parser_of(declared).parse_args(left[1:])
+        command, _, left = parsed(shlex.split(example), {})
+        command.parser_of(declared).parse_args(left[1:])
 
 
 def test_options_of_all_verbs_stand_anywhere(finished: Path, frontier: Frontier) -> None:

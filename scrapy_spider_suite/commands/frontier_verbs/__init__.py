@@ -5,12 +5,6 @@ A module is imported when one of its verbs is asked for, all of them for the lis
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.commands.frontier_verbs.verb import Verb
-
 MODULES = {
     "status": "status",
     "hosts": "hosts",
@@ -37,23 +31,9 @@ MODULES = {
 }
 """Verb -> the module here whose `VERBS` has it, in the order in which the help lists them."""
 
+ABOUT = """\
+`scrapy frontier VERB --help` has the options of a verb, and examples.
 
-def find(name: str) -> Verb | None:
-    """The verb called *name*, or None."""
-    if name not in MODULES:
-        return None
-    module = import_module(f"{__name__}.{MODULES[name]}")
-    verbs: tuple[Verb, ...] = module.VERBS
-    return next(verb for verb in verbs if verb.name == name)
-
-
-def overview() -> str:
-    """Every verb in a line, and what holds for all of them."""
-    verbs = [verb for name in MODULES if (verb := find(name)) is not None]
-    lines = [f"  {f'{v.name} {v.arguments}'.strip():<26} {v.summary}" for v in verbs]
-    return (
-        "Verbs:\n" + "\n".join(lines) + "\n\n"
-        "`scrapy frontier VERB --help` has the options of a verb, and examples.\n\n"
-        "Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,\n"
-        "3 no answer in time."
-    )
+Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,
+3 no answer in time."""
+"""What holds for all of them."""

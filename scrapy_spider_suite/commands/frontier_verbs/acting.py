@@ -8,9 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scrapy.exceptions import UsageError
-
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control.actions import Answer
 from scrapy_spider_suite.control.asking import ask, whoami
 
@@ -33,18 +31,6 @@ def add_options(
     parser.add_argument(
         "--wait", type=seconds, default=60.0, metavar="S",
         help="seconds to wait for a running crawl's answer (60)",
-    )  # fmt: skip
-
-
-def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
-    """Declare ``--dry-run`` and ``--yes``, which all verbs take that destroy or change much.
-
-    Only those that *ask* ask whether it is meant: what they do cannot be taken back.
-    """
-    parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
-    parser.add_argument(
-        "--yes", action="store_true",
-        help="do not ask whether it is meant" if asks else "nothing: it does not ask anyway",
     )  # fmt: skip
 
 
@@ -82,16 +68,6 @@ def say(call: Call, answer: Answer) -> None:
         print(json.dumps({"ok": answer.ok, "said": answer.said, **answer.facts}))
     else:
         print(answer.said, file=sys.stdout if answer.ok else sys.stderr)
-
-
-def confirm(call: Call, question: str) -> None:
-    """Ask whether what destroys is meant, unless ``--yes`` says so. Raises `UsageError`."""
-    if call.options.yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("this cannot be undone: give --yes, or --dry-run", print_help=False)
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("nothing was done", print_help=False)
 
 
 def seconds(text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
 from scrapy_spider_suite.seeds.lines import lines_of
 
 
@@ -18,7 +18,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--tag", metavar="NAME", type=_tag,
         help="where the seeds come from, unless their lines say it",
     )  # fmt: skip
-    acting.add_caution(parser)
+    add_caution(parser)
     acting.add_options(parser)
 
 

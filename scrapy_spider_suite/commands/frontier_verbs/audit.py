@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, add_limit
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
 from scrapy_spider_suite.control.audit import AuditLog
 
 

@@ -7,7 +7,7 @@ import math
 import time
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.settings import values
@@ -43,7 +43,7 @@ def _block_options(parser: argparse.ArgumentParser) -> None:
         "--drop", action="store_true",
         help="fail what is pending there, instead of letting it wait; asks whether it is meant",
     )  # fmt: skip
-    acting.add_caution(parser, asks=True)
+    add_caution(parser, asks=True)
     acting.add_options(parser, needed=True)
 
 
@@ -53,7 +53,7 @@ def _block(call: Call) -> int:
     if options.dry_run:
         return counting.count_pending(call, Subject.parse(options.subject))
     if options.drop:
-        acting.confirm(call, f"Block {options.subject}, and fail all that is pending there?")
+        confirm(call, f"Block {options.subject}, and fail all that is pending there?")
     if options.seconds is not None:
         arguments["seconds"] = options.seconds
     return acting.act(call, "block", arguments)
@@ -61,7 +61,7 @@ def _block(call: Call) -> int:
 
 def _unblock_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar=_SUBJECT, type=subject)
-    acting.add_caution(parser)
+    add_caution(parser)
     acting.add_options(parser)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.storage.reader import StoreReader
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from scrapy_spider_suite.commands.frontier_verbs.judges import terms_of_job
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row
+from scrapy_spider_suite.commands.verb import Call, Row
 from scrapy_spider_suite.control.blocks import STORE, stored
 from scrapy_spider_suite.control.reach import within
 from scrapy_spider_suite.control.renewing import known_seed

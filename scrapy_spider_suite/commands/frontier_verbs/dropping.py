@@ -6,7 +6,7 @@ import argparse
 import json
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm
 from scrapy_spider_suite.control.dropping import (
     NOT_REMOVED,
     NOT_TOUCHED,
@@ -28,7 +28,7 @@ def _droppable(text: str) -> Subject:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar="HOST|PREFIX", type=_droppable)
-    acting.add_caution(parser, asks=True)
+    add_caution(parser, asks=True)
     acting.add_options(parser)
 
 
@@ -38,7 +38,7 @@ def _run(call: Call) -> int:
         return counting.count_urls(
             call, subject, lambda url, _: belongs(subject, url), pending_too=True
         )
-    acting.confirm(call, f"Drop {subject} and everything that the job keeps about it?")
+    confirm(call, f"Drop {subject} and everything that the job keeps about it?")
     answer = acting.answer(call, "drop", {"subject": str(subject)})
     if answer is None or not answer.ok:
         return acting.finish(call, answer)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, add_limit
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
 from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.frontier.policy import Bar
 from scrapy_spider_suite.storage.clocks import NEVER

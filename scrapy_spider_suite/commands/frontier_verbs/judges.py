@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.spiderloader import get_spider_loader
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.crawl.filtering import FilterSet
 from scrapy_spider_suite.crawl.overriding import policy_fields

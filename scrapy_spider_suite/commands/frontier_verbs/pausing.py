@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb
 
 
 def _pause(call: Call) -> int:

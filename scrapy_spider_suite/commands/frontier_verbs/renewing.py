@@ -6,7 +6,7 @@ import argparse
 import os
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
 from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -21,7 +21,7 @@ def _refetch_options(parser: argparse.ArgumentParser) -> None:
         "--first", action="store_true",
         help="before everything else of their hosts, those that are pending too",
     )  # fmt: skip
-    acting.add_caution(parser)
+    add_caution(parser)
     acting.add_options(parser)
 
 
@@ -53,7 +53,7 @@ def _reason(text: str) -> str:
 
 def _retry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar="PATTERN", nargs="?", help="of these hosts or URLs only")
-    acting.add_caution(parser)
+    add_caution(parser)
     # Here the reason is not why somebody asks, but why the URLs failed.
     acting.add_options(parser, why="--why")
     parser.add_argument(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, count
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor import reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
 

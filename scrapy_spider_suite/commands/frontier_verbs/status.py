@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, shown
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
 from scrapy_spider_suite.guards.status import read_status
 from scrapy_spider_suite.storage.reader import StoreReader
 

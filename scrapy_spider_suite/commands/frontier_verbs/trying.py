@@ -12,7 +12,7 @@ from scrapy_spider_suite.commands.frontier_verbs.judges import (
     terms_of_job,
     terms_of_spider,
 )
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb
+from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.explaining.judging import Judge, decisive
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.tracing import trace

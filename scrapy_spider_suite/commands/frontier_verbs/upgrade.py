@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.job.upgrading import upgrade
 from scrapy_spider_suite.storage.records import FORMAT
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, add_limit, host
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit, host
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.storage.reader import StoreReader
 

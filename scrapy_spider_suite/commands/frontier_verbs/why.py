@@ -9,7 +9,7 @@ from itertools import islice
 
 from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
 from scrapy_spider_suite.commands.frontier_verbs.judges import judge, terms_of_job
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row, Verb, host
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
 from scrapy_spider_suite.control.renewing import SPIDERS_OWN
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, span

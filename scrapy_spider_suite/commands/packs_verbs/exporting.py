@@ -7,13 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
-from scrapy_spider_suite.commands.packs_verbs.verb import (
-    Verb,
+from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
     choice_of,
@@ -22,10 +19,12 @@ from scrapy_spider_suite.commands.packs_verbs.verb import (
     progress,
     tell_damage,
 )
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Crawl, Packs
 from scrapy_spider_suite.packs.choosing import Choice, choose
 from scrapy_spider_suite.packs.exporting import Exported, export_files, export_warc
+from scrapy_spider_suite.packs.pages import SOFTWARE
 from scrapy_spider_suite.packs.wacz import export_wacz
 
 
@@ -81,8 +80,7 @@ def _table() -> ModuleType:
 
 def _crawl() -> Crawl:
     """What an export says of itself."""
-    software = f"scrapy-spider-suite/{version('scrapy-spider-suite')}"
-    return Crawl(name="export", software=software, notes={"description": "pages out of packs"})
+    return Crawl(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
 
 
 VERBS = (

@@ -10,14 +10,13 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
-from scrapy_spider_suite.commands.packs_verbs.verb import (
-    Verb,
+from scrapy_spider_suite.commands.packs_verbs.common import (
     add_paths,
     packs_of,
     printable,
     progress,
 )
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs import Damage, Page
 from scrapy_spider_suite.packs.choosing import stamp
 from scrapy_spider_suite.packs.formats import OPEN, final

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
-from scrapy_spider_suite.commands.packs_verbs.verb import (
-    Verb,
+from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
     choice_of,
@@ -15,6 +13,7 @@ from scrapy_spider_suite.commands.packs_verbs.verb import (
     progress,
     tell_damage,
 )
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs.choosing import pages
 
 

@@ -6,9 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, Row
-from scrapy_spider_suite.commands.packs_verbs.verb import (
-    Verb,
+from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
     choice_of,
@@ -16,6 +14,7 @@ from scrapy_spider_suite.commands.packs_verbs.verb import (
     printable,
     progress,
 )
+from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.packs.access import open_pack
 from scrapy_spider_suite.packs.cdxj import Entry
 from scrapy_spider_suite.packs.choosing import Choice, choose, entries_of

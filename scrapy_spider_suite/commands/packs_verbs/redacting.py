@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from scrapy_spider_suite.commands.frontier_verbs.acting import add_caution, confirm
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call, host
-from scrapy_spider_suite.commands.packs_verbs.verb import (
-    Verb,
-    add_paths,
-    paths_of,
-    progress,
-)
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of, progress
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, host
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.packs.redaction import Subject, count, redact
@@ -59,7 +52,7 @@ def _folder(call: Call, folder: Path, subject: Subject) -> int:
         else:
             receipt = redact(folder, subject, time.time(), move, mentions=call.options.mentions)
     row = {"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)}
-    print(json.dumps(row)) if call.json else call.facts(row)
+    call.facts(row)
     return 4 if receipt.open and not call.options.dry_run else 0
 
 

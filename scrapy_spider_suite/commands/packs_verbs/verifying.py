@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
-from scrapy_spider_suite.commands.packs_verbs.verb import (
-    Verb,
+from scrapy_spider_suite.commands.packs_verbs.common import (
     add_paths,
     packs_of,
     printable,
     progress,
 )
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs.formats import final
 from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_pack
 

@@ -1,14 +1,17 @@
-"""What a verb of ``scrapy frontier`` consists of, and what it is called with."""
+"""What a verb of a command consists of, what it is called with, and the options of several."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from scrapy.exceptions import UsageError
 
 Row = dict[str, Any]
 
@@ -86,21 +89,22 @@ class Verb:
     about: str = ""
     """What else has to be known of it: a paragraph or a few, at most 99 columns wide."""
     examples: tuple[str, ...] = ()
-    """Whole command lines without ``scrapy frontier``."""
+    """Whole command lines without ``scrapy`` and the name of the command."""
     exits: Mapping[int, str] = field(default_factory=dict)
-    """Exit codes beside 0 (done) and 2 (wrong usage, or an unusable job)."""
+    """Exit codes beside 0 (done) and 2 (wrong usage, or nothing to work on)."""
     needs_job: bool = True
+    """Of ``scrapy frontier``: it is about the job that ``-j`` names."""
 
     def description(self) -> str:
         """The head of its help."""
         summary = f"{self.summary[:1].upper()}{self.summary[1:]}."
         return f"{summary}\n\n{self.about}" if self.about else summary
 
-    def epilog(self) -> str:
-        """The end of its help: examples and exit codes."""
-        exits = {0: "done", **self.exits, 2: "wrong usage or an unusable job"}
+    def epilog(self, command: str, unusable: str) -> str:
+        """The end of its help: examples and exit codes; *unusable*: what 2 says of the data."""
+        exits = {0: "done", **self.exits, 2: f"wrong usage or {unusable}"}
         codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
-        lines = [f"  scrapy frontier {example}" for example in self.examples]
+        lines = [f"  scrapy {command} {example}" for example in self.examples]
         examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
         return f"{examples}Exit codes: {codes}."
 
@@ -117,6 +121,28 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=count, default=20, metavar="N", help="rows to print (20; 0: all)"
     )
+
+
+def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
+    """Declare ``--dry-run`` and ``--yes``, which all verbs take that destroy or change much.
+
+    Only those that *ask* ask whether it is meant: what they do cannot be taken back.
+    """
+    parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
+    parser.add_argument(
+        "--yes", action="store_true",
+        help="do not ask whether it is meant" if asks else "nothing: it does not ask anyway",
+    )  # fmt: skip
+
+
+def confirm(call: Call, question: str) -> None:
+    """Ask whether what destroys is meant, unless ``--yes`` says so. Raises `UsageError`."""
+    if call.options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("this cannot be undone: give --yes, or --dry-run", print_help=False)
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was done", print_help=False)
 
 
 def host(text: str) -> str:

@@ -6,14 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from scrapy.exceptions import UsageError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.commands.frontier_verbs import verb
-from scrapy_spider_suite.commands.frontier_verbs.verb import Call
+from scrapy_spider_suite.commands.verb import Call, count, host
 from scrapy_spider_suite.packs import Packs, open_packs
 from scrapy_spider_suite.packs.choosing import Choice, stamp
 
@@ -33,18 +31,6 @@ def packs_of(call: Call) -> Packs:
     return open_packs(*paths_of(call))
 
 
-@dataclass(frozen=True)
-class Verb(verb.Verb):
-    """One verb; its examples are without ``scrapy packs``."""
-
-    def epilog(self) -> str:
-        """The end of its help: examples and exit codes."""
-        exits = {0: "done", **self.exits, 2: "wrong usage or no packs"}
-        codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
-        lines = "\n".join(f"  scrapy packs {example}" for example in self.examples)
-        return f"Examples:\n{lines}\n\nExit codes: {codes}."
-
-
 def add_paths(parser: argparse.ArgumentParser) -> None:
     """Declare PATH."""
     parser.add_argument(
@@ -56,7 +42,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None:
     """Declare which pages are meant."""
     parser.add_argument(
-        "--host", action="append", default=[], type=_host, metavar="HOST",
+        "--host", action="append", default=[], type=host, metavar="HOST",
         help="pages of that host; *.example.com: and of those below it; may be given again",
     )  # fmt: skip
     parser.add_argument(
@@ -77,7 +63,7 @@ def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None
     )  # fmt: skip
     if sample:
         parser.add_argument(
-            "--sample", type=verb.count, default=0, metavar="N",
+            "--sample", type=count, default=0, metavar="N",
             help="so many of them by chance, the same ones each time (0: all)",
         )  # fmt: skip
 
@@ -113,10 +99,6 @@ def tell_damage(packs: Packs) -> int:
         where = f"{damage.length} bytes at {damage.offset}"
         print(f"{path}: damaged, {where}: {damage.why}", file=sys.stderr)
     return 1 if packs.damage else 0
-
-
-def _host(text: str) -> str:
-    return text.lower().rstrip(".")
 
 
 def _status(text: str) -> str:
