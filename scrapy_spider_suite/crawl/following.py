@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.http import HtmlResponse, Response
 
@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.urls.edges import Edge, extract_edges
-from scrapy_spider_suite.urls.extract import PageLinks, extract
+from scrapy_spider_suite.urls.extract import Context, PageLinks, extract
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.scope import Reason, Scope
 
@@ -120,7 +120,7 @@ class Follower:
     def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
         """The links of *response*, whatever their scope; where pages are packed, how they link."""
         headers = response.headers
-        context: dict[str, Any] = {
+        context: Context = {
             "url": response.url,
             "content_type": headers.get("Content-Type"),
             "x_robots_tag": [tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],

@@ -7,13 +7,10 @@ are edges, too, and the page's own name for itself is one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
-from scrapy_spider_suite.urls._declared import Rules, header_rules
 from scrapy_spider_suite.urls._encoding import Page
-from scrapy_spider_suite.urls.extract import MAX_LINKS, PageLinks, Reader
-from scrapy_spider_suite.urls.normalize import MAX_LENGTH
+from scrapy_spider_suite.urls.extract import Context, PageLinks, Reader
 
 Edge = tuple[str, str, bool]
 """A normal URL, the kind (``a``, ``area``, ``frame``, ``refresh``, ``canonical``), nofollow."""
@@ -26,28 +23,14 @@ _KINDS: Final = {b"area": "area", b"frame": "frame", b"iframe": "frame", b"meta"
 _TEXT: Final = re.compile(rb"<a\b[^<>]*>([^<]+)", re.I)
 
 
-def extract_edges(
-    body: bytes,
-    *,
-    url: str,
-    content_type: bytes | str | None = None,
-    encoding: str | None = None,
-    x_robots_tag: Sequence[str] = (),
-    robot: str = "",
-    max_links: int = MAX_LINKS,
-    max_url_length: int = MAX_LENGTH,
-) -> tuple[PageLinks, list[Edge]]:
+def extract_edges(body: bytes, **context: Unpack[Context]) -> tuple[PageLinks, list[Edge]]:
     """What `extract` returns, and the edges of the page, in document order, the canonical one last.
 
     An edge is there once for each kind; it is nofollow if all links of that kind are marked so, or
     the page asks it of all its links. There are no more than four times *max_links*. Never raises.
     """
-    page = Page(body, encoding, content_type)
-    rules = header_rules(x_robots_tag, robot.lower())
-    reader = _EdgeReader(page, url, rules, robot, max_links, max_url_length)
-    if not reader.read():
-        reader = _EdgeReader(page, url, rules, robot, max_links, max_url_length, reader.base)
-        reader.read()
+    reader = _EdgeReader(body, **context)
+    reader.read()
     found = reader.result()
     edges = [(to, kind, no or found.nofollow) for (to, kind), no in reader.edges.items()]
     if found.canonical is not None:
@@ -58,20 +41,17 @@ def extract_edges(
 class _EdgeReader(Reader):
     """Notes, beside what it reads, how each link links."""
 
-    def __init__(
-        self, page: Page, url: str, rules: Rules, robot: str, max_links: int, max_url_length: int,
-        base: str | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(page, url, rules, robot, max_links, max_url_length, base)
+    def _begin(self, base: str) -> None:
+        super()._begin(base)
         self.edges: dict[tuple[str, str], bool] = {}
         self._kind = "a"
         self._noted: set[tuple[bytes, str, bool]] = set()
 
-    def _tag(self, name: bytes, raw: bytes) -> bool:
+    def _tag(self, name: bytes, raw: bytes) -> str | None:
         self._kind = _KINDS.get(name, "a")
-        in_time = super()._tag(name, raw)
+        late = super()._tag(name, raw)
         self._kind = "a"
-        return in_time
+        return late
 
     def _link_element(self, value: bytes, found: dict[bytes, bytes]) -> None:
         before = self._rel_nofollow

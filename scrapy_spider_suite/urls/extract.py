@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Required, TypedDict, Unpack
 
-from scrapy_spider_suite.urls._declared import Rules, header_rules, refresh_target, robots_rules
+from scrapy_spider_suite.urls._declared import header_rules, refresh_target, robots_rules
 from scrapy_spider_suite.urls._encoding import Page
 from scrapy_spider_suite.urls._markup import LINK, TAG, TAGS, attributes
 from scrapy_spider_suite.urls.normalize import MAX_LENGTH, RAW_FACTOR, Resolver, Unusable
@@ -64,66 +64,78 @@ class PageLinks:
     counts: LinkCounts
 
 
-def extract(
-    body: bytes,
-    *,
-    url: str,
-    content_type: bytes | str | None = None,
-    encoding: str | None = None,
-    x_robots_tag: Sequence[str] = (),
-    robot: str = "",
-    max_links: int = MAX_LINKS,
-    max_url_length: int = MAX_LENGTH,
-) -> PageLinks:
-    """The links of the HTML page *body*, which was found at *url*. Never raises, for any bytes.
+class Context(TypedDict, total=False):
+    """What is known of a page beside its body.
 
-    *encoding*, if the caller knows it, goes before the charset of the *content_type* header.
-    *x_robots_tag* are the values of that header, *robot* is the product token that rules for one
-    robot are looked up by (RFC 9309 §2.2.1). Links longer than *max_url_length* characters are
-    dropped.
+    It was found at *url*. *encoding*, if the caller knows it, goes before the charset of the
+    *content_type* header. *x_robots_tag* are the values of that header, *robot* is the product
+    token that rules for one robot are looked up by (RFC 9309 §2.2.1). There are no more than
+    *max_links* links (`MAX_LINKS`); those longer than *max_url_length* characters (`MAX_LENGTH`)
+    are dropped.
     """
-    page = Page(body, encoding, content_type)
-    rules = header_rules(x_robots_tag, robot.lower())
-    reader = Reader(page, url, rules, robot, max_links, max_url_length)
-    if not reader.read():
-        # A base after the links that it is for: rare, and read again from the start.
-        reader = Reader(page, url, rules, robot, max_links, max_url_length, reader.base)
-        reader.read()
+
+    url: Required[str]
+    content_type: bytes | str | None
+    encoding: str | None
+    x_robots_tag: Sequence[str]
+    robot: str
+    max_links: int
+    max_url_length: int
+
+
+def extract(body: bytes, **context: Unpack[Context]) -> PageLinks:
+    """The links of the HTML page *body*. Never raises, for any bytes."""
+    reader = Reader(body, **context)
+    reader.read()
     return reader.result()
 
 
 class Reader:
-    """One pass over one page."""
+    """What reads one page: in one pass, unless a base comes after links that it is for."""
 
     def __init__(
         self,
-        page: Page,
+        body: bytes,
+        *,
         url: str,
-        rules: Rules,
-        robot: str,
-        max_links: int,
-        max_url_length: int,
-        base: str | None = None,
+        content_type: bytes | str | None = None,
+        encoding: str | None = None,
+        x_robots_tag: Sequence[str] = (),
+        robot: str = "",
+        max_links: int = MAX_LINKS,
+        max_url_length: int = MAX_LENGTH,
     ) -> None:
-        self._page = page
-        self._robots = ("robots", robot.lower()) if robot else ("robots",)
+        robot = robot.lower()
+        self._page = Page(body, encoding, content_type)
+        self._rules = header_rules(x_robots_tag, robot)
+        self._robots = ("robots", robot) if robot else ("robots",)
         self._max_links = max_links
         self._max_length = max_url_length
         self._max_raw = max_url_length * RAW_FACTOR
-        self._resolver = Resolver(url if base is None else base)
-        self._has_base = base is not None
-        self.base = base
+        self._has_base = False
+        self._begin(url)
+
+    def _begin(self, base: str) -> None:
+        """Be as before the first tag; links are relative to *base*."""
+        self._resolver = Resolver(base)
         self._links: dict[str, None] = {}
         self._seen: set[bytes] = set()
-        self._noindex, self._nofollow = rules
+        self._noindex, self._nofollow = self._rules
         self._canonical: str | None = None
         self._refresh: str | None = None
         self._found = self._too_long = self._rel_nofollow = 0
         self._truncated = False
         self._unusable = {Unusable.NOT_HTTP: 0, Unusable.MALFORMED: 0}
 
-    def read(self) -> bool:
-        """Read the page; False if a base turned up too late, for what was read before it."""
+    def read(self) -> None:
+        """Read the page."""
+        late = self._pass()
+        if late is not None:  # rare
+            self._begin(late)
+            self._pass()
+
+    def _pass(self) -> str | None:
+        """Read the page; a base is returned that turned up too late, after what it is for."""
         links, most = self._links, self._max_links * ELEMENTS_PER_LINK
         for match in TAGS.finditer(self._page.markup):
             kind = match.lastindex
@@ -133,12 +145,12 @@ class Reader:
                     self._link_element(match[1], attributes(rest))
                 else:
                     self._add(match[1])
-            elif kind == TAG and not self._tag(match[4].lower(), match[5]):
-                return False
+            elif kind == TAG and (late := self._tag(match[4].lower(), match[5])) is not None:
+                return late
             if len(links) >= self._max_links or self._found >= most:
                 self._truncated = True
                 break
-        return True
+        return None
 
     def result(self) -> PageLinks:
         """What was read."""
@@ -165,8 +177,8 @@ class Reader:
             counts=counts,
         )
 
-    def _tag(self, name: bytes, raw: bytes) -> bool:
-        """Read the tag *name* with the attributes *raw*; False if it is a base that is late."""
+    def _tag(self, name: bytes, raw: bytes) -> str | None:
+        """Read the tag *name* with the attributes *raw*; if it is a base that is late: the base."""
         found = attributes(raw)
         if name == b"meta":
             self._meta(found)
@@ -178,7 +190,7 @@ class Reader:
             value = found.get(_URL_ATTRIBUTE[name])
             if value is not None:
                 self._link_element(value, found)
-        return True
+        return None
 
     def _link_element(self, value: bytes, found: dict[bytes, bytes]) -> None:
         """Add the link *value* of an element with the attributes *found*, unless they forbid it."""
@@ -226,21 +238,20 @@ class Reader:
         if self._canonical is None and b"canonical" in self._words(found, b"rel"):
             self._canonical = self._resolved(found.get(b"href", b""))
 
-    def _set_base(self, value: bytes | None) -> bool:
+    def _set_base(self, value: bytes | None) -> str | None:
         """Resolve what follows against the first base that has a *value*.
 
-        False if something was resolved before. A base that is not http or https is ignored: what
-        it leads to could not be fetched anyway.
+        It is returned if something was resolved before. A base that is not http or https is
+        ignored: what it leads to could not be fetched anyway.
         """
         if self._has_base or value is None:
-            return True
+            return None
         self._has_base = True
         base = self._resolved(value)
         if base is None:
-            return True
-        self.base = base
+            return None
         self._resolver = Resolver(base)
-        return not (self._found or self._canonical)
+        return base if self._found or self._canonical else None
 
     def _meta(self, found: dict[bytes, bytes]) -> None:
         """Read a ``meta``: robots rules of all of them, the refresh of the first."""
