@@ -79,7 +79,8 @@ class Addon:
             self._refuse(error, settings)
             return
         _keep_the_loop(settings)
-        kept = list(profiles.apply(settings, suite.profile))
+        sinks = [name for name in profiles.SINKS if getattr(suite, name)]
+        kept = list(profiles.apply(settings, suite.profile, sinks))
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)
             logger.warning("The project's own components are kept: %s", what)

@@ -6,7 +6,7 @@ spider or a command line sets wins: that is the off switch of each entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.utils.misc import load_object
@@ -82,6 +82,10 @@ _BOTH = (
     Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
     Component("EXTENSIONS", f"{_OURS}.extensions.quietlog.QuietLog"),
 )
+SINKS = {
+    "packs_dir": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.pagepacks.PagePackPipeline"),
+}
+"""The components that a setting of the suite switches on, by the name of its field."""
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
     "spider": _BOTH,
     "broad": (
@@ -121,8 +125,10 @@ LEAN: dict[str, Lean] = {
 """Scrapy's settings in the broad profile; set one in the project to switch that entry off."""
 
 
-def apply(settings: BaseSettings, profile: Profile) -> Iterator[tuple[str, str]]:
-    """Set up *settings* for *profile*.
+def apply(
+    settings: BaseSettings, profile: Profile, sinks: Iterable[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Set up *settings* for *profile*, with those *sinks* (names in `SINKS`).
 
     Yields:
         The name of a setting and the suite's part that does not run because of what the project
@@ -133,7 +139,7 @@ def apply(settings: BaseSettings, profile: Profile) -> Iterator[tuple[str, str]]
         if _canonical(settings[name]) != path:
             yield name, path
     yield from _set_handlers(settings, HANDLERS[profile])
-    for component in COMPONENTS[profile]:
+    for component in (*COMPONENTS[profile], *(SINKS[name] for name in sinks)):
         if not _add(settings, component):
             yield component.setting, component.path
     if profile == "broad":

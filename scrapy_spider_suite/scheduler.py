@@ -20,13 +20,13 @@ from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.crawl.errbacks import in_errback
 from scrapy_spider_suite.crawl.faults import Faults
 from scrapy_spider_suite.crawl.keeper import Keeper
-from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.ungated import Ungated
 from scrapy_spider_suite.downloader import PoliteDownloader
@@ -34,6 +34,7 @@ from scrapy_spider_suite.errors import CodecError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.guards.exitcodes import SEEDS_UNREAD
+from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
 from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.seeds.lines import check_sources
@@ -76,7 +77,7 @@ class FrontierScheduler(BaseScheduler):
         self._flushing = False
         self._closed = False
         self._pauses: set[str] = set()
-        self.packing: PagePacking | None = None
+        self.sinks: list[Sink] = []
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
@@ -94,8 +95,8 @@ class FrontierScheduler(BaseScheduler):
         try:
             check_sources(suite_settings(crawler).seeds)
             self.core: CrawlCore = core_of(crawler)
-            folder = self.core.settings.packs_dir
-            self.packing = None if folder is None else PagePacking(self.core, self, folder)
+            log = FrontierLog(self.core, self)
+            self.sinks = [pipeline.sink(log) for pipeline in sinking_pipelines(crawler)]
         except SuiteError as error:
             if not other_crawls(crawler):
                 refuse(error)
@@ -135,12 +136,12 @@ class FrontierScheduler(BaseScheduler):
     async def _close(self, reason: str) -> None:
         self._errands.cancel()
         await self._errands.finish()
-        if self.packing is not None:
-            await self.packing.finish()
+        for sink in self.sinks:
+            await sink.finish()
         self._keeper.stop()
         self.core.close()
-        if self.packing is not None:
-            await self.packing.close()
+        for sink in self.sinks:
+            await sink.close()
         await self._duplicates.close(reason)
 
     @property
@@ -290,8 +291,8 @@ class FrontierScheduler(BaseScheduler):
             self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
-        if self.packing is not None:
-            self.packing.settled(lease)
+        for sink in self.sinks:
+            sink.settled(lease)
         core.frontier.settle(lease, core.now())
         self.flush_soon()
 

@@ -171,8 +171,8 @@ class Keeper:
     def _resolve(self) -> None:
         if not self._ended:
             self._errands.resolve()
-            if self._scheduler.packing is not None:
-                self._scheduler.packing.pulse()
+            for sink in self._scheduler.sinks:
+                sink.pulse()
             self._loop.call_soon(self._tell)
 
     def _tell(self) -> None:

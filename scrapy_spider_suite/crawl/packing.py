@@ -17,31 +17,25 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy.http import Response
-
 from scrapy_spider_suite.contact import contact_in
+from scrapy_spider_suite.crawl.fetches import fetch_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
-from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
-from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.handlers.exchange import TRUNCATED
-from scrapy_spider_suite.handlers.wire import WIRE, Sent
-from scrapy_spider_suite.packs import Crawl, Fetch, Form, Link, Location, PackWriter, Plan, records
-from scrapy_spider_suite.packs.heads import build
+from scrapy_spider_suite.packs import Crawl, Fetch, Link, Location, PackWriter, Plan, records
 from scrapy_spider_suite.packs.pages import SOFTWARE
 from scrapy_spider_suite.signals import pack_closed
 
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
-    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.crawl.commitlog import CommitLog
+    from scrapy_spider_suite.packs import Record
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
@@ -53,6 +47,15 @@ _AGAIN: Final = frozenset({Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ER
 """Faults of pages that are fetched once more, and packed then."""
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Records that are written side by side, and the page that they are of, if they are of one."""
+
+    records: Sequence[Record]
+    lease: Lease | None
+    error: BaseException | None = None
+
+
 def require_writable(folder: Path) -> None:
     """Raises `PackError` if *folder* is there and not to be written: waiting would not help."""
     if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
@@ -60,7 +63,9 @@ def require_writable(folder: Path) -> None:
 
 
 class PagePacking:
-    """One per crawl that has SUITE_PACKS_DIR; packs that a kill left open are closed first.
+    """A sink (see `commitlog`): one per crawl that has SUITE_PACKS_DIR, made by `PagePackPipeline`.
+
+    Packs that a kill left open are closed first.
 
     Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
     ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
@@ -69,34 +74,31 @@ class PagePacking:
     Raises `SettingsError`: the folder cannot be written.
     """
 
-    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler, folder: Path) -> None:
-        self._core = core
-        self._scheduler = scheduler
-        self._stats = core.crawler.stats
+    def __init__(self, log: CommitLog, folder: Path) -> None:
+        self._log = log
+        self._stats = log.crawler.stats
         self._loop = asyncio.get_running_loop()
-        self._written: deque[tuple[Lease | None, Future[Location]]] = deque()
+        self._written: deque[_Batch] = deque()
+        self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
         self._behind = False
         try:
             require_writable(folder)
-            self._writer = PackWriter(_plan(core, folder), closed=self._closed_pack)
+            self._writer = PackWriter(_plan(log, folder), closed=self._closed_pack)
         except (OSError, PackError) as error:
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {error}") from error
         for each in self._writer.recovered:
             self._stats.inc_value("suite/packs/recovered")
             self._stats.inc_value("suite/packs/cut_bytes", each.cut)
-        call_witness(core.crawler, self._fetched)
+        if log.core is not None:
+            call_witness(log.crawler, self._fetched)
 
     # In
 
     def _fetched(self, fetched: Fetched) -> None:
         """An answer has come, or failed to."""
-        sent: Sent | None = fetched.request.meta.pop(WIRE, None)
-        response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
-        if isinstance(fetched.error, UnwantedMediaType):
-            response = fetched.error.response  # its head, as far as it was read
-        if response is None:
+        fetch = fetch_of(fetched)
+        if fetch is None:
             return
-        fetch = _fetch(fetched, response, sent, cut=unwanted)
         if fetched.lease is None:
             self._pack([fetch], None)
         else:
@@ -121,50 +123,57 @@ class PagePacking:
             return
         self._stats.inc_value("suite/packs/answers", len(fetches))
         self._stats.inc_value("suite/packs/bytes", sum(len(each.body) for each in fetches))
-        try:
-            future = self._writer.append(made)
-        except PackWriteError as error:  # its thread has ended
-            self._failed(lease)
-            self._scheduler.hold_still(str(error))
-            return
         if lease is not None:
             lease.holds += 1
-        future.add_done_callback(partial(self._tell, lease))
+        self._append(_Batch(made, lease))
 
-    def _failed(self, lease: Lease | None) -> None:
-        self._stats.inc_value("suite/packs/failed")
-        if lease is not None:
-            lease.faults.add(Event.DISK_FULL)
+    def _append(self, batch: _Batch) -> None:
+        try:
+            future = self._writer.append(batch.records)
+        except PackWriteError as error:  # its thread has ended
+            batch.error = error
+            self._told(batch)
+        else:
+            future.add_done_callback(partial(self._tell, batch))
 
     # Out: in the writer's thread, a whole group at once
 
-    def _tell(self, lease: Lease | None, future: Future[Location]) -> None:
+    def _tell(self, batch: _Batch, future: Future[Location]) -> None:
+        batch.error = future.exception()
+        self._told(batch)
+
+    def _told(self, batch: _Batch) -> None:
         first = not self._written
-        self._written.append((lease, future))
+        self._written.append(batch)
         if first:
             self._loop.call_soon_threadsafe(self._let_go)
 
     def _let_go(self) -> None:
-        core, failure = self._core, ""
+        failure, leases = "", []
         while self._written:
-            lease, future = self._written.popleft()
-            error = future.exception()
-            if error is not None:
-                failure = str(error)
-                self._failed(lease)
-            if lease is not None:
-                core.frontier.unhold(lease, core.now())
+            batch = self._written.popleft()
+            if batch.error is not None:
+                failure = str(batch.error)
+                self._failed(batch)
+            if batch.lease is not None:
+                leases.append(batch.lease)
         if failure:
-            self._scheduler.hold_still(failure)
-        self._scheduler.flush_soon()
-        core.wake()
+            self._log.hold_still(failure)
+        self._log.written(leases)
+
+    def _failed(self, batch: _Batch) -> None:
+        self._stats.inc_value("suite/packs/failed")
+        if batch.lease is None:
+            self._again.append(batch)
+        else:
+            batch.lease.faults.add(Event.DISK_FULL)
 
     def _closed_pack(self, path: Path) -> None:
         self._loop.call_soon_threadsafe(self._say_closed, path)
 
     def _say_closed(self, path: Path) -> None:
         self._stats.inc_value("suite/packs/closed")
-        crawler = self._core.crawler
+        crawler = self._log.crawler
         crawler.signals.send_catch_log(pack_closed, path=path, spider=crawler.spider)
 
     # Keeping house
@@ -175,16 +184,24 @@ class PagePacking:
         behind = self._writer.backlog > (_BEHIND // 2 if self._behind else _BEHIND)
         if behind is not self._behind:
             self._behind = behind
-            (self._scheduler.pause if behind else self._scheduler.unpause)(_PACKS)
-        frontier = self._core.frontier
-        if frontier.held and frontier.leased == frontier.held:
+            (self._log.pause if behind else self._log.unpause)(_PACKS)
+        self._retry()
+        if self._log.waits:
             self._writer.flush()
 
+    def _retry(self) -> None:
+        again, self._again = self._again, []
+        for batch in again:
+            self._append(batch)
+
     async def finish(self) -> None:
-        """Have everything written and told. What cannot be written is fetched again."""
+        """Have everything written and told. Pages that cannot be written are fetched again."""
+        self._retry()
         with suppress(PackWriteError):  # its thread has ended, and everybody was told
             await asyncio.wrap_future(self._writer.flush())
         self._let_go()
+        if self._again:
+            logger.error("%d answers are lost: they could not be packed", len(self._again))
 
     async def close(self) -> None:
         """Close the pack; if that cannot be done now, the next run does it."""
@@ -194,8 +211,8 @@ class PagePacking:
             logger.error("%s: the next run of the crawl closes the pack", error)
 
 
-def _plan(core: CrawlCore, folder: Path) -> Plan:
-    settings, crawler = core.settings, core.crawler
+def _plan(log: CommitLog, folder: Path) -> Plan:
+    settings, crawler = log.settings, log.crawler
     agent = crawler.settings["USER_AGENT"] or ""
     spider = "" if crawler.spider is None else crawler.spider.name
     machine = socket.gethostname()
@@ -223,31 +240,3 @@ def _digest(settings: SuiteSettings) -> str:
     """Which settings of the suite there were: equal ones have equal digests."""
     text = json.dumps(settings.as_stored(), sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
-    request, lease = fetched.request, fetched.lease
-    truncated = "length" if cut or TRUNCATED in response.flags else ""
-    if "dataloss" in response.flags:
-        truncated = "disconnect"
-    protocols = (response.protocol.lower(),) if response.protocol else ()
-    return Fetch(
-        url=request.url,
-        time=fetched.ended - fetched.seconds,
-        head=_head(response) if sent is None else sent.head,
-        body=response.body,
-        form=Form.JOINED,
-        method=request.method,
-        request=b"" if sent is None else sent.request,
-        address=str(response.ip_address or request.meta.get(ADDRESS) or ""),
-        truncated=truncated,
-        protocols=protocols if sent is None else sent.protocols,
-        via="" if lease is None else lease.entry.referrer,
-        hops="" if lease is None else "L" * lease.entry.depth + "R" * lease.entry.hops,
-    )
-
-
-def _head(response: Response) -> bytes:
-    """What can be said of a head that a foreign handler has not kept."""
-    fields: dict[bytes, list[bytes]] = dict(response.headers)
-    return build(response.status, fields)

@@ -1,0 +1,163 @@
+"""What durable sinks (packs, items) stand on: who is told what is on disk, and who pauses.
+
+With the suite's scheduler that is the frontier: a page is done when all that it brought is durable
+(`FrontierLog`). With a scheduler of another kind no page waits for anything, and what could not be
+written is written later (`PlainLog`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.storage.leases import Lease
+
+logger = logging.getLogger(__name__)
+
+_RETRY: Final = 5.0
+"""Seconds between two attempts to write."""
+_DISK: Final = "the disk"
+"""Why the engine is paused then."""
+
+
+class Sink(Protocol):
+    """Writes what pages bring, later than it is given it; by whom it is called, see `CommitLog`."""
+
+    def settled(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: hold it while something is not written."""
+
+    def pulse(self) -> None:
+        """Once a second."""
+
+    async def finish(self) -> None:
+        """Have everything written, and told to the log."""
+
+    async def close(self) -> None:
+        """Close the files. Nothing comes any more."""
+
+
+class CommitLog(Protocol):
+    """What a sink is told of pages by, and tells of what it has written."""
+
+    crawler: Crawler
+    settings: SuiteSettings
+
+    @property
+    def core(self) -> CrawlCore | None:
+        """The frontier and all that belongs to it; None: pages are none of the suite's business."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the crawl has nothing to do but wait for sinks."""
+
+    def written(self, leases: Iterable[Lease]) -> None:
+        """What held each of *leases* is durable, or its faults say that it will not be."""
+
+    def pause(self, why: str) -> None:
+        """Send nothing more until `unpause` for every reason *why*."""
+
+    def unpause(self, why: str) -> None:
+        """The reason *why* is gone."""
+
+    def hold_still(self, why: str) -> None:
+        """Nothing can be written, because of *why*: pause, and go on when that may have changed."""
+
+
+class FrontierLog:
+    """See `CommitLog`; with the suite's scheduler."""
+
+    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
+        self.core = core
+        self.crawler = core.crawler
+        self.settings = core.settings
+        self._scheduler = scheduler
+        self.pause, self.unpause = scheduler.pause, scheduler.unpause
+        self.hold_still = scheduler.hold_still
+
+    @property
+    def waits(self) -> bool:
+        """See `CommitLog`."""
+        frontier = self.core.frontier
+        return bool(frontier.held) and frontier.leased == frontier.held
+
+    def written(self, leases: Iterable[Lease]) -> None:
+        """See `CommitLog`."""
+        core = self.core
+        for lease in leases:
+            core.frontier.unhold(lease, core.now())
+        self._scheduler.flush_soon()
+        core.wake()
+
+
+class PlainLog:
+    """See `CommitLog`; with Scrapy's scheduler, or one of the project's own.
+
+    `start` has *sink* pulse, `stop` ends that.
+    """
+
+    core = None
+    waits = False
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.settings = suite_settings(crawler)
+        self._pauses: set[str] = set()
+        self._sink: Sink | None = None
+        self._ticker = Ticker(1.0, self._tick)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, sink: Sink) -> None:
+        """Begin."""
+        self._sink = sink
+        self._ticker.start()
+
+    async def stop(self) -> None:
+        """Have the sink write everything and close its files."""
+        self._ticker.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sink is not None:
+            await self._sink.finish()
+            await self._sink.close()
+
+    def _tick(self) -> None:
+        if self._sink is not None:
+            self._sink.pulse()
+
+    def written(self, leases: Iterable[Lease]) -> None:
+        """Nobody waits."""
+
+    def pause(self, why: str) -> None:
+        """See `CommitLog`."""
+        self._pauses.add(why)
+        if self.crawler.engine is not None:
+            self.crawler.engine.pause()
+
+    def unpause(self, why: str) -> None:
+        """See `CommitLog`."""
+        self._pauses.discard(why)
+        if self.crawler.engine is not None and not self._pauses:
+            self.crawler.engine.unpause()
+
+    def hold_still(self, why: str) -> None:
+        """See `CommitLog`."""
+        if self._timer is None:
+            logger.error("%s: the crawl pauses until it can be written", why)
+        else:
+            self._timer.cancel()
+        self.pause(_DISK)
+        self._timer = asyncio.get_running_loop().call_later(_RETRY, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self.unpause(_DISK)

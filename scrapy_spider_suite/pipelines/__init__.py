@@ -1,0 +1,7 @@
+"""Item pipelines of the suite."""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.pipelines.pagepacks import PagePackPipeline
+
+__all__ = ["PagePackPipeline"]

@@ -1,0 +1,57 @@
+"""Item pipelines that write later than they are given something, and how the scheduler has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.crawl.commitlog import CommitLog, PlainLog, Sink
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+
+
+class SinkingPipeline:
+    """What such pipelines have in common.
+
+    With the suite's scheduler, that asks for the sink as it opens, and calls it. With another one
+    the pipeline itself does.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self._plain: PlainLog | None = None
+        self._sunk = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*. Raises `NotConfigured` without the setting that it needs."""
+        return cls(crawler)
+
+    def sink(self, log: CommitLog) -> Sink:
+        """Make what writes. Raises the `SuiteError`s."""
+        self._sunk = True
+        return self.make_sink(log)
+
+    def make_sink(self, log: CommitLog) -> Sink:
+        """What `sink` returns."""
+        raise NotImplementedError
+
+    def open_spider(self) -> None:
+        """Called after the scheduler was opened. Raises the `SuiteError`s."""
+        if not self._sunk:
+            self._plain = PlainLog(self.crawler)
+            self._plain.start(self.sink(self._plain))
+
+    async def close_spider(self) -> None:
+        """Have everything written, unless the scheduler will."""
+        if self._plain is not None:
+            await self._plain.stop()
+
+
+def sinking_pipelines(crawler: Crawler) -> list[SinkingPipeline]:
+    """Those of *crawler*'s item pipelines."""
+    engine = crawler.engine
+    found = [] if engine is None else getattr(engine.scraper.itemproc, "middlewares", ())
+    return [each for each in found if isinstance(each, SinkingPipeline)]
