@@ -1,8 +1,10 @@
-"""Small files that are never seen half written, after a power failure neither."""
+"""Files that are never seen half written, after a power failure neither."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -15,13 +17,13 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, *data: bytes) -> None:
     """Write *data* to *path*, on the medium; its name is there once it is renamed or synced.
 
     Raises `OSError`.
     """
     with path.open("wb") as file:
-        file.write(data)
+        file.writelines(data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -31,7 +33,22 @@ def replace(path: Path, data: bytes) -> None:
 
     Raises `OSError`; what was there is there, then.
     """
+    with replacing(path) as new:
+        new.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to be written beside *path*, which takes its place once it is on the medium.
+
+    Raises `OSError`. If anything is raised, it is removed, and what was there is there.
+    """
     new = path.with_name(f"{path.name}.new")
-    write(new, data)
-    os.replace(new, path)
+    try:
+        yield new
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
     sync(path.parent)

@@ -107,8 +107,10 @@ def export_files(
     """
     done = Exported()
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{LIST}.part"
-    with part.open("w", encoding="utf-8") as listing:
+    with (
+        durable.replacing(folder / LIST) as new,
+        new.open("w", encoding="utf-8") as listing,
+    ):
         for page, body in bodies(packs, choice, done):
             name = file_name(page)
             path = folder / name
@@ -117,8 +119,6 @@ def export_files(
             listing.write(json.dumps({"file": name, **facts(page)}) + "\n")
             done.pages += 1
             told(1)
-    durable.sync(part)
-    part.replace(folder / LIST)
     done.files.append(folder / LIST)
     return done
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from scrapy_spider_suite import durable
 
@@ -39,17 +38,5 @@ def sort_lines(source: Path, target: Path) -> None:
 
 def write_lines(lines: Iterable[bytes], target: Path) -> None:
     """Let *target* hold *lines* once they are all on the medium. Raises `OSError`."""
-    new = target.with_name(f"{target.name}.new")
-    try:
-        with new.open("wb") as file:
-            file.writelines(lines)
-            _sync(file)
-        os.replace(new, target)
-    finally:
-        new.unlink(missing_ok=True)
-    durable.sync(target.parent)
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    with durable.replacing(target) as new, new.open("wb") as file:
+        file.writelines(lines)

@@ -84,24 +84,21 @@ def export_table(
     if target.exists():
         raise PackError(f"it is there already: {target}")
     done = Exported(files=[target])
-    part = target.with_name(f"{target.name}.part")
     rows: list[dict[str, Any]] = []
     size = 0
-    try:
-        with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
-            for page, body in bodies(packs, choice, done):
-                rows.append(row_of(page, body))
-                size += len(rows[-1]["text"] or "")
-                done.pages += 1
-                told(1)
-                if len(rows) >= ROWS or size >= BYTES:
-                    writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-                    rows, size = [], 0
-            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-        durable.sync(part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        durable.replacing(target) as new,
+        pq.ParquetWriter(new, SCHEMA, compression="zstd") as writer,
+    ):
+        for page, body in bodies(packs, choice, done):
+            rows.append(row_of(page, body))
+            size += len(rows[-1]["text"] or "")
+            done.pages += 1
+            told(1)
+            if len(rows) >= ROWS or size >= BYTES:
+                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                rows, size = [], 0
+        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
     return done
 
 

@@ -54,22 +54,19 @@ def export_wacz(
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
-            folder = Path(name)
-            for part_of in ("archive", "indexes", "pages"):
-                (folder / part_of).mkdir()
-            done = export_warc(packs, choice, folder / "archive" / _DATA, crawl, now, told)
-            if not done.pages:
-                raise PackError("there is no such page: an empty WACZ is none")
-            done.failed = _write_index_and_pages(folder)
-            _write_package(folder, crawl, now)
-            _zip(folder, part, now)
-        durable.sync(part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        durable.replacing(target) as new,
+        tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name,
+    ):
+        folder = Path(name)
+        for part in ("archive", "indexes", "pages"):
+            (folder / part).mkdir()
+        done = export_warc(packs, choice, folder / "archive" / _DATA, crawl, now, told)
+        if not done.pages:
+            raise PackError("there is no such page: an empty WACZ is none")
+        done.failed = _write_index_and_pages(folder)
+        _write_package(folder, crawl, now)
+        _zip(folder, new, now)
     done.files = [target]
     return done
 

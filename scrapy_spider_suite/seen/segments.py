@@ -27,6 +27,7 @@ import marisa_trie  # type: ignore[import-not-found]
 import numpy as np
 import xxhash
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.seen.catalogue import SegmentRow
 from scrapy_spider_suite.seen.identity import Identity
@@ -199,11 +200,7 @@ def write(
         found[order].astype(np.uint8).tobytes(),
         _narrow(np.frombuffer(numbers, np.uint32)[order], width),
     ])  # fmt: skip
-    with path.open("wb") as file:
-        file.write(text)
-        file.write(rest)
-        file.flush()
-        os.fsync(file.fileno())
+    durable.write(path, text, rest)
     sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
     return SegmentRow(path.name, count, len(text), len(text) + len(rest), width, sums)
 
