@@ -19,7 +19,13 @@
     │   └── ResolveTimeoutError  the name servers did not answer in time
     ├── PackError                a pack of pages cannot be opened, or a place in it holds no page
     │   ├── PackDamagedError     what it holds there is not what was written
-    │   └── PackWriteError       it cannot be written now: a full or read-only disk
+    │   ├── PackWriteError       it cannot be written now: a full or read-only disk
+    │   ├── PackUploadError      it could not be brought to another file system
+    │   └── PackAwayError        it is elsewhere: it was uploaded, and is not here any more
+    ├── SearchError              there is no index of packs to search in, or none can be made
+    │   ├── QueryError           what is asked for cannot be understood
+    │   ├── SearchBusyError      another process writes the index
+    │   └── SearchDamagedError   the index is not what was written; packs can give another
     ├── UnknownUrlError          a store of seen URLs does not hold that URL, or that id
     └── PrivateAddressError      the address is not one that a public page may lead to
 
@@ -160,6 +166,30 @@ class PackWriteError(PackError):
     def __init__(self, message: str, errno: int = 0) -> None:
         super().__init__(message)
         self.errno = errno
+
+
+class PackUploadError(PackError):
+    """A pack could not be brought to another file system, or not with certainty."""
+
+
+class PackAwayError(PackError):
+    """A page is in a pack that was uploaded, and is not here any more; the message says where."""
+
+
+class SearchError(SuiteError):
+    """There is no index of packs to search in, or none can be made."""
+
+
+class QueryError(SearchError):
+    """What is asked for cannot be understood; the message says what is wrong with it."""
+
+
+class SearchBusyError(SearchError):
+    """Another process writes the index; it will not take long, unless it makes a whole one."""
+
+
+class SearchDamagedError(SearchError):
+    """The index is not what was written; another one can be made of the packs."""
 
 
 class UnknownUrlError(SuiteError, KeyError):

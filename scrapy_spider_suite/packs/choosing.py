@@ -6,10 +6,8 @@ What is chosen is looked up in the indexes; only its own groups are read and dec
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -89,24 +87,6 @@ def host_of(url: str) -> str:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return ""
-
-
-def stamp(text: str, *, last: bool = False) -> str:
-    """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``.
-
-    What is left out is the first moment of it, or the *last*. Raises ValueError: it is no time.
-    """
-    digits = re.sub(r"(\.\d+)?(Z|\+00:00)$|[-:T ]", "", text.strip())
-    if not re.fullmatch(r"\d{4}(\d\d){0,5}", digits):
-        raise ValueError(f"{text!r}: expected a time such as 2026-11-22 or 2026-11-22T10:15 (UTC)")
-    rest = "1231235959" if last else "0101000000"
-    full = digits + rest[len(digits) - 4 :]
-    if last and len(digits) == 6:  # the last day of that month
-        full = next(found for day in ("31", "30", "29", "28")
-                    if _is_time(found := f"{digits}{day}235959"))  # fmt: skip
-    if not _is_time(full):
-        raise ValueError(f"{text!r}: there is no such time")
-    return full
 
 
 def entries_of(pack: Path) -> Iterator[Entry]:
@@ -198,11 +178,3 @@ def _fits(status: str, wanted: str) -> bool:
 
 def _starts(mime: str, wanted: str) -> bool:
     return mime.startswith(wanted[:-1]) if wanted.endswith("*") else mime == wanted
-
-
-def _is_time(digits: str) -> bool:
-    try:
-        datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return False
-    return True

@@ -8,7 +8,6 @@ and names the packs that are in it.
 
 from __future__ import annotations
 
-import fcntl
 import heapq
 import itertools
 import json
@@ -17,6 +16,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.formats import OPEN, is_pack
 from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines, identity
+from scrapy_spider_suite.packs.locking import indexes_held
 from scrapy_spider_suite.packs.packfile import INDEX
 from scrapy_spider_suite.packs.sorting import write_lines
 from scrapy_spider_suite.packs.warc import clean_url
@@ -34,6 +35,8 @@ FAN_IN: Final = 4
 _MERGED: Final = "merged-"
 _HEAD: Final = b"! "
 _SMALLEST: Final = 1 << 16
+_KEPT: Final = 64
+"""Indexes of packs that may stay open; of more, each is opened for each look."""
 _TICK: Final = 100_000_000
 
 
@@ -122,23 +125,22 @@ class FolderIndex:
 def runs(folder: Path, known: dict[Path, Run] | None = None) -> list[Run]:
     """Return the files that together are the index of the closed packs of *folder*.
 
-    Where a merge was interrupted, what is in another file already is left out.
+    Where a merge was interrupted, what is in another file already is left out. What is covered is
+    not even opened: of a thousand packs, each would keep a file open. Raises `OSError`.
     """
-    found: list[Run] = []
-    for path in folder.glob(f"*{INDEX}"):
-        run = (known or {}).get(path)
-        if run is None or not _same(path, run):
-            run = _run(path)
-        if run is not None:
-            found.append(run)
-    found.sort(key=lambda run: (-len(run.packs), not run.merged, run.lines.path.name))
+    names = [path for path in folder.iterdir() if path.name.endswith(INDEX)]
+    found = [_known(path, known) for path in names if path.name.startswith(_MERGED)]
+    merged = sorted(filter(None, found), key=lambda run: (-len(run.packs), run.lines.path.name))
     chosen: list[Run] = []
     covered: set[str] = set()
-    for run in found:
+    for run in merged:
         if covered.isdisjoint(run.packs):
             chosen.append(run)
             covered |= run.packs
-    return chosen
+    own = sorted(path for path in names if not path.name.startswith(_MERGED))
+    rest = [path for path in own if path.name.removesuffix(INDEX) not in covered]
+    kept = len(rest) <= _KEPT
+    return [*chosen, *filter(None, (_known(path, known, kept=kept) for path in rest))]
 
 
 def merge(folder: Path, fan_in: int = FAN_IN) -> int:
@@ -147,14 +149,12 @@ def merge(folder: Path, fan_in: int = FAN_IN) -> int:
     For one process at a time: another one that finds it going on returns at once. Raises
     `OSError`; the index is as it was, then.
     """
-    with (folder / "merging.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return len(runs(folder))
+    with indexes_held(folder) as mine:
         found = runs(folder)
+        if not mine:
+            return len(found)
         used = {run.lines.path for run in found}
-        for path in folder.glob(f"{_MERGED}*{INDEX}"):
+        for path in [*folder.glob(f"{_MERGED}*{INDEX}"), *folder.glob(f"{_MERGED}*{INDEX}.new")]:
             if path not in used:
                 path.unlink(missing_ok=True)
         while group := _alike(found, fan_in):
@@ -164,6 +164,11 @@ def merge(folder: Path, fan_in: int = FAN_IN) -> int:
                 if run.merged:
                     run.lines.path.unlink()
         return len(found)
+
+
+def due(folder: Path) -> bool:
+    """Return whether `merge` would find something to do in *folder*. Raises `OSError`."""
+    return bool(_alike(runs(folder), FAN_IN))
 
 
 def _alike(found: Sequence[Run], fan_in: int) -> list[Run]:
@@ -190,18 +195,19 @@ def content(run: Run) -> Iterator[bytes]:
     return (line for line in run.lines if not line.startswith(_HEAD))
 
 
-def _same(path: Path, run: Run) -> bool:
-    """Whether *run* is of the file that is at *path* now."""
-    try:
-        return identity(path.stat()) == run.lines.identity
-    except FileNotFoundError:
-        return False
+def _known(path: Path, known: dict[Path, Run] | None, *, kept: bool = True) -> Run | None:
+    """Return the run in *path*, as it was *known* if the file is the same; None if it is none."""
+    run = (known or {}).get(path)
+    with suppress(FileNotFoundError):
+        if run is not None and identity(path.stat()) == run.lines.identity:
+            return run
+    return _run(path, kept=kept)
 
 
-def _run(path: Path) -> Run | None:
+def _run(path: Path, *, kept: bool) -> Run | None:
     """Return the run in *path*; None if it is none, or gone."""
     try:
-        lines = SortedLines(path)
+        lines = SortedLines(path, kept=kept)
     except FileNotFoundError:
         return None
     if not path.name.startswith(_MERGED):

@@ -6,36 +6,42 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _STEP = 1 << 20
 
 
 class SortedLines:
-    """The lines of the file *path*, sorted as bytes; it is replaced, never changed. `OSError`."""
+    """The lines of the file *path*, sorted as bytes; it is replaced, never changed. `OSError`.
 
-    def __init__(self, path: Path) -> None:
+    It stays open, which costs a file descriptor, unless it is not to be *kept* so: then it is
+    opened for each look.
+    """
+
+    def __init__(self, path: Path, *, kept: bool = True) -> None:
         self.path = path
+        self._kept: mmap.mmap | bytes | None = None
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             self.identity = identity(found)
-            self._data: mmap.mmap | bytes = (
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b""
-            )
+            self._size = found.st_size
+            if kept:
+                self._kept = _mapped(file)
 
     def __len__(self) -> int:
         """Bytes."""
-        return len(self._data)
+        return self._size
 
     def __iter__(self) -> Iterator[bytes]:
         """All lines that have an end, without it."""
-        start = 0
-        while (end := self._data.find(b"\n", start)) >= 0:
-            yield self._data[start:end]
+        data, start = self._data(), 0
+        while (end := data.find(b"\n", start)) >= 0:
+            yield data[start:end]
             start = end + 1
 
     def find(self, prefix: bytes) -> Iterator[bytes]:
         """The lines that begin with *prefix*, in their order."""
-        data, size = self._data, len(prefix)
+        data, size = self._data(), len(prefix)
         low, high = 0, len(data)
         while low < high:
             middle = (low + high) // 2
@@ -48,6 +54,17 @@ class SortedLines:
         while data[low : low + size] == prefix and (end := data.find(b"\n", low)) >= 0:
             yield data[low:end]
             low = end + 1
+
+    def _data(self) -> mmap.mmap | bytes:
+        if self._kept is not None:
+            return self._kept
+        with self.path.open("rb") as file:
+            return _mapped(file)
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
+    size = os.fstat(file.fileno()).st_size
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
 
 class GrowingLines:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from scrapy_spider_suite.errors import PackWriteError
 from scrapy_spider_suite.packs.container import Container, Place
 from scrapy_spider_suite.packs.formats import container, pack_name
-from scrapy_spider_suite.packs.packfile import PackFile
+from scrapy_spider_suite.packs.packfile import PackFile, index_path
 from scrapy_spider_suite.packs.pages import Crawl, warcinfo
 from scrapy_spider_suite.packs.warc import Record
 
@@ -190,7 +190,8 @@ class Packing:
             self._serial = self._serial % _SERIALS + 1
             name = pack_name(plan.crawl.name, now, self._serial, plan.agent, plan.form)
             path = plan.folder / name
-            if not path.exists():
+            # One that was uploaded has left its index.
+            if not path.exists() and not index_path(path).exists():
                 try:
                     return PackFile(path, self._form, now, power=plan.power)
                 except FileExistsError:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
-from scrapy_spider_suite.errors import PackDamagedError, PackError
+from scrapy_spider_suite.errors import PackAwayError, PackDamagedError, PackError
 from scrapy_spider_suite.packs import access, cdxj
+from scrapy_spider_suite.packs.away import Uploaded, packs_away, uploaded
 from scrapy_spider_suite.packs.container import RECORD_MAX, Place
 from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
 from scrapy_spider_suite.packs.index import FolderIndex
@@ -16,6 +18,7 @@ from scrapy_spider_suite.packs.lines import GrowingLines
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
+from scrapy_spider_suite.packs.times import stamp_of
 from scrapy_spider_suite.packs.warc import Record, parse_date
 
 logger = logging.getLogger(__name__)
@@ -110,15 +113,21 @@ class Packs:
         found = [entry for _, entry in self._find(url)]
         return sorted(found, key=lambda entry: entry.stamp)
 
-    def get(self, url: str, at: datetime | None = None) -> Page | None:
+    def away(self) -> list[tuple[Path, Uploaded]]:
+        """The packs of these folders that were uploaded, and are not here any more."""
+        return [each for path in self.paths if path.is_dir() for each in packs_away(path)]
+
+    def get(self, url: str, at: datetime | str | None = None) -> Page | None:
         """Return *url* as it was last fetched, or as it was *at* a time; None if it was not.
 
-        *at* without a zone is UTC. Raises `PackDamagedError` (it is there, but damaged), `OSError`.
+        *at* without a zone is UTC; a text such as ``2026-11`` is the end of that. Raises
+        ValueError (*at* is no time), `PackDamagedError` (it is there, but damaged), `PackAwayError`
+        (its pack is elsewhere), `OSError`.
         """
         found = self._find(url)
         if at is not None:
-            stamp = (at if at.tzinfo is None else at.astimezone(UTC)).strftime("%Y%m%d%H%M%S")
-            found = [(folder, entry) for folder, entry in found if entry.stamp <= stamp]
+            latest = stamp_of(at)
+            found = [(folder, entry) for folder, entry in found if entry.stamp <= latest]
         return self._page(*max(found, key=lambda pair: pair[1].stamp)) if found else None
 
     def exact(self, url: str, date: str) -> Page | None:
@@ -132,12 +141,40 @@ class Packs:
                     return page
         return None
 
+    def versions(self, url: str) -> Iterator[tuple[Page, cdxj.Entry]]:
+        """Every version of *url* that can be read, and its entry, the newest first. `OSError`."""
+        for folder, entry in sorted(self._find(url), key=lambda pair: pair[1].stamp, reverse=True):
+            try:
+                yield self._page(folder, entry), entry
+            except (PackError, FileNotFoundError):
+                continue
+
+    def page_of(self, entry: cdxj.Entry) -> Page | None:
+        """Return the page of an *entry* that may be old: where it is by now; None if it is gone.
+
+        Raises `PackAwayError` (its pack is elsewhere), `PackDamagedError`, `OSError`.
+        """
+        for index in self._indexes:
+            with suppress(PackDamagedError, FileNotFoundError):
+                page = self._page(index.folder, entry)
+                if page.time is None or stamp_of(page.time) == entry.stamp:
+                    return page
+        found = (pair for pair in self._find(entry.url)
+                 if (pair[1].stamp, pair[1].digest) == (entry.stamp, entry.digest))  # fmt: skip
+        return next((self._page(*pair) for pair in found), None)
+
     def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
         return [(index.folder, entry) for index in self._indexes for entry in index.find(url)]
 
     def _page(self, folder: Path, entry: cdxj.Entry) -> Page:
         path = folder / Path(entry.filename).name  # an index leads to no other folder
-        record, metadata = access.read_both(path, entry.place, entry.metadata, self.limit)
+        try:
+            record, metadata = access.read_both(path, entry.place, entry.metadata, self.limit)
+        except FileNotFoundError:
+            if (elsewhere := uploaded(path)) is None:
+                raise
+            raise PackAwayError(f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
+                                ) from None  # fmt: skip
         if record.url != entry.url:
             raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
         return Page(self, path, entry.place, record, metadata)

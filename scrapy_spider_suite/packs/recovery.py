@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
@@ -13,6 +12,7 @@ from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.container import RECORD_MAX, Container
 from scrapy_spider_suite.packs.formats import OPEN, container, final, format_of, is_pack, plain
 from scrapy_spider_suite.packs.indexing import build_index
+from scrapy_spider_suite.packs.locking import locked
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan_from
 
@@ -65,7 +65,7 @@ def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
     """
     form = container(format_of(path))
     with path.open("r+b") as file:
-        if not _lock(file):
+        if not locked(file):
             return None
         kept: list[tuple[int, int]] = []
         damage: list[Damage] = []
@@ -146,11 +146,3 @@ def _remove(path: Path) -> None:
     index_path(path).unlink(missing_ok=True)
     path.unlink()
     durable.sync(path.parent)
-
-
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

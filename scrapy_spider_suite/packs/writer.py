@@ -12,15 +12,16 @@ from pathlib import Path
 from scrapy_spider_suite.errors import PackWriteError
 from scrapy_spider_suite.packs.container import Container
 from scrapy_spider_suite.packs.packing import Job, Location, Packing, Plan
-from scrapy_spider_suite.packs.recovery import recover_folder
+from scrapy_spider_suite.packs.recovery import Recovery, recover_folder
 from scrapy_spider_suite.packs.warc import Record
 
 
 class PackWriter:
     """Writes packs as *plan* says. Usable from several threads.
 
-    Packs that a crash left open in the folder are closed first (`recover_folder`; *recovered* has
-    what it found). *closed* is called for every pack that is complete, in the writer's thread.
+    Packs that a crash left open in the folder are closed first (`recover_folder`), in the writer's
+    thread: *recovery* will have what it found, or why it failed (then they are left as they are).
+    *closed* is called for every pack that is complete, in the writer's thread.
     *backlog_max*: bytes of records that may wait to be compressed. *container*: another way to
     write the format of the plan.
 
@@ -38,7 +39,8 @@ class PackWriter:
     ) -> None:
         self._packing = Packing(plan, closed, container)
         plan.folder.mkdir(parents=True, exist_ok=True)
-        self.recovered = recover_folder(plan.folder, plan.agent)
+        self.recovery: Future[list[Recovery]] = Future()
+        self._plan = plan
         self._clock = clock
         self._jobs: deque[Job] = deque()
         self._backlog = 0
@@ -48,6 +50,11 @@ class PackWriter:
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="packs", daemon=True)
         self._thread.start()
+
+    @property
+    def recovered(self) -> list[Recovery]:
+        """What became of packs that were left open, once they are closed. Raises `OSError`."""
+        return self.recovery.result()
 
     @property
     def backlog(self) -> int:
@@ -104,6 +111,7 @@ class PackWriter:
 
     def _run(self) -> None:
         job: Job | None = None
+        self._recover()
         try:
             while not self._ended():
                 now = self._clock()
@@ -118,6 +126,14 @@ class PackWriter:
         except Exception as error:  # nobody may wait for a thread that has ended
             self._error = error
             self._give_up(error, job)
+
+    def _recover(self) -> None:
+        try:
+            found = recover_folder(self._plan.folder, self._plan.agent)
+        except Exception as error:  # what is there stays as it is, whatever is wrong with it
+            self.recovery.set_exception(error)
+        else:
+            self.recovery.set_result(found)
 
     def _ended(self) -> bool:
         with self._changed:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-import scrapy_spider_suite
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
+from scrapy_spider_suite.processes import spawn, words_of
 from scrapy_spider_suite.seen import build, catalogue
 from scrapy_spider_suite.seen.log import LENGTH_BITS, FreshLog
 from scrapy_spider_suite.seen.ranges import Range
@@ -79,7 +77,7 @@ class Building:
             tasks.append(build.Task(part.row.low, mark, base, name, paths))
             yield
         plan = build.Plan(str(self._folder), tuple(tasks), split).write(self._made)
-        self._process = _spawn(plan)
+        self._process = spawn(build.__name__, str(plan))
 
     def _copy(self, handles: Handles, path: Path) -> Iterator[None]:
         """Write the rows to a file, since a builder cannot read them; and their lengths."""
@@ -114,9 +112,7 @@ class Building:
         """Make what was built part of the store. Raises `StoreWriteError`; nothing is lost then."""
         if self._process is not None and self._process.returncode and not self._error:
             # Through a pipe, for the disk may be full.
-            lines = self._process.stderr.read().splitlines() if self._process.stderr else []
-            said = lines[-1] if lines else f"it ended with {self._process.returncode}"
-            self._error = f"the builder of segments: {said}"
+            self._error = f"the builder of segments: {words_of(self._process)}"
         if self._error:
             self.discard()
             raise StoreWriteError(f"{self._folder}: {self._error}")
@@ -151,14 +147,3 @@ def _consecutive(handles: Handles, lengths: Handles) -> Handles:
     """The handles of rows of these *lengths* in a file, one after the other."""
     ends = np.cumsum(lengths)
     return (ends - lengths) << LENGTH_BITS | lengths if len(handles) else handles
-
-
-def _spawn(plan: Path) -> subprocess.Popen[str]:
-    root = str(Path(scrapy_spider_suite.__file__).parents[1])
-    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # In a group of its own: Ctrl-C is for the crawl, which then stops in good order.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", build.__name__, str(plan)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": paths}, process_group=0, text=True, errors="replace",
-    )  # fmt: skip

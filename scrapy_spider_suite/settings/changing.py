@@ -39,6 +39,8 @@ AT_START = {
     "packs_size": _PACKS,
     "packs_age": _PACKS,
     "crawl_name": _PACKS,
+    "packs_upload": _PACKS,
+    "packs_keep": _PACKS,
     "agent_name": _PACKS,
     "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }

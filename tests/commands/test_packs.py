@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from loading import loaded_by
 from packed import body, fetch, plan
 from packs_command import Packs
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.packs import Link, PackWriter, records
-from scrapy_spider_suite.packs.choosing import Choice, stamp
+from scrapy_spider_suite.packs.choosing import Choice
+from scrapy_spider_suite.packs.formats import is_pack
+from scrapy_spider_suite.packs.times import stamp
 
 
 def test_ls(packs: Packs, folders: list[Path]) -> None:
@@ -177,12 +178,8 @@ def test_help(verb: str, packs: Packs) -> None:
 
 def test_loading_it_imports_little() -> None:
     """Scrapy does that at each start of any command."""
-    code = (
-        "import sys, scrapy_spider_suite.commands.packs\n"
-        "print({'tqdm', 'lzallright', 'xxhash', 'pyarrow', 'ada_url'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    loaded = loaded_by("import scrapy_spider_suite.commands.packs")
+    assert not {"tqdm", "lzallright", "xxhash", "pyarrow", "ada_url"} & loaded
 
 
 def test_links_are_pages_links(packs: Packs, tmp_path: Path) -> None:
@@ -193,3 +190,35 @@ def test_links_are_pages_links(packs: Packs, tmp_path: Path) -> None:
     assert packs("links", tmp_path).lines == [
         "http://www.example.com/1\thttp://a.test/%0Ab%09c\ta\t-"
     ]
+
+
+def test_upload(packs: Packs, folders: list[Path], tmp_path: Path) -> None:
+    """Where each pack is; `ls` and `get` say so, what is there is what was here."""
+    far = tmp_path / "far"
+    before = {path.name: path.read_bytes() for path in folders[0].iterdir()}
+    said = packs("upload", folders[0], "--to", far, "--delete", "--json")
+    assert (said.code, len(said.rows)) == (0, 1)
+    assert {name: (far / name).read_bytes() for name in before} == before
+    rows = packs("ls", *folders, "--json").rows
+    assert {(row["state"], row["pages"]) for row in rows} == {("away", 3), ("closed", 2)}
+    [row] = packs("ls", folders[0], "--json").rows
+    assert row["uploaded"] == str(far / row["name"])
+    assert row["uploaded"] in packs("ls", *folders).out.decode()
+    got = packs("get", "http://www.example.com/1", *folders)
+    assert got.code == 2
+    assert str(far) in got.err
+    assert packs("ls", far, "--json").rows[0]["state"] == "closed"
+    assert packs("upload", folders[0], "--to", far).out == b""
+
+
+def test_upload_asks_where_to(packs: Packs, folders: list[Path], tmp_path: Path) -> None:
+    """The settings say it, or the option; what cannot be there is said, and stays here."""
+    with pytest.raises(UsageError, match="SUITE_PACKS_UPLOAD"):
+        packs("upload", *folders)
+    (tmp_path / "file").touch()
+    said = packs("upload", folders[0], SUITE_PACKS_UPLOAD=str(tmp_path / "file" / "x"))
+    assert (said.code, said.out) == (1, b"")
+    assert "file" in said.err
+    settings = {"SUITE_PACKS_UPLOAD": str(tmp_path / "far"), "SUITE_PACKS_KEEP": False}
+    assert packs("upload", next(filter(is_pack, folders[0].iterdir())), **settings).code == 0
+    assert [path.suffix for path in sorted(folders[0].iterdir())][-1] == ".uploaded"

@@ -9,6 +9,7 @@ MODULES = {
     "verify": "verifying",
     "links": "linking",
     "export": "exporting",
+    "upload": "uploading",
     "redact": "redacting",
 }
 """Verb -> the module here whose `VERBS` has it, in the order in which the help lists them."""

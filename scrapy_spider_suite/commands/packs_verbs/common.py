@@ -13,7 +13,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.commands.verb import Call, count, host
 from scrapy_spider_suite.packs import Packs, open_packs
-from scrapy_spider_suite.packs.choosing import Choice, stamp
+from scrapy_spider_suite.packs.choosing import Choice
+from scrapy_spider_suite.packs.times import stamp
 
 
 def paths_of(call: Call) -> list[Path]:

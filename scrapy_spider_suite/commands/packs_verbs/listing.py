@@ -16,11 +16,13 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 )
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.packs.access import open_pack
+from scrapy_spider_suite.packs.away import Uploaded, uploaded
 from scrapy_spider_suite.packs.cdxj import Entry
 from scrapy_spider_suite.packs.choosing import Choice, choose, entries_of
 from scrapy_spider_suite.packs.formats import OPEN, final
 
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
+_ALL_COLUMNS = (*_COLUMNS, "uploaded")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -34,17 +36,32 @@ def _run(call: Call) -> int:
         for pack, entry in choose(packs_of(call), choice_of(call.options)):
             print(json.dumps(_page(pack, entry)) if call.json else _line(entry))
         return 0
+    packs, choice = packs_of(call), choice_of(call.options)
     rows = []
-    files = packs_of(call).files()
-    with progress(len(files), "packs") as move:
+    files, away = packs.files(), packs.away()
+    with progress(len(files) + len(away), "packs") as move:
         for path in files:
-            rows.append(_pack(path, choice_of(call.options)))
+            rows.append(_pack(path, choice))
             move(1)
-    call.table(rows, _COLUMNS)
+        for path, done in away:
+            rows.append(_row(path, choice, done.size, "away", done))
+            move(1)
+    columns = _COLUMNS if all(row["uploaded"] is None for row in rows) else _ALL_COLUMNS
+    call.table(rows, columns)
     return 0
 
 
 def _pack(path: Path, choice: Choice) -> Row:
+    """A pack that is here in a row."""
+    done = uploaded(path)
+    with open_pack(final(path)) as file:
+        size = file.seek(0, 2)
+    # It may have been closed meanwhile.
+    state = "open" if path.name.endswith(OPEN) and path.exists() else "closed"
+    return _row(path, choice, size, state, done)
+
+
+def _row(path: Path, choice: Choice, size: int, state: str, done: Uploaded | None) -> Row:
     """A pack in a row; of its pages those that are wanted."""
     count, first, last = 0, "", ""
     for entry in entries_of(path):
@@ -52,12 +69,9 @@ def _pack(path: Path, choice: Choice) -> Row:
             count += 1
             first = min(first or entry.stamp, entry.stamp)
             last = max(last, entry.stamp)
-    with open_pack(final(path)) as file:
-        size = file.seek(0, 2)
-    # It may have been closed meanwhile.
-    state = "open" if path.name.endswith(OPEN) and path.exists() else "closed"
     return {"name": final(path).name, "folder": str(path.parent), "pages": count, "bytes": size,
-            "from": _time(first), "to": _time(last), "state": state}  # fmt: skip
+            "from": _time(first), "to": _time(last), "state": state,
+            "uploaded": None if done is None else done.url}  # fmt: skip
 
 
 def _time(stamp: str) -> str | None:
@@ -85,7 +99,9 @@ VERBS = (
         about=(
             "Counts and times are those of the pages that are asked for, by the indexes: answers\n"
             "and revisits, not the requests and metadata beside them. Pages come pack by pack, by\n"
-            "time, status, type (warc/revisit for a revisit) and URL, separated by tabs."
+            "time, status, type (warc/revisit for a revisit) and URL, separated by tabs.\n"
+            "Packs that were uploaded are named with the place where they are; those that are not\n"
+            "here any more are away, and their pages are not listed."
         ),
         examples=(
             "ls",

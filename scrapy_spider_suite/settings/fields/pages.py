@@ -9,6 +9,7 @@ from typing import Literal
 from scrapy_spider_suite.monitor.linkstats import TABLES
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import FREE, FROM_NOW_ON, setting
+from scrapy_spider_suite.settings.places import place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,15 @@ class Pages:
     packs_age: float = setting(
         v.duration(), 3600.0, FREE,
         "Age at which a pack is closed and another one begun; 0 closes none for its age.",
+    )
+    packs_upload: str = setting(
+        place(), "", FREE,
+        "Where closed packs are brought to, as fsspec has it, such as 's3://bucket/folder'; empty "
+        "uploads none.",
+    )
+    packs_keep: bool = setting(
+        v.boolean(), True, FREE,
+        "Whether packs stay here when they have been uploaded; their indexes always do.",
     )
     link_stats: tuple[str, ...] = setting(
         v.choices(*TABLES), (), FROM_NOW_ON,

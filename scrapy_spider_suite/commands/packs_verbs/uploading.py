@@ -1,0 +1,86 @@
+"""``scrapy packs upload``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of, progress
+from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.errors import PackUploadError
+from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.formats import format_of
+from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.settings.suite import SuiteSettings
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    parser.add_argument(
+        "--to", metavar="URL", help="where to, as fsspec has it (default: SUITE_PACKS_UPLOAD)"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--keep", action="store_true", default=None, help="keep the packs here")
+    what.add_argument(
+        "--delete", dest="keep", action="store_false",
+        help="delete each here once it is certain to be there (default: SUITE_PACKS_KEEP)",
+    )  # fmt: skip
+
+
+def _run(call: Call) -> int:
+    options, settings = call.options, SuiteSettings.from_settings(call.settings)
+    if not (url := options.to or settings.packs_upload):
+        raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
+    keep = settings.packs_keep if options.keep is None else options.keep
+    target = Target(url)
+    packs = [pack for path in paths_of(call) for pack in _packs(path, keep=keep)]
+    failed = 0
+    with progress(sum(pack.stat().st_size for pack in packs), "B") as move:
+        for pack in packs:
+            size = pack.stat().st_size
+            try:
+                done = upload(pack, target, time.time(), keep=keep)
+            except (PackUploadError, OSError) as error:
+                print(f"scrapy packs: {error}", file=sys.stderr)
+                failed += 1
+                continue
+            move(size)
+            if done is None:
+                print(f"scrapy packs: {pack} is being uploaded or replaced", file=sys.stderr)
+                failed += 1
+            elif call.json:
+                print(json.dumps({"pack": str(pack), "kept": keep, **done._asdict()}))
+            else:
+                print(done.url)
+    return 1 if failed else 0
+
+
+def _packs(path: Path, *, keep: bool) -> list[Path]:
+    """What of *path* waits. Raises `PackError`: it is no pack."""
+    if path.is_dir():
+        return waiting(path, keep=keep)
+    format_of(path)
+    return [pack for pack in waiting(path.parent, keep=keep) if pack == path]
+
+
+VERBS = (
+    Verb(
+        "upload", "bring packs to another file system: what a crawl did not get done", _run,
+        _options, "[PATH...] --to URL",
+        about=(
+            "Each closed pack that was not uploaded yet, with its index. What arrived is checked,\n"
+            "and noted in a small file beside the pack (NAME.uploaded), before it may be deleted.\n"
+            "Its index stays: `ls` and `get` say where its pages are. Prints where each pack is."
+        ),
+        examples=(
+            "upload crawls/news/packs --to s3://bucket/news",
+            "upload crawls/news/packs --to /mnt/archive/news --delete",
+        ),
+        exits={1: "something could not be uploaded: call again"},
+    ),
+)  # fmt: skip

@@ -1,0 +1,79 @@
+"""Which packs have been uploaded, and where to: a small file beside each, ``NAME.uploaded``.
+
+The pack itself may be gone then; its index stays, so that its pages are still known of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scrapy_spider_suite import durable
+from scrapy_spider_suite.packs.formats import OPEN, is_pack, plain
+
+MARK: Final = ".uploaded"
+
+
+class Uploaded(NamedTuple):
+    """An upload that was found to be whole.
+
+    *url*: where the pack is. *size* in bytes, *md5* of them in hexadecimal digits; *time* as in
+    WARC records.
+    """
+
+    url: str
+    size: int
+    md5: str
+    time: str
+
+
+def mark_of(pack: Path) -> Path:
+    """Return the name of the file that says of *pack* that it has been uploaded."""
+    return pack.with_name(f"{pack.name}{MARK}")
+
+
+def uploaded(pack: Path) -> Uploaded | None:
+    """Return what is known of the upload of *pack*; None if it has not been uploaded yet."""
+    try:
+        found = json.loads(mark_of(pack).read_bytes())
+        return Uploaded(str(found["url"]), int(found["size"]), str(found["md5"]),
+                        str(found["time"]))  # fmt: skip
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, RecursionError):  # then it is uploaded once more
+        return None
+
+
+def mark(pack: Path, done: Uploaded) -> None:
+    """Note that *pack* has been uploaded. Raises `OSError`."""
+    durable.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
+
+
+def unmark(pack: Path) -> None:
+    """Note that *pack* is to be uploaded once more, if it was. Raises `OSError`."""
+    if mark_of(pack).exists():
+        durable.replace(mark_of(pack), b"{}\n")
+
+
+def waiting(folder: Path, agent: str = "", *, keep: bool = True) -> list[Path]:
+    """Return the closed packs of *folder*, or of an *agent*, that wait to be uploaded, by name.
+
+    Unless they are to be kept, also those that were uploaded and are still here: a kill came
+    between. Raises `OSError`.
+    """
+    ending = f"-{plain(agent)}.warc." if agent else ".warc."
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    found = (folder / name for name in sorted(names) if ending in name and is_pack(Path(name)))
+    return [path for path in found
+            if not path.name.endswith(OPEN) and not (keep and uploaded(path))]  # fmt: skip
+
+
+def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
+    """Yield every pack that was uploaded from *folder* and is not there any more. `OSError`."""
+    for path in sorted(folder.glob(f"*{MARK}")):
+        pack = path.with_name(path.name.removesuffix(MARK))
+        done = uploaded(pack)
+        if done is not None and is_pack(pack) and not pack.exists():
+            yield pack, done

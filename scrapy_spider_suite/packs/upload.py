@@ -1,0 +1,184 @@
+"""A pack to another file system, through `fsspec`: whole or not at all, and looked at afterwards.
+
+Where a file can be seen before it is whole (a folder, SFTP, ...) it goes up under another name,
+is read back, and gets its own name then. An object store shows no object before it is whole, and
+checks what arrives: there it goes up under its own name, and its size, and the MD5 sum where the
+store names one, are compared.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from scrapy_spider_suite import durable
+from scrapy_spider_suite.errors import PackError, PackUploadError
+from scrapy_spider_suite.packs.away import Uploaded, mark, mark_of, uploaded
+from scrapy_spider_suite.packs.indexing import build_index
+from scrapy_spider_suite.packs.lines import identity
+from scrapy_spider_suite.packs.locking import indexes_held, locked
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.warc import date
+
+_WHOLE: Final = frozenset({
+    "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf",
+})  # fmt: skip
+"""Protocols of object stores."""
+_PART: Final = ".part"
+_STEP: Final = 1 << 20
+
+
+class Target:
+    """A folder on another file system. *url* as fsspec has them: ``s3://bucket/news``, a path.
+
+    Raises `PackError`: nothing that is installed knows such a URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._protocol = url.partition("://")[0] if "://" in url else "file"
+        self._system: Any = None
+        try:
+            import fsspec  # type: ignore[import-untyped]
+
+            fsspec.get_filesystem_class(self._protocol.partition("::")[0])
+        except ImportError as error:
+            what = "fsspec is not installed: pip install 'scrapy-spider-suite[upload]'"
+            raise PackError(what if error.name == "fsspec" else str(error)) from error
+        except ValueError as error:
+            raise PackError(f"{url}: {error}") from error
+
+    def send(self, pack: Path, now: float, *, replace: bool = False) -> Uploaded:
+        """Have *pack* there, and its index before. *now* in seconds since the epoch.
+
+        Unless it is to be *replaced*, another file of its name there is left alone. Raises
+        `PackUploadError` (it is not certain that it is there) and `OSError` (it cannot be read
+        here).
+        """
+        index = index_path(pack)
+        if not index.exists():
+            build_index(pack)
+        sums = [_sum_of(path) for path in (index, pack)]
+        try:
+            system, folder = self._connect()
+            for path, (size, md5) in zip((index, pack), sums, strict=True):
+                name = f"{folder}/{path.name}"
+                if replace or not self._is_there(system, name, size, md5):
+                    self._put(system, path, name, size, md5)
+        except Exception as error:  # each library of a file system has errors of its own
+            self._system = None  # with its connections, which may be what is broken
+            raise PackUploadError(f"{pack.name} to {self.url}: {_words(error)}") from error
+        size, md5 = sums[1]
+        return Uploaded(f"{self.url}/{pack.name}", size, md5, date(now))
+
+    def _connect(self) -> tuple[Any, str]:
+        import fsspec
+
+        if self._system is None:
+            self._system = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
+        system, folder = self._system
+        if self._protocol not in _WHOLE:  # of a store it would be the bucket
+            system.makedirs(folder, exist_ok=True)
+        return system, folder.rstrip("/")
+
+    def _is_there(self, system: Any, name: str, size: int, md5: str) -> bool:
+        """Whether it arrived before a kill. Raises `PackUploadError`: it is another file."""
+        if not system.exists(name):
+            return False
+        info = system.info(name)
+        there = _md5_of(info)
+        if info["size"] == size and (there or _sum_there(system, name)) == md5:
+            return True
+        raise PackUploadError("another file of that name is there: is SUITE_AGENT_NAME its own?")
+
+    def _put(self, system: Any, path: Path, target: str, size: int, md5: str) -> None:
+        whole = self._protocol in _WHOLE
+        name = target if whole else f"{target}{_PART}"
+        system.put_file(str(path), name)
+        system.invalidate_cache()
+        info = system.info(name)
+        there = _md5_of(info)
+        if not there and not whole:
+            there = _sum_there(system, name)
+        if info["size"] != size or (there and there != md5):
+            system.rm_file(name)
+            raise PackUploadError(f"what arrived is not what was sent: {info['size']} bytes of "
+                                  f"{size}, MD5 {there or '-'}, not {md5}")  # fmt: skip
+        if not whole:
+            if self._protocol == "file":
+                durable.sync(Path(name))
+            system.mv(name, target)
+            if self._protocol == "file":
+                durable.sync(Path(target).parent)
+
+
+def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | None:
+    """Upload *pack*, note it, and delete the pack unless it is to be kept; its index stays.
+
+    None: it is to be tried again, since another process has it in hand, or it was replaced or
+    removed meanwhile (redacted). Raises as `Target.send`.
+    """
+    with pack.open("rb") as file:
+        if not locked(file):
+            return None
+        before = identity(pack.stat())
+        done = uploaded(pack) or target.send(pack, now, replace=mark_of(pack).exists())
+        return done if _settle(pack, done, before, keep=keep) else None
+
+
+def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: bool) -> bool:
+    """Note that *pack* is there, if it is still what was sent, and let go of it here."""
+    with indexes_held(pack.parent, wait=True):
+        try:
+            if identity(pack.stat()) != before:
+                return False
+        except FileNotFoundError:
+            return False
+        mark(pack, done)
+        if not keep:
+            pack.unlink()
+            durable.sync(pack.parent)
+    return True
+
+
+def _sum_of(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        return _sum(file)
+
+
+def _sum_there(system: Any, name: str) -> str:
+    with system.open(name, "rb") as file:
+        return _sum(file)[1]
+
+
+def _sum(file: BinaryIO) -> tuple[int, str]:
+    """Size and MD5 sum of what is in *file*: the sum that stores give."""
+    size, found = 0, hashlib.md5(usedforsecurity=False)
+    while data := file.read(_STEP):
+        size += len(data)
+        found.update(data)
+    return size, found.hexdigest()
+
+
+def _md5_of(info: Mapping[str, Any]) -> str:
+    """The MD5 sum that a store names, "" if it names none.
+
+    Google's and Azure's are that; S3's ETag is not, with some kinds of encryption, and no one can
+    tell.
+    """
+    raw = info.get("md5Hash")
+    if raw is None:
+        raw = getattr(info.get("content_settings"), "content_md5", None)
+    if raw is None:
+        return ""
+    return (base64.b64decode(raw) if isinstance(raw, str) else bytes(raw)).hex()
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, in a line, without what a URL may have of passwords."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.sub(r"://[^/\s@]*@", "://", text)[:300]

@@ -1,0 +1,29 @@
+"""The type of a setting that names a place on another file system."""
+
+from __future__ import annotations
+
+import re
+
+from scrapy_spider_suite.settings.values import ValueType
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+
+
+def place() -> ValueType:
+    """Return the type of a folder on some file system, as fsspec has it; empty for none.
+
+    A password in it would be written into jobs, logs and marks: it is refused.
+    """
+
+    def parse(raw: object) -> str:
+        text = str(raw)
+        if not isinstance(raw, str) or not text.isprintable() or _PASSWORD.search(text):
+            raise ValueError(raw)
+        if text and not text.startswith("/") and not _URL.match(text.replace(":///", "://")):
+            raise ValueError(raw)
+        return text
+
+    return ValueType(
+        parse, "a URL without a password, such as 's3://bucket/folder', or an absolute path"
+    )

@@ -1,0 +1,357 @@
+"""Uploading packs: whole or not at all, remembered, tried again, and deleted only afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from packed import NOW, fetch, plan
+
+from scrapy_spider_suite.errors import PackAwayError, PackError, PackUploadError
+from scrapy_spider_suite.packs import PackWriter, open_packs, records, verify
+from scrapy_spider_suite.packs.away import Uploaded, mark_of, packs_away, unmark, uploaded, waiting
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.packs.uploads import Uploads
+
+
+def write(folder: Path, *numbers: int) -> Path:
+    """Write a pack of the pages *numbers*."""
+    found: list[Path] = []
+    writer = PackWriter(plan(folder), closed=found.append)
+    for number in numbers:
+        writer.append(records(fetch(number)))
+    writer.close()
+    return found[0]
+
+
+class Flaky(MemoryFileSystem):
+    """A store that is away until a time, or brings other bytes than were sent."""
+
+    protocol = "flaky"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    now = 0.0
+    away_until = 0.0
+    breaks: ClassVar[Callable[[str, str], None] | None] = None
+    attempts = 0
+
+    def put_file(self, lpath: str, rpath: str, *args: Any, **more: Any) -> None:
+        """Fail, or store, and perhaps break it."""
+        type(self).attempts += 1
+        if self.now < self.away_until:
+            raise ConnectionError("503 Slow Down")
+        super().put_file(lpath, rpath, *args, **more)
+        if type(self).breaks is not None:
+            type(self).breaks(lpath, rpath)
+
+
+@pytest.fixture(autouse=True)
+def flaky() -> Iterator[type[Flaky]]:
+    """The store, empty and sound."""
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    Flaky.store.clear()
+    Flaky.now = Flaky.away_until = 0.0
+    Flaky.attempts, Flaky.breaks = 0, None
+    yield Flaky
+    MemoryFileSystem.store.clear()
+
+
+def there(url: str) -> dict[str, bytes]:
+    """What is in a folder there, by its name."""
+    system, folder = fsspec.core.url_to_fs(url)
+    return {path.rpartition("/")[2]: system.cat_file(path) for path in system.find(folder)}
+
+
+@pytest.mark.parametrize("url", ["memory://news/a", "{}/far/away", "file://{}/far"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_pack_with_its_index(tmp_path: Path, url: str, keep: bool) -> None:
+    """Both are there, as they are here; the pack is deleted only if it is not to be kept."""
+    url, folder = url.format(tmp_path), tmp_path / "packs"
+    pack = write(folder, 1, 2)
+    both = {path.name: path.read_bytes() for path in (pack, index_path(pack))}
+    assert waiting(folder) == [pack]
+    done = upload(pack, Target(url), NOW, keep=keep)
+    assert there(url) == both
+    assert done == uploaded(pack)
+    assert done is not None
+    assert (done.url, done.size) == (f"{url}/{pack.name}", len(both[pack.name]))
+    assert waiting(folder) == []
+    assert pack.exists() is keep
+    assert index_path(pack).exists()
+    assert [path for path, _ in packs_away(folder)] == ([] if keep else [pack])
+    # What is there is a folder of packs for whoever brings it back.
+    system, path = fsspec.core.url_to_fs(url)
+    system.get(path, str(tmp_path / "back"), recursive=True)
+    assert list(verify(tmp_path / "back")) == []
+
+
+def test_pages_of_a_pack_that_is_away(tmp_path: Path) -> None:
+    """Are known of, and where they are is said; the others are read."""
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    upload(first, Target("memory://far"), NOW, keep=False)
+    packs = open_packs(tmp_path)
+    assert len(packs.history("http://www.example.com/1")) == 1
+    with pytest.raises(PackAwayError, match=f"memory://far/{first.name}"):
+        packs.get("http://www.example.com/1")
+    assert packs.get("http://www.example.com/2") is not None
+    assert [page.path for page in packs] == [second]
+    assert [path for path, _ in packs.away()] == [first]
+    assert list(verify(tmp_path)) == []
+
+
+def test_what_arrives_broken_is_not_marked(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """Cut off, or with a bit flipped: an error, the pack stays, and there is none of that name."""
+    pack = write(tmp_path, 1)
+
+    def cut(here: str, path: str) -> None:
+        flaky.store[path].truncate(20)
+
+    def flip(here: str, path: str) -> None:
+        flaky.store[path].getbuffer()[9] ^= 1
+
+    for breaks, words in ((cut, ": 20 bytes of"), (flip, "MD5")):
+        flaky.breaks = breaks
+        with pytest.raises(PackUploadError, match=words):
+            upload(pack, Target("flaky://far"), NOW, keep=False)
+        assert pack.exists()
+        assert not uploaded(pack)
+        assert there("flaky://far") == {}
+    flaky.breaks = None
+    assert upload(pack, Target("flaky://far"), NOW, keep=False)
+    assert sorted(there("flaky://far")) == sorted([pack.name, index_path(pack).name])
+
+
+class Bucket(Flaky):
+    """An object store: what is put there is whole, and it names its sum."""
+
+    protocol = "gs"
+    sums: ClassVar[dict[str, str]] = {}
+
+    def put_file(self, lpath: str, rpath: str, *args: Any, **more: Any) -> None:
+        """Store it."""
+        self.store[rpath] = MemoryFile(self, rpath, Path(lpath).read_bytes())
+
+    def info(self, path: str, **more: Any) -> dict[str, Any]:
+        """Size and sum."""
+        return {**super().info(path, **more), **self.sums}
+
+    def open(self, *args: Any, **more: Any) -> Any:
+        """Nobody is to read it back."""
+        raise AssertionError
+
+    mv = makedirs = open
+
+
+def test_an_object_store_names_its_sums(tmp_path: Path) -> None:
+    """Nothing is renamed there, or read back; an MD5 sum that it names is compared."""
+    pack = write(tmp_path, 1)
+    fsspec.register_implementation("gs", Bucket, clobber=True)
+    Bucket.sums["md5Hash"] = "AAAAAAAAAAAAAAAAAAAAAA=="
+    with pytest.raises(PackUploadError, match="MD5 0000"):
+        upload(pack, Target("gs://bucket/a"), NOW, keep=False)
+    assert pack.exists()
+    assert Bucket.store == {}
+    Bucket.sums.clear()
+    assert upload(pack, Target("gs://bucket/a"), NOW, keep=False)
+    assert not pack.exists()
+
+
+class Told:
+    """What became of packs, and a clock that waiting moves on."""
+
+    def __init__(self) -> None:
+        self.done: list[Path] = []
+        self.failed: list[str] = []
+        self.waits: list[float] = []
+        self.idle = threading.Event()
+
+    def __call__(self, pack: Path, what: Uploaded | Exception) -> None:
+        """Hear of one."""
+        if isinstance(what, Exception):
+            self.failed.append(str(what))
+        else:
+            self.done.append(pack)
+
+    def rest(self, event: threading.Event, seconds: float | None) -> None:
+        """Wait in virtual time."""
+        if seconds is None:
+            self.idle.set()
+            event.wait()
+        elif not event.is_set():
+            self.waits.append(seconds)
+            Flaky.now += seconds
+
+
+def test_a_target_that_fails_for_an_hour(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """Is asked again ever less often, twelve times an hour at the end, and has everything then."""
+    flaky.away_until = 3600.0
+    packs = [write(tmp_path, number) for number in (1, 2, 3)]
+    told = Told()
+    uploads = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=told, rest=told.rest)
+    assert told.idle.wait(20)
+    assert sorted(told.done) == packs
+    assert 3600 <= flaky.now < 3600 + 300
+    assert told.waits[:4] == [2, 4, 8, 16]
+    assert max(told.waits) == 300
+    assert 10 < len(told.failed) < 25
+    assert "503 Slow Down" in told.failed[0]
+    more = write(tmp_path, 4)
+    told.idle.clear()
+    uploads.look()
+    assert told.idle.wait(20)
+    assert told.done[-1] == more
+    assert uploads.finish(20) == []
+    assert not list(tmp_path.glob("*.lzo"))
+
+
+def test_the_end_does_not_wait_for_ever(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """One more attempt; what is left is for the next run, which goes on with it."""
+    flaky.away_until = 3600.0
+    pack = write(tmp_path, 1)
+    told = Told()
+    waiting_now = threading.Event()
+
+    def rest(event: threading.Event, seconds: float | None) -> None:
+        waiting_now.set()
+        event.wait(20)
+
+    uploads = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=told, rest=rest)
+    assert waiting_now.wait(20)
+    assert uploads.finish(20) == [pack]
+    assert len(told.failed) == 2
+    flaky.away_until = 0.0
+    again = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=told)
+    assert again.finish(20) == []
+    assert told.done == [pack]
+
+
+def test_an_upload_that_hangs_is_left(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """The end of the crawl waits as long as it may, and nothing of it counts."""
+    let_go, hangs = threading.Event(), threading.Event()
+
+    def hang(here: str, path: str) -> None:
+        hangs.set()
+        let_go.wait(20)
+
+    flaky.breaks = hang
+    pack = write(tmp_path, 1)
+    uploads = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=Told())
+    assert hangs.wait(20)
+    assert uploads.finish(0.05) == [pack]
+    assert pack.exists()
+    let_go.set()
+    assert uploads.finish(20) == []
+
+
+def test_what_is_replaced_meanwhile_goes_up_again(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """A pack that is redacted while it is under way is not marked with what was sent."""
+    pack = write(tmp_path, 1)
+
+    def replace(here: str, path: str) -> None:
+        flaky.breaks = None
+        new = pack.with_name("new")
+        new.write_bytes(pack.read_bytes())
+        os.replace(new, pack)
+
+    flaky.breaks = replace
+    assert upload(pack, Target("flaky://far"), NOW, keep=False) is None
+    assert pack.exists()
+    assert waiting(tmp_path) == [pack]
+    assert upload(pack, Target("flaky://far"), NOW, keep=False)
+
+
+def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    """Two agents of one name must not cost pages; what is to go up again does replace it."""
+    pack, far = write(tmp_path / "here", 1), tmp_path / "far"
+    far.mkdir()
+    (far / pack.name).write_bytes(b"of another agent")
+    with pytest.raises(PackUploadError, match="SUITE_AGENT_NAME"):
+        upload(pack, Target(str(far)), NOW, keep=False)
+    assert (far / pack.name).read_bytes() == b"of another agent"
+    (far / pack.name).unlink()
+    assert upload(pack, Target(str(far)), NOW, keep=True)
+    write(tmp_path / "other", 2).replace(pack)
+    unmark(pack)
+    assert waiting(tmp_path / "here") == [pack]
+    assert upload(pack, Target(str(far)), NOW, keep=True)
+    assert (far / pack.name).read_bytes() == pack.read_bytes()
+
+
+def test_only_ones_own_packs(tmp_path: Path) -> None:
+    """Of an agent; open ones and those that another process has in hand are left alone."""
+    pack = write(tmp_path, 1)
+    other = tmp_path / "news-20261122000000-00001-b.warc.gz"
+    other.write_bytes(b"")
+    (tmp_path / "news-20261122000000-00002-a.warc.gz.open").write_bytes(b"")
+    assert waiting(tmp_path, "a") == [pack]
+    assert waiting(tmp_path) == [other, pack]
+    mark_of(pack).write_text("{")  # damaged: once more, rather than lost
+    assert waiting(tmp_path, "a") == [pack]
+    assert waiting(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("url", ["nonsense://a/b", "nonsense://"])
+def test_what_no_library_knows(url: str) -> None:
+    """Is said at once."""
+    with pytest.raises(PackError, match="nonsense"):
+        Target(url)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.upload import Target, upload
+step, count = int(sys.argv[3]), 0
+def change(event, arguments):
+    global count
+    if event in ("os.rename", "os.remove") or (event == "open" and str(arguments[1])[0] in "wx"):
+        count += 1
+        if count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+target = Target(sys.argv[2])
+target._connect()
+sys.addaudithook(change)
+for pack in waiting(Path(sys.argv[1])):
+    upload(pack, target, 1e9, keep=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_step(tmp_path: Path) -> None:
+    """The pack is here, or it is there and known of; the next call does the rest."""
+    for step in range(1, 40):
+        here, far = tmp_path / f"here-{step}", tmp_path / f"far-{step}"
+        pack = write(here, 1)
+        data = pack.read_bytes()
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(here), str(far), str(step)], check=False,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        found = far / pack.name
+        if not pack.exists():
+            assert found.read_bytes() == data
+            assert json.loads(mark_of(pack).read_bytes())["url"] == str(found)
+        if found.exists():
+            assert found.read_bytes() == data
+        for left in waiting(here, keep=False):
+            assert upload(left, Target(str(far)), NOW, keep=False)
+        assert not pack.exists()
+        assert sorted(path.name for path in far.iterdir()) == sorted(
+            [pack.name, index_path(pack).name]
+        )
+        if not done.returncode:
+            break
+        assert done.returncode == -signal.SIGKILL
+    assert step > 6
