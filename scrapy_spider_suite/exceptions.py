@@ -21,6 +21,8 @@ from __future__ import annotations
 from scrapy.exceptions import DownloadFailedError, IgnoreRequest
 from scrapy.http import Response
 
+from scrapy_spider_suite.headers import header
+
 
 class RobotsForbidden(IgnoreRequest):
     """robots.txt does not allow the URL for this user agent."""
@@ -58,7 +60,7 @@ class UnwantedMediaType(IgnoreRequest):
     """
 
     def __init__(self, response: Response) -> None:
-        kind = (response.headers.get("Content-Type") or b"").decode("latin-1")[:100]
+        kind = header(response.headers, "Content-Type")[:100]
         super().__init__(f"{response.url} is {kind!r}, which SUITE_MEDIA_TYPES does not name")
         self.response = response
 

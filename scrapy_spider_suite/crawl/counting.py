@@ -11,6 +11,7 @@ from scrapy.http import Response
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.headers import header, media_type
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.urls.edges import link_texts
 from scrapy_spider_suite.urls.filters.subject import Page
@@ -37,11 +38,11 @@ class LinkCounting:
         lease, response = fetched.lease, fetched.response
         if lease is None or response is None:
             return
-        entry, content_type = lease.entry, _field(response, "Content-Type")
+        entry, content_type = lease.entry, header(response.headers, "Content-Type")
         lease.facts = PageFacts(
             normalize(fetched.request.url) or fetched.request.url,
             response.status,
-            content_type.partition(";")[0].strip().lower(),
+            media_type(content_type),
             len(response.body),
             # What an operator has fetched again was counted: spiders' own requests say nothing.
             again=entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER,
@@ -51,10 +52,11 @@ class LinkCounting:
         """The page of *lease* was read: *links* are those that it has, each once."""
         if lease.facts is None:  # it came from a cache
             return
-        content_type = _field(response, "Content-Type")
+        content_type = header(response.headers, "Content-Type")
         page = Page(
-            response.status, response.body, content_type, _field(response, "Content-Language")
-        )
+            response.status, response.body, content_type,
+            header(response.headers, "Content-Language"),
+        )  # fmt: skip
         words = link_texts(response.body, content_type=content_type) if self._words else ()
         languages = page.languages
         lease.facts = replace(
@@ -69,7 +71,3 @@ class LinkCounting:
     def save(self) -> None:
         """Have all that was counted in the store's next batch."""
         self._stats.save()
-
-
-def _field(response: Response, name: str) -> str:
-    return (response.headers.get(name) or b"").decode("latin-1")

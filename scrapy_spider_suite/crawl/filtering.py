@@ -22,6 +22,7 @@ from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.headers import header
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.filters import (
@@ -340,7 +341,7 @@ def page_of(response: Response) -> Page:
     return Page(
         response.status,
         response.body,
-        (headers.get("Content-Type") or b"").decode("latin-1"),
+        header(headers, "Content-Type"),
         b",".join(headers.getlist("Content-Language")).decode("latin-1"),
         http=response.url.startswith(("http://", "https://")),
         text=None if text is None else lambda: text.text,

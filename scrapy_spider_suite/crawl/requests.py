@@ -19,6 +19,7 @@ from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import UnstorableError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, TRUNCATE
+from scrapy_spider_suite.headers import header
 from scrapy_spider_suite.storage.records import host_key, state_key
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
@@ -145,7 +146,7 @@ class Translator:
             hops=int(meta.get(HOPS, 0)),
             beyond=int(meta.get(BEYOND, 0)),
             flags=_flags(request),
-            referrer=(request.headers.get("Referer") or b"").decode("latin-1"),
+            referrer=header(request.headers, "Referer"),
         )  # fmt: skip
         if meta.get(BULK):
             normal = normalize(request.url)

@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
+from scrapy_spider_suite.headers import header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class HostUserAgent:
         if before is None and name is None:
             return
         if before is None:
-            before = (request.headers.get(b"User-Agent") or b"").decode("latin-1")
+            before = header(request.headers, "User-Agent")
         if name is not None:
             request.meta[_BEFORE] = before
             request.headers[b"User-Agent"] = name

@@ -27,6 +27,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
+from scrapy_spider_suite.headers import header, media_type
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import Fetch, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
@@ -189,7 +190,7 @@ def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
         response = fetched.error.response  # its head tells more than nothing
     flags = () if response is None else response.flags
     depth = request.meta.get("depth") if lease is None else lease.entry.depth
-    via = request.meta.get(VIA) or (request.headers.get("Referer") or b"").decode("latin-1")
+    via = request.meta.get(VIA) or header(request.headers, "Referer")
     return Fetch(
         time=fetched.ended,
         status=None if response is None else response.status,
@@ -219,10 +220,7 @@ def _reason(response: Response | None, error: BaseException | None) -> str:
 
 
 def _media_type(response: Response | None) -> str:
-    header = None if response is None else response.headers.get("Content-Type")
-    if header is None:
-        return ""
-    return str(header.partition(b";")[0].strip().lower().decode("latin-1"))
+    return "" if response is None else media_type(header(response.headers, "Content-Type"))
 
 
 def _digest(response: Response | None) -> str:

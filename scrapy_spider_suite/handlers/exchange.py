@@ -24,6 +24,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH
 
 from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
 from scrapy_spider_suite.handlers.reader import End, ResponseReader
+from scrapy_spider_suite.headers import media_type
 
 if TYPE_CHECKING:
     import asyncio
@@ -232,8 +233,7 @@ class Exchange:
         if not 200 <= self.reader.status < 300:
             return True
         types = self.reader.fields.get(b"Content-Type", [b""])
-        media_type = types[-1].partition(b";")[0].strip().lower().decode("latin-1")
-        return self._limits.want(media_type)
+        return self._limits.want(media_type(types[-1].decode("latin-1")))
 
     def _is_enough(self, truncate: int) -> bool:
         """Whether more than *truncate* bytes have come, or so many of a longer body."""

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.headers import media_type
 from scrapy_spider_suite.packs import heads
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.pages import FIELDS
@@ -135,7 +136,7 @@ def _entry(record: Record, place: Place, filename: str, metadata: Place | None) 
         key_of(url),
         f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else _NO_TIME,
         url,
-        mime.partition(";")[0].strip().lower()[:200],
+        media_type(mime)[:200],
         status,
         record.get("WARC-Payload-Digest"),
         filename,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
+from scrapy_spider_suite.headers import media_type
 from scrapy_spider_suite.packs import heads, pages
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.heads import Head
@@ -79,7 +80,7 @@ class Page:
     @property
     def mime(self) -> str:
         """The media type, without parameters; "" if the server did not say."""
-        return self.head.get("Content-Type").partition(";")[0].strip().lower()
+        return media_type(self.head.get("Content-Type"))
 
     @property
     def is_revisit(self) -> bool:

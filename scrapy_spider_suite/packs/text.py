@@ -18,6 +18,8 @@ from resiliparse.parse.html import HTMLTree
 from resiliparse.parse.lang import detect_fast
 from w3lib.encoding import html_to_unicode
 
+from scrapy_spider_suite.headers import media_type
+
 TEXT_MIN: Final = 60
 """Characters of text from which on its language is guessed."""
 RANK_MAX: Final = 1200
@@ -60,7 +62,7 @@ class Text(NamedTuple):
 
 def text_of(body: bytes, content_type: str) -> Text:
     """Return what *body* says, which came with the header *content_type*."""
-    declared = content_type.partition(";")[0].strip().lower()
+    declared = media_type(content_type)
     mime = sniff(body, declared)
     if mime not in _HTML and not mime.startswith("text/"):
         return Text(mime, "", "", "", "", "")

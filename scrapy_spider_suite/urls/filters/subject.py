@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from scrapy_spider_suite.headers import media_type
+
 
 class Fact(Enum):
     """What an atom may want to know beside the URL."""
@@ -68,7 +70,7 @@ class Page:
     @property
     def media_type(self) -> str:
         """Its type, in lower case and without parameters; "" if it does not say."""
-        return self.content_type.partition(";")[0].strip().lower()
+        return media_type(self.content_type)
 
     @property
     def languages(self) -> list[str]:

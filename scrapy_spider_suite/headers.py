@@ -1,0 +1,22 @@
+"""Fields of a message's head, as text."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Headers(Protocol):
+    """Scrapy's ``Headers``, or what is like them."""
+
+    def get(self, key: str, /) -> bytes | None:
+        """The last value of a field, if it has any."""
+
+
+def header(headers: Headers, name: str) -> str:
+    """The last value of the field *name*, whatever its bytes; "" if there is none."""
+    return (headers.get(name) or b"").decode("latin-1")
+
+
+def media_type(content_type: str) -> str:
+    """The type in a ``Content-Type``: in lower case, without parameters (RFC 9110 §8.3.1)."""
+    return content_type.partition(";")[0].strip().lower()
