@@ -5,28 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import commandline
 from crawls import Crawl, crawl, web_settings
-from scrapy.settings import Settings
 
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.testing import FakeWebProcess
 
-_RUN = """
-import sys
-from scrapy import cmdline
-from scrapy_spider_suite.commands.frontier import Command
-commands = cmdline._get_commands_dict
-cmdline._get_commands_dict = lambda *a, **k: commands(*a, **k) | {"frontier": Command()}
-cmdline.execute(["scrapy", "frontier", *sys.argv[1:]])
-"""
-COMMAND = [sys.executable, "-c", _RUN]
-"""``scrapy frontier`` as a process, whether or not the entry point is installed."""
+COMMAND = commandline.process_of("frontier")
 HOST = "h000000.fake.test"
 FAST = {"SUITE_HOST_DELAY": 0.01, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}
 
@@ -51,12 +41,7 @@ def parsed(
     arguments: Sequence[str], settings: dict[str, Any]
 ) -> tuple[Command, argparse.Namespace, list[str]]:
     """The command, its options, and what is left for the verb, as Scrapy's command line does it."""
-    command = Command()
-    command.settings = Settings(settings)
-    parser = argparse.ArgumentParser(conflict_handler="resolve")
-    command.add_options(parser)
-    options, left = parser.parse_known_args(arguments)
-    return command, options, left
+    return commandline.parsed(Command(), arguments, settings)
 
 
 def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:

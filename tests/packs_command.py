@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import commandline
 from packed import NOW, body, fetch, gzipped, plan
-from scrapy.settings import Settings
 
 from scrapy_spider_suite.commands.packs import Command
 from scrapy_spider_suite.packs import Fetch, Original, PackWriter, payload_digest, records
@@ -40,12 +39,7 @@ Packs = Callable[..., Said]
 
 def parsed(arguments: Sequence[object], settings: dict[str, Any]) -> tuple[Command, Any, list[str]]:
     """The command, its options, and what is left for the verb, as Scrapy's command line does it."""
-    command = Command()
-    command.settings = Settings(settings)
-    parser = argparse.ArgumentParser(conflict_handler="resolve")
-    command.add_options(parser)
-    options, left = parser.parse_known_args(list(map(str, arguments)))
-    return command, options, left
+    return commandline.parsed(Command(), arguments, settings)
 
 
 def write(folder: Path, form: str, *fetches: Fetch) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import commandline
 import packs_command
 import pytest
 from frontier_command import Frontier, Said, parsed, small_crawl
-from scrapy.settings import Settings
 
 from scrapy_spider_suite.commands.seen import Command as SeenCommand
 from scrapy_spider_suite.packs.formats import FORMATS
@@ -37,11 +36,7 @@ def seen(capsys: pytest.CaptureFixture[str]) -> Frontier:
     """Run ``scrapy seen`` in this process, too."""
 
     def run(*arguments: str) -> Said:
-        command = SeenCommand()
-        command.settings = Settings()
-        parser = argparse.ArgumentParser(conflict_handler="resolve")
-        command.add_options(parser)
-        options, left = parser.parse_known_args(arguments)
+        command, options, left = commandline.parsed(SeenCommand(), arguments)
         capsys.readouterr()
         command.run(left, options)
         return Said(command.exitcode, "".join(capsys.readouterr()))

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+from commandline import process_of
+from loading import loaded_by
 
 from scrapy_spider_suite.commands.fakeweb import Command
-
-RUN = """
-import sys
-from scrapy import cmdline
-from scrapy_spider_suite.commands.fakeweb import Command
-commands = cmdline._get_commands_dict
-cmdline._get_commands_dict = lambda *a, **k: commands(*a, **k) | {"fakeweb": Command()}
-cmdline.execute(["scrapy", "fakeweb", *sys.argv[1:]])
-"""
 
 
 def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scrapy fakeweb`` as a process, whether or not the entry point is installed."""
     return subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, timeout=60
+        [*process_of("fakeweb"), *arguments], capture_output=True, text=True, timeout=60
     )
 
 
@@ -54,12 +46,8 @@ def test_bad_options_are_one_line(arguments: tuple[str, ...]) -> None:
 
 def test_it_is_light() -> None:
     """Scrapy loads all commands at each start; ours must not load the web for that."""
-    code = (
-        "import sys, scrapy_spider_suite.commands.fakeweb\n"
-        "print([name for name in sys.modules if name.startswith('scrapy_spider_suite.testing')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    loaded = loaded_by("import scrapy_spider_suite.commands.fakeweb")
+    assert not [name for name in loaded if name.startswith("scrapy_spider_suite.testing")]
 
 
 def test_scrapy_lists_it() -> None:
