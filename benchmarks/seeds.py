@@ -6,8 +6,9 @@
 A `BroadSpider` reads a list, compressed with zstd, of which each line is another URL (one in a
 thousand is garbage or a comment), while it crawls some of them in the in-vitro web. It is killed
 with SIGKILL at two fifths, and run again; then the job must hold each seed once. A stall is how
-much later than asked the loop calls back whoever asks every 5 ms; its CPU time says how much of
-it was this process, and not the machine's other work.
+much later than asked the loop calls back whoever asks every 5 ms. Beside the longest stands the
+longest without the time in which its thread was ready to run and the machine's processors ran
+something else (Linux's run delay), and how much CPU time one took at most.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +76,19 @@ class Sown(BroadSpider):
 
     async def watch(self) -> None:
         """Note the longest stalls."""
-        self.stall = self.busy = 0.0
-        self.stalls = 0
-        while True:
-            began, cpu = time.perf_counter(), time.thread_time()
-            await asyncio.sleep(BEAT)
-            late = time.perf_counter() - began - BEAT
-            if late > 0.01:
-                self.stall = max(self.stall, late)
-                self.busy = max(self.busy, time.thread_time() - cpu)
-                self.stalls += late > 0.05
+        self.stall = self.own = self.busy = 0.0
+        self.stalls = self.own_stalls = 0
+        with Path("/proc/thread-self/schedstat").open("rb", buffering=0) as schedule:
+            while True:
+                began, cpu, delayed = time.perf_counter(), time.thread_time(), delay(schedule)
+                await asyncio.sleep(BEAT)
+                late = time.perf_counter() - began - BEAT
+                if late > 0.01:
+                    own = late - (delay(schedule) - delayed)
+                    self.stall, self.own = max(self.stall, late), max(self.own, own)
+                    self.busy = max(self.busy, time.thread_time() - cpu)
+                    self.stalls += late > 0.05
+                    self.own_stalls += own > 0.05
 
     async def report(self) -> None:
         """Tell the parent how far it is."""
@@ -100,9 +105,16 @@ class Sown(BroadSpider):
             "urls": counters.pending + counters.done + counters.failed,
             "pages": counters.done + counters.failed,
             "stall": self.stall, "stalls": self.stalls, "busy": self.busy,
+            "own": self.own, "own_stalls": self.own_stalls,
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, **more,
         }  # fmt: skip
         print(json.dumps(row), flush=True)
+
+
+def delay(schedule: RawIOBase) -> float:
+    """Seconds for which this thread has waited for a processor."""
+    schedule.seek(0)
+    return int((schedule.read(64) or b"0 0").split()[1]) / 1e9
 
 
 def crawl(settings: dict[str, Any], seeds: str) -> None:
@@ -138,8 +150,9 @@ def show(name: str, row: dict[str, Any], urls: int, seconds: float) -> None:
     print(
         f"{name:8} {urls:11,} seeds in {seconds:7.1f} s ({urls / seconds:7,.0f}/s), "
         f"{row['pages']:8,} pages beside them; most memory {row['rss']:5.0f} MB; longest stall "
-        f"{row['stall'] * 1_000:.0f} ms ({row['busy'] * 1_000:.0f} ms of CPU), "
-        f"{row['stalls']} over 50 ms", flush=True,
+        f"{row['stall'] * 1_000:.0f} ms, {row['stalls']} over 50 ms; without waiting for a "
+        f"processor {row['own'] * 1_000:.0f} ms, {row['own_stalls']} over 50 ms; "
+        f"{row['busy'] * 1_000:.0f} ms of CPU at most", flush=True,
     )  # fmt: skip
 
 

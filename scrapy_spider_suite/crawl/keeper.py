@@ -40,6 +40,8 @@ _NEVER = 1e11
 """A wait (seconds) that ends only with the rule that is its reason."""
 _PORTIONS = 0.05
 """Seconds between two portions of an action, or of what a change of the policy means."""
+_COMING = 0.025
+"""Seconds between two portions of hosts that come from disk: 2,000 of them a second."""
 
 
 class Keeper:
@@ -99,10 +101,13 @@ class Keeper:
         self.sift(starving=not self._scheduler.paused and (wait is None or wait > 0))
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
+            # A pulse has brought in a portion of the hosts, and written: the rest has other turns.
             if not self._admitting:
-                self._admit()
+                self._admitting = True
+                self._loop.call_later(_COMING, self._admit)
             if not self._archiving:
-                self._archive()
+                self._archiving = True
+                self._loop.call_later(_PORTIONS, self._archive)
 
     def _admit(self) -> None:
         """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
@@ -111,7 +116,7 @@ class Keeper:
             now, now + core.frontier.wall_offset
         )
         if self._admitting:
-            self._loop.call_later(_PORTIONS, self._admit)
+            self._loop.call_later(_COMING, self._admit)
             self._scheduler.wake()
 
     def _archive(self) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _TELLING = 10.0
 """Seconds that the end of a stalled crawl may take to be told: the log may be what stalls."""
 STACKS = "stacks.txt"
+_SAYING = 2.0
+"""Seconds that the last word waits for the one before it."""
 
 _codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionary()
 
@@ -58,6 +61,9 @@ class Supervision:
             core.job.folder, process=os.getpid(), started=time.time(), ended=None,
             finish_reason=None, exit_code=None,
         )  # fmt: skip
+        # Renaming waits for the disk now and then, which the crawl need not.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="status")
+        self._saying: Future[None] | None = None
         self._stillness = Stillness()
         self._watchdog = Watchdog(self._limit, self._loop_stands_still)
         self._stopping = False
@@ -79,7 +85,8 @@ class Supervision:
     def pulse(self, now: float, facts: dict[str, Any]) -> None:
         """A second has gone by; *facts* are what there is to say."""
         pauses = self._scheduler.pauses
-        self._say(pauses=pauses, **facts)
+        if self._status is not None and (self._saying is None or self._saying.done()):
+            self._saying = self._worker.submit(self._status.update, pauses=pauses, **facts)
         line = "{done:,} pages done, {failed:,} URLs failed, {pending:,} to go".format_map(facts)
         if pauses:
             line += f"; paused: {', '.join(pauses)}"
@@ -101,13 +108,18 @@ class Supervision:
         """The crawl has ended, and the job is still ours."""
         code = code_of_reason(reason)
         self._leave(code)
-        self._say(ended=time.time(), finish_reason=reason, exit_code=int(code))
+        self._say_last(reason, code)
         self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
         self._notifier.close()
 
-    def _say(self, **facts: Any) -> None:
-        if self._status is not None:
-            self._status.update(**facts)
+    def _say_last(self, reason: str, code: ExitCode) -> None:
+        """Say how it ended, after what is being said; a disk that stands still is not waited for.
+        """
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        wait([] if self._saying is None else [self._saying], _SAYING)
+        status, self._status = self._status, None
+        if status is not None:
+            status.update(ended=time.time(), finish_reason=reason, exit_code=int(code))
 
     def _leave(self, code: ExitCode) -> None:
         """Let the command end with *code*, or a higher one of another crawl of its own."""
@@ -165,7 +177,7 @@ class Supervision:
         core = self._core
         if core.job is not None:
             (core.job.folder / STACKS).write_text(f"{why}\n\n{report}")
-        self._say(ended=time.time(), finish_reason=STALLED, exit_code=int(ExitCode.STALLED))
+        self._say_last(STALLED, ExitCode.STALLED)
         self._notifier.send(STATUS="the crawl stood still")
         logger.critical(
             "%s (SUITE_STALL_TIMEOUT): the process ends with exit code %d\n%s",

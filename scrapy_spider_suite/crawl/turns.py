@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-SLICE = 0.01
+SLICE = 0.005
 """Seconds of work after which the others have their turn."""
 _SHARE = 3
 """So many slices the others may take for one, if they have so much to do."""
+_LONG = 2 * SLICE
+"""Seconds; after a turn of the loop that took more comes another one before the next slice."""
 _IDLE = 0.0002
 """Seconds; a turn of the loop that took less had nothing to do but come back here."""
 
@@ -38,6 +40,8 @@ class Turns:
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
-            if now - before < _IDLE or now >= enough:
+            # A turn in which a collection or a pulse has fallen is long enough without a slice.
+            calm = now - before < _LONG or now >= enough + _SHARE * SLICE
+            if now - before < _IDLE or (now >= enough and calm):
                 break
         self._until = now + SLICE

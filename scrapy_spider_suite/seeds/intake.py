@@ -1,6 +1,6 @@
 """Seeds by the million, taken in while the crawl goes on: SUITE_SEEDS, and those of a BroadSpider.
 
-Lists are read and decompressed in a thread. What they hold becomes pending in slices of 10 ms
+Lists are read and decompressed in a thread. What they hold becomes pending in slices of 5 ms
 with a write each, between which everything else has its turn; what waits then lies on disk.
 """
 

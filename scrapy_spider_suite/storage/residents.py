@@ -25,13 +25,13 @@ _CACHE = 20_000
 """Records of hosts that are not resident, kept so that links to them need no look-up."""
 _TURN = 16
 """Visits after which a host makes room for hosts on disk that are due."""
-_GOING = 200
+_GOING = 100
 """Hosts that make room at a time: each has its rows written, some 20 to 40 us."""
 _LOOKED = 3_000
 """Hosts that are looked at for that at a time."""
 _LEAVING = 500
 """Hosts that leave at a time when a window moves: each has its rows written, some 20 to 40 us."""
-_COMING = 100
+_COMING = 50
 """Hosts that come at a time: each has its rows read, some 60 to 140 us."""
 
 

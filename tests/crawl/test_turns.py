@@ -39,6 +39,13 @@ def test_a_busy_neighbour_has_several_slices() -> None:
     assert 2 * SLICE < seconds < 5 * SLICE
 
 
+def test_a_long_turn_is_not_made_longer() -> None:
+    """What took long is followed by a turn of its own; but not for ever."""
+    for takes, expected in ((3 * SLICE, 2), (7 * SLICE, 1)):
+        turns, _ = asyncio.run(_turns_of_a_neighbour(SLICE, takes=takes))
+        assert turns == expected
+
+
 def test_an_idle_neighbour_costs_one_turn() -> None:
     """Reading stays fast when nothing else is to do."""
     turns, _ = asyncio.run(_turns_of_a_neighbour(SLICE, takes=0.00001))
