@@ -15,8 +15,8 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_installed
 
-from scrapy_spider_suite import profiles
-from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite import profiles, search
+from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.refusal import RefusedCrawl, refuse
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
 
@@ -75,6 +75,7 @@ class Addon:
                 return
             suite = SuiteSettings.from_settings(settings, spider)
             _require_asyncio(settings)
+            _require_extras(suite)
         except SettingsError as error:
             self._refuse(error, settings)
             return
@@ -118,6 +119,15 @@ def _require_asyncio(settings: BaseSettings) -> None:
             raise SettingsError(f"another reactor is installed: the suite needs {ASYNCIO_REACTOR}")
     elif settings["TWISTED_REACTOR"] != ASYNCIO_REACTOR:
         raise SettingsError.of("TWISTED_REACTOR", settings["TWISTED_REACTOR"], ASYNCIO_REACTOR)
+
+
+def _require_extras(suite: SuiteSettings) -> None:
+    """Refuse what needs a library that is not installed."""
+    if suite.index:
+        try:
+            search.require()
+        except SearchError as error:
+            raise SettingsError(f"SUITE_INDEX = True: {error}") from error
 
 
 def _keep_the_loop(settings: BaseSettings) -> None:

@@ -84,6 +84,7 @@ _BOTH = (
 )
 SINKS = {
     "packs_dir": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.pagepacks.PagePackPipeline"),
+    "index": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.index.IndexPipeline", order=1_000),
 }
 """The components that a setting of the suite switches on, by the name of its field."""
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {

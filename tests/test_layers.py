@@ -31,6 +31,7 @@ RANKS = {
     "packs": SERVICE,
     "graph": SERVICE,
     "pages": SERVICE,
+    "search": SERVICE,
     "profiles": TOP,
     "addon": TOP,
 }

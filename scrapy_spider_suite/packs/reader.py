@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import PackAwayError, PackDamagedError, PackError
 from scrapy_spider_suite.packs import access, cdxj
@@ -20,6 +21,10 @@ from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
 from scrapy_spider_suite.packs.times import stamp_of
 from scrapy_spider_suite.packs.warc import Record, parse_date
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.packs.choosing import Choice
+    from scrapy_spider_suite.search.searching import Results
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +167,16 @@ class Packs:
         found = (pair for pair in self._find(entry.url)
                  if (pair[1].stamp, pair[1].digest) == (entry.stamp, entry.digest))  # fmt: skip
         return next((self._page(*pair) for pair in found), None)
+
+    def search(
+        self, query: str, *, choice: Choice | None = None, languages: Iterable[str] = (),
+        limit: int = 10,
+    ) -> Results:  # fmt: skip
+        """Return the pages whose words fit *query* best: see `search.open_index`, which it asks."""
+        from scrapy_spider_suite.search import open_index
+
+        index = open_index(*self.paths)
+        return index.search(query, choice=choice, languages=languages, limit=limit)
 
     def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
         return [(index.folder, entry) for index in self._indexes for entry in index.find(url)]

@@ -36,6 +36,7 @@ from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
 from scrapy_spider_suite.packs.sorting import write_lines
 from scrapy_spider_suite.packs.warc import Record, date, digest
+from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
 
 RECEIPTS: Final = "redactions.jsonl"
 """What was taken out, when: the subject as a digest only."""
@@ -109,6 +110,7 @@ def redact(
         receipt.open = [path.name for path in packs if path.name.endswith(OPEN)]
         closed = [path for path in packs if not path.name.endswith(OPEN)]
         _hide(folder, closed, subject)
+        hide_texts(folder, host=subject.host, url=subject.url)
         for path in closed:
             size = path.stat().st_size
             if not index_path(path).exists():  # a kill came between the pack and its index
@@ -116,6 +118,7 @@ def redact(
             _redact_pack(path, _Filter(subject, receipt, mentions=mentions))
             told(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
+        redact_texts(folder, lambda url, text: _is_of(subject, url, text, mentions=mentions))
         _write_receipt(folder, subject, receipt, now)
     return receipt
 
@@ -130,6 +133,11 @@ def count(folder: Path, subject: Subject, told: Callable[[int], object]) -> Rece
             receipt.open.append(path.name)
         told(path.stat().st_size)
     return receipt
+
+
+def _is_of(subject: Subject, url: str, text: str, *, mentions: bool) -> bool:
+    """Whether the text of a page is to go."""
+    return subject.takes(url) or (mentions and bool(subject.pattern().search(text.encode())))
 
 
 def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:

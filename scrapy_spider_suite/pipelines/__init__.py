@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scrapy_spider_suite.pipelines.index import IndexPipeline
 from scrapy_spider_suite.pipelines.pagepacks import PagePackPipeline
 
-__all__ = ["PagePackPipeline"]
+__all__ = ["IndexPipeline", "PagePackPipeline"]

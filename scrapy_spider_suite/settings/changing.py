@@ -42,6 +42,7 @@ AT_START = {
     "packs_upload": _PACKS,
     "packs_keep": _PACKS,
     "agent_name": _PACKS,
+    "index": "its process is started with the crawl: stop the crawl, or call `scrapy packs index`",
     "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }
 """Settings that no job fixes, but that hold from the start of a crawl on; and why."""

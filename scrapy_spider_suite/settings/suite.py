@@ -206,6 +206,11 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.dns_ttl_min > s.dns_ttl_max:
         allowed = f"at most SUITE_DNS_TTL_MAX, which is {s.dns_ttl_max:g}"
         raise SettingsError.of("SUITE_DNS_TTL_MIN", s.dns_ttl_min, allowed)
+    if s.index and s.packs_dir is None:
+        raise SettingsError.of("SUITE_INDEX", True, "False without SUITE_PACKS_DIR")
+    if s.index and s.packs_upload and not s.packs_keep:
+        # A pack might be gone before it is read.
+        raise SettingsError.of("SUITE_INDEX", True, "False with SUITE_PACKS_KEEP = False")
     if s.backoff_base > s.backoff_max:
         allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
         raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)

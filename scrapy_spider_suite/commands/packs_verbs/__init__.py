@@ -8,6 +8,8 @@ MODULES = {
     "cat": "getting",
     "verify": "verifying",
     "links": "linking",
+    "search": "searching",
+    "index": "searching",
     "export": "exporting",
     "upload": "uploading",
     "redact": "redacting",

@@ -42,6 +42,11 @@ class Pages:
         v.boolean(), True, FREE,
         "Whether packs stay here when they have been uploaded; their indexes always do.",
     )
+    index: bool = setting(
+        v.boolean(), False, FREE,
+        "Have a process beside the crawl index the texts of the pages in SUITE_PACKS_DIR, for "
+        "`scrapy packs search`.",
+    )
     link_stats: tuple[str, ...] = setting(
         v.choices(*TABLES), (), FROM_NOW_ON,
         "Which link statistics are kept while pages are read for links in bulk: rows of the job, "

@@ -1,0 +1,138 @@
+"""Texts of pages into an index, as a component of Scrapy's: see `search` for what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+
+from scrapy_spider_suite.errors import SearchError
+from scrapy_spider_suite.search import require
+from scrapy_spider_suite.search.process import FollowProcess
+from scrapy_spider_suite.settings.suite import suite_settings
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_LONGEST: Final = 300.0
+"""Seconds between two starts of a process that ends again and again."""
+_AT_HAND: Final = 5.0
+"""Seconds that it has to write what it has read when the time for it is over."""
+
+
+class IndexPipeline:
+    """Has a process follow the packs of SUITE_PACKS_DIR and index them (SUITE_INDEX).
+
+    It reads what is on disk, so no page waits for it, and nothing is lost with it: it goes on where
+    it was. It is started again when it ends, and has SUITE_STOP_TIMEOUT at the end of the crawl.
+
+    Stats: ``suite/index/pages``, ``suite/index/gone``, ``suite/index/skipped``,
+    ``suite/index/damaged``, ``suite/index/rebuilt``, ``suite/index/behind`` (bytes),
+    ``suite/index/restarts``.
+    """
+
+    def __init__(self, crawler: Crawler, folder: Path, timeout: float) -> None:
+        self._crawler = crawler
+        self._folder = folder
+        self._timeout = timeout
+        self._process: FollowProcess | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._ending = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*. Raises `NotConfigured`: no packs, or what it needs is not here.
+        """
+        settings = suite_settings(crawler)
+        if settings.packs_dir is None:
+            raise NotConfigured("SUITE_PACKS_DIR is not set: there are no packs to be indexed")
+        try:
+            require()
+        except SearchError as error:
+            raise NotConfigured(str(error)) from error
+        pipeline = cls(crawler, settings.packs_dir, settings.stop_timeout)
+        # Packs are closed by then.
+        crawler.signals.connect(pipeline.spider_closed, signals.spider_closed)
+        return pipeline
+
+    def open_spider(self) -> None:
+        """Start the process."""
+        self._loop = asyncio.get_running_loop()
+        self._start()
+
+    def process_item(self, item: Any) -> Any:
+        """Pass every item on: pages come out of the packs."""
+        return item
+
+    async def spider_closed(self) -> None:
+        """Have the rest read, as far as there is time; the next crawl goes on from there."""
+        self._ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.finish()
+        if not await asyncio.to_thread(process.wait, self._timeout):
+            logger.info("The index of texts is behind: the next crawl, or `scrapy packs index`, "
+                        "goes on with it")  # fmt: skip
+            process.stop()
+            if not await asyncio.to_thread(process.wait, _AT_HAND):
+                process.kill()
+                await asyncio.to_thread(process.wait)
+
+    def _start(self) -> None:
+        self._timer = None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._process = FollowProcess(
+                self._folder,
+                partial(self._in_the_loop, self._told), partial(self._in_the_loop, self._ended),
+            )  # fmt: skip
+        except OSError as error:
+            self._ended(-1, str(error))
+
+    def _in_the_loop(self, tell: Callable[..., object], *what: Any) -> None:
+        """In a thread of the process, which may outlive the crawl."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(tell, *what)
+
+    def _told(self, row: dict[str, Any]) -> None:
+        """What a batch came to."""
+        self._failures = 0
+        stats = self._crawler.stats
+        for name in ("pages", "gone", "skipped"):
+            stats.inc_value(f"suite/index/{name}", row[name])
+        stats.set_value("suite/index/behind", row["behind"])
+        for pack, (offset, length, why, _) in row["damaged"]:
+            stats.inc_value("suite/index/damaged")
+            logger.warning("%s, %d bytes at %d are not indexed: %s", pack, length, offset, why)
+        if row["rebuilt"]:
+            stats.inc_value("suite/index/rebuilt")
+            logger.error("%s: the index is made anew of the packs that are here", row["rebuilt"])
+
+    def _ended(self, code: int, words: str) -> None:
+        """The process has ended: start another one in a while."""
+        if self._ending:
+            if code:
+                logger.error("The index of texts is behind: %s", words or f"exit code {code}")
+            return
+        self._process = None
+        wait = min(_LONGEST, 2.0**self._failures)
+        self._failures += 1
+        self._crawler.stats.inc_value("suite/index/restarts")
+        logger.error("What indexes texts has ended (%s): again in %d s",
+                     words or f"exit code {code}", wait)  # fmt: skip
+        self._timer = self._loop.call_later(wait, self._start)
