@@ -7,8 +7,6 @@ Both are written once a second, so an end without warning loses what the last se
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import logging
 import re
 from pathlib import Path
@@ -31,6 +29,7 @@ from scrapy_spider_suite.headers import header, media_type
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import Fetch, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
+from scrapy_spider_suite.pages.digests import labelled, payload_digest
 from scrapy_spider_suite.refusal import RefusedCrawl
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -227,7 +226,7 @@ def _digest(response: Response | None) -> str:
     """SHA-1 in base 32, as WARC files have it; none for an empty body."""
     if response is None or not response.body:
         return ""
-    return base64.b32encode(hashlib.sha1(response.body, usedforsecurity=False).digest()).decode()
+    return labelled(payload_digest(response.body)).removeprefix("sha1:")
 
 
 def _address(booked: str | None, response: Response | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
+from scrapy_spider_suite.pages.digests import labelled, payload_digest
 
 VERSION: Final = b"WARC/1.1"
 END: Final = b"\r\n\r\n"
@@ -27,10 +27,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\x85\xa0\u2028\u2029\ud800-\udfff]")
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
-# Base 32 (RFC 4648 §6), two letters at a time: `base64.b32encode` takes twice as long.
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_PAIRS = [first + second for first in _LETTERS for second in _LETTERS]
-_SHIFTS = range(150, -1, -10)
 _STARTS = (b"WARC/1.1\r\n", b"WARC/1.0\r\n")
 
 
@@ -156,8 +152,7 @@ def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
 
 def digest(data: bytes) -> str:
     """Return the SHA-1 of *data* as archives write it: ``sha1:`` and base 32."""
-    number = int.from_bytes(hashlib.sha1(data, usedforsecurity=False).digest(), "big")
-    return f"sha1:{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
+    return labelled(payload_digest(data))
 
 
 def date(time: float) -> str:

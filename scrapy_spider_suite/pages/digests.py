@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from base64 import b32encode
 from typing import Final
 
 import xxhash
@@ -17,6 +16,10 @@ _PLAIN: Final = bytes.maketrans(
     b"0123456789\t\n\v\f\rABCDEFGHIJKLMNOPQRSTUVWXYZ", b" " * 15 + b"abcdefghijklmnopqrstuvwxyz"
 )
 _REDIRECTS: Final = range(300, 400)
+# Base 32 (RFC 4648 §6), two letters at a time: `base64.b32encode` takes twice as long.
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_PAIRS: Final = [first + second for first in _LETTERS for second in _LETTERS]
+_SHIFTS: Final = range(150, -1, -10)
 
 
 def payload_digest(body: bytes) -> bytes:
@@ -26,7 +29,8 @@ def payload_digest(body: bytes) -> bytes:
 
 def labelled(digest: bytes) -> str:
     """*digest* as WARC 1.1 has it in its examples (§5.8): ``sha1:`` and Base32."""
-    return f"sha1:{b32encode(digest).decode()}"
+    number = int.from_bytes(digest, "big")
+    return f"sha1:{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
 
 
 def structural_digest(body: bytes, host: str = "", status: int = 200, location: str = "") -> bytes:
