@@ -13,36 +13,20 @@ import logging
 import math
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import signals
-from scrapy.exceptions import CannotResolveHostError, IgnoreRequest, NotConfigured
-from scrapy.http import Request, Response
-from scrapy.http.request import NO_CALLBACK
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Request
 from scrapy.robotstxt import ProtegoRobotParser, RobotParser
 from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_spider_suite.crawl.events import StoppedError
 from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
-from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
-from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.exceptions import (
-    HostBarred,
-    RedirectRefused,
-    RobotsForbidden,
-    RobotsUnavailable,
-)
-from scrapy_spider_suite.frontier.robots import (
-    BODY_MAX,
-    REDIRECTS_MAX,
-    RobotsRules,
-    Verdict,
-    judge,
-    max_age,
-    origin_of,
-)
+from scrapy_spider_suite.crawl.robotstxt import RobotsFetcher
+from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
+from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, judge, origin_of
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.robots import RobotsStore
@@ -51,15 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
     from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
-
-DOWNLOAD_MAX = 8 << 20
-"""Bytes after which a download handler that cannot cut a body gives up, and what decompression
-may come to. A robots.txt beyond it counts as unreachable."""
 
 _FRONTIER = "scrapy_spider_suite.scheduler.FrontierScheduler"
 _MEANING = {
@@ -121,8 +100,14 @@ class RobotsMiddleware:
         self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         self._own_agent = project.robotstxt_user_agent
         self.user_agent = self._own_agent or project.user_agent
-        self._meta = _fetch_meta(project.download_maxsize, crawler.settings.get("SCHEDULER"))
-        self._has_frontier = "dont_retry" in self._meta
+        scheduler = crawler.settings.get("SCHEDULER")
+        name = scheduler if isinstance(scheduler, str) else global_object_name(scheduler)
+        # Alone it has a failure retried first, because a refused request does not come back.
+        self._has_frontier = name == _FRONTIER
+        self._fetcher = RobotsFetcher(
+            self._stats, priority=self.DOWNLOAD_PRIORITY, maxsize=project.download_maxsize,
+            retries=not self._has_frontier,
+        )  # fmt: skip
         self._parser_class = _foreign_parser(crawler)
         self._parsers: LocalCache[str, tuple[RobotsRules, RobotParser]]
         self._parsers = LocalCache(_PARSERS_MAX)
@@ -249,65 +234,18 @@ class RobotsMiddleware:
         engine = self._crawler.engine
         if engine is None or engine.spider is None:
             raise RobotsUnavailable("The crawl is not running", self._clock())
-        request = self._request(f"{origin}/robots.txt")
-        status, body, age, response = None, b"", None, None
-        try:
-            response = await self._download(engine, request)
-        except (SuiteError, CannotResolveHostError, HostBarred, StoppedError) as exc:
-            # A rule of ours says nothing of the host, nor does a crawl that is being stopped.
-            self._count_failure(exc)
-            raise
-        except Exception as exc:  # of any download handler or middleware: all mean no answer
-            self._count_failure(exc)
-            why: object = exc or type(exc).__name__
-        else:
-            status, body, age = response.status, response.body, _age(response)
-            why = f"status {status}"
-            self._stats.inc_value("robotstxt/response_count")
-            self._stats.inc_value(f"robotstxt/response_status_count/{status}")
-        finally:
-            self._stats.inc_value("robotstxt/request_count")
-        known = self.store.last(origin)
-        now = self._clock()
-        ttl = suite_settings(self._crawler).robots_ttl
-        rules = judge(origin, status, body, now=now, previous=known, max_age=age, ttl=ttl)
+        answer = await self._fetcher.fetch(engine, origin)
+        rules = judge(
+            origin, answer.status, answer.body, now=self._clock(), max_age=answer.age,
+            previous=self.store.last(origin), ttl=suite_settings(self._crawler).robots_ttl,
+        )  # fmt: skip
         self.store.put(rules)
         if self.listener is not None:
             self.listener(rules)
-        self._log_failure(rules, why)
-        if response is not None:
-            await self._announce(rules, cause or request)
+        self._log_failure(rules, answer.why)
+        if answer.status is not None:
+            await self._announce(rules, cause or answer.request)
         return rules
-
-    async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
-        """Return the answer to *request*, or to the last redirect that is followed.
-
-        Every hop goes through the downloader, so it is paced like any other request.
-
-        Raises:
-            RedirectRefused: a redirect led to a host without a usable address.
-            Exception: whatever a download raises.
-        """
-        response = await engine.download_async(request)
-        for _ in range(REDIRECTS_MAX):
-            target = redirect_target(request.url, response)
-            if target is None:
-                break
-            request = self._request(target)
-            try:
-                response = await engine.download_async(request)
-            except (SuiteError, CannotResolveHostError, HostBarred) as exc:
-                raise RedirectRefused(f"redirected to {target}: {exc}") from exc
-        return response
-
-    def _request(self, url: str) -> Request:
-        return Request(
-            url, callback=NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=dict(self._meta)
-        )
-
-    def _count_failure(self, exc: Exception) -> None:
-        if not isinstance(exc, IgnoreRequest):
-            self._stats.inc_value(f"robotstxt/exception_count/{type(exc)}")
 
     def _log_failure(self, rules: RobotsRules, why: object) -> None:
         """Say that there was no answer, aloud if refused pages may not come back.
@@ -335,27 +273,6 @@ class RobotsMiddleware:
             )
 
 
-def _fetch_meta(project_maxsize: int, scheduler: object) -> dict[str, Any]:
-    """Return the meta of requests for a robots.txt.
-
-    ``suite_truncate`` has the suite's download handlers stop reading there and take it for the
-    end. With the suite's scheduler a failure is tried again by asking again later; alone,
-    Scrapy's ``RetryMiddleware`` has its turn first, because a refused request does not come back.
-    """
-    meta: dict[str, Any] = {
-        "allow_offsite": True,
-        "dont_obey_robotstxt": True,
-        "dont_redirect": True,
-        "download_maxsize": min(project_maxsize or DOWNLOAD_MAX, DOWNLOAD_MAX),
-        "download_warnsize": 0,
-        "suite_truncate": BODY_MAX,
-    }
-    name = scheduler if isinstance(scheduler, str) else global_object_name(scheduler)
-    if name == _FRONTIER:
-        meta["dont_retry"] = True
-    return meta
-
-
 def _foreign_parser(crawler: Crawler) -> type[RobotParser] | None:
     """Return the project's own ``ROBOTSTXT_PARSER``, or None if it left Scrapy's default.
 
@@ -366,11 +283,6 @@ def _foreign_parser(crawler: Crawler) -> type[RobotParser] | None:
         return None
     parser_class.from_crawler(crawler, b"")
     return parser_class
-
-
-def _age(response: Response) -> float | None:
-    """Return how long *response* may be kept, in seconds, or None."""
-    return max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
 
 
 def _text(value: str | bytes) -> str:
