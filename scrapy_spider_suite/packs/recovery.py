@@ -118,20 +118,13 @@ def _put_right(
 def _rewrite(
     path: Path, file: BinaryIO, header: bytes, ending: bytes, kept: list[tuple[int, int]]
 ) -> int:
-    new = path.with_name(f"{path.name}.new")
-    try:
-        with new.open("wb") as out:
-            out.write(header)
-            for offset, length in kept:
-                file.seek(offset)
-                _copy(file, out, length)
-            size = out.tell()
-            out.write(ending)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
+    with durable.replacing(path) as new, new.open("wb") as out:
+        out.write(header)
+        for offset, length in kept:
+            file.seek(offset)
+            _copy(file, out, length)
+        size = out.tell()
+        out.write(ending)
     return size
 
 
