@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from extract import made_up_page
+from growing import microseconds
 
 from scrapy_spider_suite.pages.digests import payload_digest, structural_digest
 from scrapy_spider_suite.pages.near import NearIndex, Signature, signature
@@ -41,13 +41,7 @@ def pages_of(folder: Path | None, number: int) -> list[bytes]:
 
 def timed(what: str, function: Callable[[T], object], values: Sequence[T], rounds: int = 3) -> None:
     """Print the CPU time of *function* for each value."""
-    best = float("inf")
-    for _ in range(rounds):
-        began = time.thread_time()
-        for value in values:
-            function(value)
-        best = min(best, time.thread_time() - began)
-    print(f"{what:<44} {best / len(values) * 1e6:6.1f} us a page")
+    print(f"{what:<44} {microseconds(function, values, rounds):6.1f} us a page")
 
 
 def on_disk(name: str, store: RocksStore, digests: Sequence[bytes]) -> int:

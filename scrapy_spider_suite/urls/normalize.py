@@ -18,7 +18,6 @@ was stored is what is sent. The order of a query and the case of a path are neve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -105,21 +104,6 @@ def normalize(url: str, base: str | None = None) -> str | None:
     else:
         found = Resolver(base).resolve(url)
     return found if isinstance(found, str) else None
-
-
-def normalize_many(hrefs: Iterable[str], base: str, limit: int = MAX_LENGTH) -> list[str]:
-    """The normal forms of *hrefs* against *base*, each once, in the order of first appearance.
-
-    Those without a normal form, and those longer than *limit* characters, are left out.
-    """
-    resolver = Resolver(base)
-    found: dict[str, None] = {}
-    for href in hrefs:
-        if len(href) <= limit * RAW_FACTOR:
-            url = resolver.resolve(href)
-            if isinstance(url, str) and len(url) <= limit:
-                found[url] = None
-    return list(found)
 
 
 class Resolver:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from batches import Batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,20 +40,6 @@ pages = st.lists(
     ),
     max_size=30,
 )
-
-
-class Batches(MemoryKV):
-    """A mapping whose changes are lost in a kill unless they were committed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._durable: dict[bytes, bytes] = {}
-
-    def commit(self) -> None:
-        self._durable = dict(self._rows)
-
-    def kill(self) -> None:
-        self._rows = dict(self._durable)
 
 
 def counts(stats: LinkStats) -> dict[str, object]:

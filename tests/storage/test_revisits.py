@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from batches import Batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,22 +19,6 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 ADAPTIVE = Revisiting(Mode.ADAPTIVE, least=60.0, most=50 * DAY)
 HOURLY = Revisiting(Mode.FIXED, seconds=3600.0)
 NONE = Validators()
-
-
-class Batches(MemoryKV):
-    """A mapping whose changes are lost in a kill unless they were committed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._durable: dict[bytes, bytes] = {}
-
-    def commit(self) -> None:
-        """Write what changed."""
-        self._durable = dict(self._rows)
-
-    def kill(self) -> None:
-        """Forget what was not written."""
-        self._rows = dict(self._durable)
 
 
 def test_pages_are_due_in_their_order() -> None:

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from scrapy import Request
 
 from scrapy_spider_suite.urls.normalize import (
-    RAW_FACTOR,
     Resolver,
     Unusable,
     host_of,
     normalize,
-    normalize_many,
     parse,
     split,
 )
@@ -224,15 +222,6 @@ def test_hosts_that_no_name_server_can_know(host: str, known: bool) -> None:
         assert (normalize(url) is not None) is known
         assert isinstance(Resolver("http://a.example/").resolve(f"//{host}{port}/x"), str) is known
         assert isinstance(parse(url, None), str) is known
-
-
-def test_many() -> None:
-    """In bulk: each once, in the order of first appearance, none that is bad or too long."""
-    hrefs = ["b", "a", "./b", "mailto:x", "http://[", "c" * 100, "b#x", "d" * 100 * RAW_FACTOR]
-    assert normalize_many(iter(hrefs), "http://a.example/x/y", 50) == [
-        "http://a.example/x/b",
-        "http://a.example/x/a",
-    ]
 
 
 @pytest.mark.parametrize("start", ["http://", "//", "h\nttp:\t//", "/\t\\", " https:"])
