@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from extract import made_up_page
@@ -42,6 +43,7 @@ from scrapy_spider_suite.packs import (
 )
 from scrapy_spider_suite.packs.cdxj import key_of
 from scrapy_spider_suite.packs.container import Container
+from scrapy_spider_suite.packs.index import due, runs
 from scrapy_spider_suite.packs.lzo import LIBRARIES, library
 from scrapy_spider_suite.packs.lzop import LzopContainer
 from scrapy_spider_suite.packs.members import GzipContainer, ZstdContainer
@@ -157,9 +159,12 @@ def measure(name: str, form: str, container: Container, pages: list[Fetch]) -> N
 
 
 def measure_index(count: int, packs: int) -> None:
-    """Print what a look-up takes in an index of *count* pages in as many *packs*."""
+    """Print what a look-up takes in an index of *count* pages in as many *packs*.
+
+    They are closed one after the other, and merged whenever there is something to merge.
+    """
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+        folder, fit, looking, joining = Path(place), list[bool](), 0.0, 0.0
         for pack in range(packs):
             name = f"b-20261122000000-{pack:05d}-a.warc.lzo"
             found = []
@@ -169,15 +174,46 @@ def measure_index(count: int, packs: int) -> None:
                                    "sha1:PVFSUYE2RDYCPDNKHYKUC7YNMKB6PSUJ", name,
                                    Place(number, 1000, 0, 500)).line() + b"\n")  # fmt: skip
             (folder / f"{name}.cdxj").write_bytes(b"".join(sorted(found)))
-        joining = timed(lambda: merge(folder), time.process_time)
+            looking += timed(lambda: fit.append(due(folder)), time.thread_time)
+            if fit.pop():
+                joining += timed(lambda: merge(folder), time.process_time)
         index = FolderIndex(folder)
         draws = random.Random(1)
         costs = []
         for number in [0, *draws.choices(range(count), k=1000)]:
             url = f"http://www.host{number % 9973}.example/path/{number}.html"
             costs.append(timed(lambda u=url: index.find(u)[0], time.thread_time))
-        print(f"index of {count:,} pages in {packs} packs: merged in {joining:.1f} s, "
-              f"a page found in {statistics.median(costs[1:]) * 1e6:.0f} µs")  # fmt: skip
+        asked, found = looking / packs * 1e3, statistics.median(costs[1:]) * 1e6
+        print(f"index of {count:,} pages in {packs} packs: merged in {joining:.1f} s as they came, "
+              f"after {asked:.1f} ms a pack on the crawl's thread; {len(runs(folder))} files, "
+              f"a page found in {found:.0f} µs")  # fmt: skip
+
+
+def measure_many(pages: list[Fetch], packs: int) -> None:
+    """Print what a page by its URL takes from as many *packs*, of ten pages each."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        plan = Plan(folder=folder, crawl=Crawl(name="b", software="b"), agent="a")
+        urls = {}
+        for pack in range(packs):
+            writer = PackWriter(plan)
+            for number in range(10):
+                page = pages[(pack * 10 + number) % len(pages)]
+                url = f"{page.url}?{pack}"
+                urls[url] = page.body
+                writer.append(records(replace(page, url=url)))
+            writer.close()
+        while due(folder):
+            merge(folder)
+        found, many = [], open_packs(folder)
+        for url in random.Random(1).choices(list(urls), k=min(2000, len(urls))):
+            got: list[bytes] = []
+            found.append(timed(lambda u=url, to=got: to.append(many.get(u).body),
+                               time.thread_time))  # fmt: skip
+            assert got == [urls[url]]
+        found.sort()
+        median, most = (found[len(found) * part // 100] * 1e6 for part in (50, 99))
+        print(f"{packs} packs: by URL {median:.0f} µs, 99 %: {most:.0f}")
 
 
 def main() -> None:
@@ -204,7 +240,8 @@ def main() -> None:
         writer.close()
     for name, form, container in containers():
         measure(name, form, container, as_sent)
-    measure_index(*(1000, 20) if options.small else (2_000_000, 200))
+    measure_many(as_sent, 20 if options.small else 1000)
+    measure_index(*(1000, 20) if options.small else (2_000_000, 1000))
 
 
 if __name__ == "__main__":

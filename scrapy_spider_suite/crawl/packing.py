@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_spider_suite.contact import contact_in
+from scrapy_spider_suite.crawl.closed import ClosedPacks
 from scrapy_spider_suite.crawl.fetches import fetch_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
-    from scrapy_spider_suite.packs import Record
+    from scrapy_spider_suite.packs import Record, Recovery
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
@@ -65,7 +66,7 @@ def require_writable(folder: Path) -> None:
 class PagePacking:
     """A sink (see `commitlog`): one per crawl that has SUITE_PACKS_DIR, made by `PagePackPipeline`.
 
-    Packs that a kill left open are closed first.
+    Packs that a kill left open are closed first, in the writer's thread; answers wait for that.
 
     Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
     ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
@@ -83,14 +84,28 @@ class PagePacking:
         self._behind = False
         try:
             require_writable(folder)
-            self._writer = PackWriter(_plan(log, folder), closed=self._closed_pack)
+            plan = _plan(log, folder)
+            self._closed = ClosedPacks(log, folder, plan.agent)
+            self._writer = PackWriter(plan, closed=self._closed_pack)
         except (OSError, PackError) as error:
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {error}") from error
-        for each in self._writer.recovered:
-            self._stats.inc_value("suite/packs/recovered")
-            self._stats.inc_value("suite/packs/cut_bytes", each.cut)
+        self._writer.recovery.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._recovered, done)
+        )
         if log.core is not None:
             call_witness(log.crawler, self._fetched)
+
+    def _recovered(self, done: Future[list[Recovery]]) -> None:
+        """Packs that were left open are closed."""
+        error = done.exception()
+        if error is not None:
+            logger.error("What an earlier run left of packs stays as it is for now: %s", error)
+            return
+        for each in done.result():
+            self._stats.inc_value("suite/packs/recovered")
+            self._stats.inc_value("suite/packs/cut_bytes", each.cut)
+            if each.path is not None:
+                self._say_closed(each.path)
 
     # In
 
@@ -173,6 +188,7 @@ class PagePacking:
 
     def _say_closed(self, path: Path) -> None:
         self._stats.inc_value("suite/packs/closed")
+        self._closed.look()
         crawler = self._log.crawler
         crawler.signals.send_catch_log(pack_closed, path=path, spider=crawler.spider)
 
@@ -186,6 +202,7 @@ class PagePacking:
             self._behind = behind
             (self._log.pause if behind else self._log.unpause)(_PACKS)
         self._retry()
+        self._closed.pulse()
         if self._log.waits:
             self._writer.flush()
 
@@ -209,6 +226,7 @@ class PagePacking:
             await asyncio.to_thread(self._writer.close)
         except Exception as error:  # whatever ended its thread
             logger.error("%s: the next run of the crawl closes the pack", error)
+        await self._closed.finish()
 
 
 def _plan(log: CommitLog, folder: Path) -> Plan:

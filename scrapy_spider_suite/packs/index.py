@@ -36,7 +36,7 @@ _MERGED: Final = "merged-"
 _HEAD: Final = b"! "
 _SMALLEST: Final = 1 << 16
 _KEPT: Final = 64
-"""Indexes of packs that may stay open; of more, each is opened for each look."""
+"""Indexes of packs that may be open at a time; of more, each is opened for each look."""
 _TICK: Final = 100_000_000
 
 
@@ -178,7 +178,7 @@ def _alike(found: Sequence[Run], fan_in: int) -> list[Run]:
         size = max(len(run.lines), _SMALLEST) // _SMALLEST
         by_class.setdefault((size.bit_length() - 1) // 2, []).append(run)
     full = [number for number, group in by_class.items() if len(group) >= fan_in]
-    return by_class[min(full)] if full else []
+    return by_class[min(full)][:_KEPT] if full else []
 
 
 def _merge(folder: Path, group: Sequence[Run]) -> Run:

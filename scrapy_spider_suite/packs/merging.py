@@ -7,8 +7,9 @@ at any moment it leaves the index as it was.
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 
 from scrapy_spider_suite.packs.index import due, merge
 from scrapy_spider_suite.processes import spawn, words_of
@@ -42,12 +43,23 @@ class Merging:
                 self._process = spawn(__name__, str(self._folder))
         return ""
 
-    def stop(self) -> None:
-        """End the process: another crawl, or another pack, begins one again."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            words_of(process)
+    def finish(self, timeout: float) -> str:
+        """Do what there is to do, for *timeout* seconds at most: another crawl does the rest.
+
+        Returns and raises as `poll`.
+        """
+        end = time.monotonic() + timeout
+        said = self.poll()
+        while self._process is not None:
+            try:
+                self._process.wait(max(0.0, end - time.monotonic()))
+            except TimeoutExpired:
+                self._process.kill()
+                words_of(self._process)
+                self._process = None
+                return said
+            said = self.poll() or self.poll() or said  # the last pack was closed meanwhile
+        return said
 
 
 if __name__ == "__main__":

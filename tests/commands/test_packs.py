@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from loading import loaded_by
 from packed import body, fetch, plan
-from packs_command import Packs
+from packs_command import Packs, write
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.packs import Link, PackWriter, records
@@ -222,3 +222,14 @@ def test_upload_asks_where_to(packs: Packs, folders: list[Path], tmp_path: Path)
     settings = {"SUITE_PACKS_UPLOAD": str(tmp_path / "far"), "SUITE_PACKS_KEEP": False}
     assert packs("upload", next(filter(is_pack, folders[0].iterdir())), **settings).code == 0
     assert [path.suffix for path in sorted(folders[0].iterdir())][-1] == ".uploaded"
+
+
+def test_merge(packs: Packs, folders: list[Path]) -> None:
+    """Of how many files the index consists; a pack has none to merge."""
+    for number in range(4):
+        write(folders[0], "gz", fetch(number))
+    said = packs("merge", *folders, "--json")
+    assert [row["files"] for row in said.rows] == [1, 1]
+    assert packs("get", "http://www.example.com/3", *folders).code == 0
+    assert packs("verify", *folders).code == 0
+    assert packs("merge", next(filter(is_pack, folders[0].iterdir()))).code == 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from scrapy_spider_suite.packs import FolderIndex, PackWriter, build_index, cdxj
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.index import runs
 from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
+from scrapy_spider_suite.packs.merging import Merging
 from scrapy_spider_suite.packs.pages import warcinfo
 from scrapy_spider_suite.packs.sorting import sort_lines
 from scrapy_spider_suite.packs.surt import surt
@@ -214,3 +217,48 @@ def test_a_damaged_merged_index_is_not_used(tmp_path: Path) -> None:
         assert len(FolderIndex(tmp_path).find(url(2))) == 1
     merge(tmp_path)
     assert len(list(FolderIndex(tmp_path))) == 4
+
+
+def test_merging_in_a_process(tmp_path: Path) -> None:
+    """Started where there is something to do; what is cut short is done by the next."""
+    merging = Merging(tmp_path)
+    assert merging.finish(20) == ""
+    for number in range(4):
+        write(tmp_path, number)
+    merging.look()
+    assert merging.finish(0) == ""
+    assert len(runs(tmp_path)) == 4
+    merging.look()
+    assert merging.poll() == ""
+    assert merging.finish(20) == ""
+    assert [run.merged for run in runs(tmp_path)] == [True]
+    merging.look()
+    assert merging.finish(0) == ""  # there is nothing to start
+
+
+def test_a_merge_that_fails_is_said(tmp_path: Path) -> None:
+    """In a line, which the process left."""
+    for number in range(4):
+        write(tmp_path, number)
+    (tmp_path / "merging.lock").mkdir()
+    assert "Is a directory" in Merging(tmp_path).finish(20)
+
+
+def test_many_packs_need_few_files(tmp_path: Path) -> None:
+    """Not even before they are merged: a process may have 1,024 files open."""
+    for number in range(200):
+        name = f"n-20261122000000-{number:05}-a.warc.gz"
+        entry = cdxj.Entry(cdxj.key_of(url(number)), "20261122000000", url(number), "", 200, "",
+                           name, Place(0, 1, 0, 0))  # fmt: skip
+        (tmp_path / f"{name}.cdxj").write_bytes(entry.line() + b"\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(120 + len(os.listdir("/dev/fd")), soft)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    try:
+        index = FolderIndex(tmp_path)
+        assert [entry.url for entry in index.find(url(150))] == [url(150)]
+        assert merge(tmp_path) < 64
+        assert [entry.url for entry in index.find(url(199))] == [url(199)]
+        assert len(list(index)) == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

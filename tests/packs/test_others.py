@@ -92,5 +92,6 @@ def test_the_benchmark_runs() -> None:
     done = subprocess.run(
         [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
     )
-    for name in ("lzo, lzallright", "zst", "gz", "caller, head as it came", "index of 1,000 pages"):
+    for name in ("lzo, lzallright", "zst", "gz", "caller, head as it came", "20 packs: by URL",
+                 "index of 1,000 pages"):  # fmt: skip
         assert f"\n{name}" in done.stdout

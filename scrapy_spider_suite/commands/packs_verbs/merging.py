@@ -1,0 +1,29 @@
+"""``scrapy packs merge``."""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of
+from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.packs.index import merge
+
+
+def _run(call: Call) -> int:
+    for folder in paths_of(call):
+        if not folder.is_dir():
+            raise PackError(f"a folder has an index of its packs, {folder} is none")
+        call.facts({"folder": str(folder), "files": merge(folder)})
+    return 0
+
+
+VERBS = (
+    Verb(
+        "merge", "join the indexes of packs, so that a page of many is found soon", _run, add_paths,
+        "[PATH...]",
+        about=(
+            "A crawl does it as packs are closed; this is for packs that were brought together.\n"
+            "Their own indexes stay. Prints of how many files the index of a folder is made now."
+        ),
+        examples=("merge crawls/news/packs",),
+    ),
+)  # fmt: skip

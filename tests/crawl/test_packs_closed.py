@@ -1,0 +1,139 @@
+"""What becomes of packs when they are closed: uploaded, deleted, merged indexes, over kills."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crawls import crawl, web_settings
+from inprocess import Crawled, crawl_here
+from packed import plan, some
+from websites import Site, links, running
+
+from scrapy_spider_suite.packs import PackWriter, open_packs, verify
+from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.formats import is_pack
+from scrapy_spider_suite.packs.packing import Job, Packing
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+
+class Broad(BroadSpider):
+    """Follows everything."""
+
+    name = "broad"
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A page that leads to another."""
+    with running(Site({"/": links("/next"), "/next": links()})) as server:
+        yield server
+
+
+def fast(packs: Path, **more: Any) -> dict[str, Any]:
+    """Settings for a crawl here that packs."""
+    return {"SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
+            "SUITE_PACKS_DIR": str(packs), "SUITE_AGENT_NAME": "a", **more}  # fmt: skip
+
+
+def test_packs_are_uploaded(
+    site: Site, run: Callable[[Any], Crawled], tmp_path: Path
+) -> None:
+    """What an earlier crawl left, and the own ones; here are the indexes, there is everything."""
+    packs, far = tmp_path / "packs", tmp_path / "far"
+    earlier = PackWriter(plan(packs))
+    earlier.append(some(1)[0])
+    earlier.close()
+    settings = fast(packs, SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False)
+    done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **settings))
+    assert done.reason == "finished"
+    assert done.stat("suite/packs/uploaded") == 2
+    assert done.stat("suite/packs/upload_waiting") == 0
+    assert not list(filter(is_pack, packs.iterdir()))
+    assert len(open_packs(packs).history(f"{site.url}/next")) == 1
+    page = open_packs(far).get(f"{site.url}/next")
+    assert page is not None
+    assert done.stat("suite/packs/uploaded_bytes") == sum(
+        path.stat().st_size for path in filter(is_pack, far.iterdir())
+    )
+    assert list(verify(far)) == []
+
+
+def test_a_target_that_fails_holds_up_nothing(
+    site: Site, run: Callable[[Any], Crawled], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The crawl ends as ever, the packs stay here, and the next crawl uploads them."""
+    packs, far = tmp_path / "packs", tmp_path / "far"
+    far.touch()
+    settings = fast(packs, SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False)
+    arguments = {"seeds": f"{site.url}/"}
+    done = run(crawl_here(Broad, arguments=arguments, **settings))
+    assert done.reason == "finished"
+    assert done.stat("suite/packs/upload_failed") >= 1
+    assert done.stat("suite/packs/upload_waiting") == 1
+    assert "1 packs wait to be uploaded" in caplog.text
+    assert open_packs(packs).get(f"{site.url}/next") is not None
+    far.unlink()
+    again = run(crawl_here(Broad, arguments=arguments, **settings))
+    assert again.stat("suite/packs/uploaded") == 2
+    assert len(open_packs(far).history(f"{site.url}/next")) == 2
+
+
+def test_packs_that_a_kill_left_are_closed_beside_the_crawl(
+    site: Site, run: Callable[[Any], Crawled], tmp_path: Path
+) -> None:
+    """In the writer's thread, before anything else is written; the signal tells of them, too."""
+    left = Packing(plan(tmp_path), lambda path: None)
+    for bundle in some(5):
+        left.take(Job(bundle, Future()), 1e9)
+    left.write(1e9)
+    left.give_up(RuntimeError())
+    done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **fast(tmp_path)))
+    assert done.stat("suite/packs/recovered") == 1
+    assert done.stat("suite/packs/closed") == 2
+    assert len(list(open_packs(tmp_path))) == 5 + done.stat("suite/packs/answers")
+    assert list(verify(tmp_path)) == []
+
+
+@pytest.mark.slow
+def test_kills_lose_no_page_on_its_way(tmp_path: Path) -> None:
+    """Killed while packs are closed, uploaded, deleted and merged: all pages are here or there."""
+    config = FakeWebConfig(hosts=12, pages=10, degree=8, addresses=12, errors=0.0)
+    job, packs, far = tmp_path / "job", tmp_path / "packs", tmp_path / "far"
+    chance = random.Random(7)
+    for _ in range(4):  # of another agent: not uploaded, but merged
+        earlier = PackWriter(plan(packs))
+        earlier.append(some(1)[0])
+        earlier.close()
+    with FakeWebProcess(config) as web:
+        settings = web_settings(
+            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
+            SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here", SUITE_PACKS_AGE=0.2,
+            SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False,
+        )  # fmt: skip
+        for _ in range(2):
+            ended = crawl(
+                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(0.4, 1.6),
+                seeds=web.ready.seeds[0],
+            )  # fmt: skip
+            if ended.code == 0:  # a fast machine
+                break
+            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
+        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        assert last.reason == "finished", last.log[-3000:]
+        expected = {url for url in web.web.reachable() if web.web.status(url) == 200}
+    assert waiting(packs, "here", keep=False) == []
+    found = Counter(page.url for page in open_packs(far) if page.status == 200)
+    assert set(found) >= expected
+    assert list(verify(far)) == []
+    assert not list(far.glob("*.part"))
+    assert list(packs.glob("merged-*.cdxj"))
+    index = open_packs(packs)
+    assert all(index.history(url) for url in expected)
