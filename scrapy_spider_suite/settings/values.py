@@ -8,7 +8,6 @@ the user sees is built from ``allowed``, so a parser says nothing of its own.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import re
@@ -27,8 +26,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?) *([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmg]?)b?", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_TRUTH = {"1": True, "true": True, "0": False, "false": False}
-_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
+TRUTH = {"1": True, "true": True, "0": False, "false": False}
+"""How True and False are spelled, in lower case."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
 _NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -53,7 +52,7 @@ def boolean() -> ValueType:
     """Return the type of True and False, spelled as Scrapy's own settings allow."""
 
     def parse(raw: object) -> bool:
-        return _lookup(_TRUTH, str(raw).lower())
+        return _lookup(TRUTH, str(raw).lower())
 
     return ValueType(parse, "True or False")
 
@@ -66,7 +65,7 @@ def integer(low: int, high: int | None = None, unit: str = "") -> ValueType:
             raw = int(raw)
         if isinstance(raw, bool) or not isinstance(raw, int | str):
             raise ValueError(raw)
-        return _within(int(raw), low, high)
+        return within(int(raw), low, high)
 
     bounds = f">= {low}" if high is None else f"from {low} to {high}"
     return ValueType(parse, f"a whole number {bounds}", unit)
@@ -85,7 +84,7 @@ def duration(low: float = 0.0) -> ValueType:
             raise ValueError(raw)
         if not math.isfinite(seconds):
             raise ValueError(raw)
-        return _within(seconds, low, None)
+        return within(seconds, low, None)
 
     return ValueType(parse, f"a number of seconds >= {low:g}, or one like 10m, 2h, 7d", "seconds")
 
@@ -96,10 +95,10 @@ def size(low: int = 0) -> ValueType:
     def parse(raw: object) -> int:
         if isinstance(raw, str):
             number, letter = _match(_SIZE, raw)
-            return _within(int(float(number) * _BYTES[letter.lower()]), low, None)
+            return within(int(float(number) * _BYTES[letter.lower()]), low, None)
         if isinstance(raw, bool) or not isinstance(raw, int):
             raise ValueError(raw)
-        return _within(raw, low, None)
+        return within(raw, low, None)
 
     return ValueType(parse, f"a number of bytes >= {low}, or one like 512K, 64M, 2G", "bytes")
 
@@ -117,7 +116,7 @@ def choices(*names: str) -> ValueType:
     """Return the type of a list of words out of *names*, in the order of those."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        chosen = {_lookup({name: name for name in names}, item.lower()) for item in _items(raw)}
+        chosen = {_lookup({name: name for name in names}, item.lower()) for item in texts_of(raw)}
         return tuple(name for name in names if name in chosen)
 
     return ValueType(parse, f"a list of {', '.join(repr(name) for name in names)}")
@@ -152,7 +151,7 @@ def switch_or_folder() -> ValueType:
     """Return the type of True, False, or the path of a folder, which need not exist yet."""
 
     def parse(raw: object) -> bool | Path:
-        if (truth := _TRUTH.get(str(raw).lower())) is not None:
+        if (truth := TRUTH.get(str(raw).lower())) is not None:
             return truth
         return _folder(raw)
 
@@ -183,7 +182,7 @@ def texts() -> ValueType:
     """Return the type of a list of texts without control characters."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        items = _items(raw)
+        items = texts_of(raw)
         if not all(item.isprintable() for item in items):
             raise ValueError(raw)
         return items
@@ -195,7 +194,7 @@ def media_types() -> ValueType:
     """Return the type of a list of media types in lower case, with ``*`` for any part."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        types = tuple(item.lower() for item in _items(raw))
+        types = tuple(item.lower() for item in texts_of(raw))
         if not all(_MEDIA_TYPE.fullmatch(item) for item in types):
             raise ValueError(raw)
         return types
@@ -207,7 +206,7 @@ def dotted_paths() -> ValueType:
     """Return the type of a list of import paths such as ``project.items.Book``."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        paths = _items(raw)
+        paths = texts_of(raw)
         if not all(_DOTTED.fullmatch(path) for path in paths):
             raise ValueError(raw)
         return paths
@@ -219,7 +218,7 @@ def parameters() -> ValueType:
     """Return the type of a list of names of query parameters, ``*`` at the end for any ending."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        return tuple(sorted({*parameter_names(_items(raw))}))
+        return tuple(sorted({*parameter_names(texts_of(raw))}))
 
     return ValueType(parse, "a list of names of parameters such as 'ref, src_*'")
 
@@ -238,7 +237,7 @@ def url_rules() -> ValueType:
             except (OSError, UnicodeDecodeError) as error:
                 raise ValueError(raw) from error
         else:
-            lines = list(_items(raw))
+            lines = list(texts_of(raw))
         try:
             UrlRules(lines)
         except ValueError as error:
@@ -294,38 +293,14 @@ def _check_filter(text: str, stage: str) -> None:
         raise WrongLine(str(error)) from None
 
 
-def name_servers() -> ValueType:
-    """Return the type of a list of name servers, read as (numeric address, port) pairs."""
-
-    def parse(raw: object) -> tuple[tuple[str, int], ...]:
-        return tuple(_address_and_port(item) for item in _items(raw))
-
-    allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
-    return ValueType(parse, allowed)
-
-
-def hosts_or_networks() -> ValueType:
-    """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
-
-    Names come out in lower case without a trailing dot, addresses and CIDRs as ``ipaddress`` writes
-    networks: ``10.0.0.1`` becomes ``10.0.0.1/32``.
-    """
-
-    def parse(raw: object) -> bool | tuple[str, ...]:
-        if (truth := _TRUTH.get(str(raw).lower())) is not None:
-            return truth
-        return tuple(_host_or_network(item) for item in _items(raw))
-
-    return ValueType(parse, "True, False, or a list of host names and CIDRs such as '10.0.0.0/8'")
-
-
 def _lookup(table: dict[str, T], key: str) -> T:
     if key not in table:
         raise ValueError(key)
     return table[key]
 
 
-def _within(number: N, low: N, high: N | None) -> N:
+def within(number: N, low: N, high: N | None) -> N:
+    """Return *number*. Raises ValueError: it is not from *low* to *high*, both included."""
     if number < low or (high is not None and number > high):
         raise ValueError(number)
     return number
@@ -337,8 +312,11 @@ def _match(pattern: re.Pattern[str], raw: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _items(raw: object) -> tuple[str, ...]:
-    """Split a comma-separated text, or take a list of texts; both without empty entries."""
+def texts_of(raw: object) -> tuple[str, ...]:
+    """Split a comma-separated text, or take a list of texts; both without empty entries.
+
+    Raises ValueError: it is neither.
+    """
     if isinstance(raw, str):
         parts: Collection[object] = raw.split(",")
     elif isinstance(raw, list | tuple | set | frozenset):
@@ -349,25 +327,3 @@ def _items(raw: object) -> tuple[str, ...]:
     if len(texts) < len(parts):
         raise ValueError(raw)
     return tuple(text for text in texts if text)
-
-
-def _address_and_port(item: str) -> tuple[str, int]:
-    """Read ``1.2.3.4``, ``1.2.3.4:53``, ``::1`` or ``[::1]:53``; the port is 53 unless given."""
-    host, port = item, "53"
-    if item.startswith("["):
-        host, _, rest = item[1:].partition("]")
-        port = rest.removeprefix(":") or port
-    elif item.count(":") == 1:
-        host, _, port = item.partition(":")
-    return str(ipaddress.ip_address(host)), _within(int(port), 1, 65_535)
-
-
-def _host_or_network(item: str) -> str:
-    try:
-        return str(ipaddress.ip_network(item.strip("[]"), strict=False))
-    except ValueError:
-        name = item.removesuffix(".").lower()
-    # What begins like a number or holds a slash was meant as an address, and is a misspelt one.
-    if not _HOST.fullmatch(name) or name.rpartition(".")[2].isdigit():
-        raise ValueError(item)
-    return name

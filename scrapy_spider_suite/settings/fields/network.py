@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from scrapy_spider_suite.settings import addresses
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import FREE, setting
 
@@ -15,7 +16,7 @@ class Network:
 
     # Names, addresses, connections
     dns_servers: tuple[tuple[str, int], ...] = setting(
-        v.name_servers(), (), FREE,
+        addresses.name_servers(), (), FREE,
         "Name servers to ask; empty asks as the system does (hosts file, search domains).",
     )
     dns_timeout: float = setting(
@@ -39,7 +40,7 @@ class Network:
         v.choice("any", "4", "6"), "any", FREE, "Which addresses are used: both, IPv4 or IPv6."
     )
     allow_private_addresses: bool | tuple[str, ...] = setting(
-        v.hosts_or_networks(), False, FREE,
+        addresses.hosts_or_networks(), False, FREE,
         "Whether, or to which hosts and networks, connections to private addresses are made.",
     )
     idle_connections: int = setting(
