@@ -76,7 +76,9 @@ def main(arguments: list[str]) -> int:
         ending.set()
 
     def listen() -> None:
-        sys.stdin.buffer.read()
+        # Not through sys.stdin, whose lock Python wants as it ends.
+        while os.read(0, 4096):
+            pass
         ending.set()
 
     signal.signal(signal.SIGTERM, stop)

@@ -133,6 +133,7 @@ class Change:
         """Leave out the pages of the pack *name*, and how far it was read; return their URLs."""
         urls = [from_tantivy(each).entry.url for each in self.opened.find("pack", name)]
         self._forgotten.add(name)
+        self._new = {key: each for key, each in self._new.items() if each.filename != name}
         self.remove("pack", name)
         self.remove("key", f"{PACK} {name}")
         return urls

@@ -1,0 +1,162 @@
+"""`redact` reaches the index: not a byte is left in its files, all else is found as before."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from pathlib import Path
+
+import pytest
+from packed import NOW, fetch, plan
+from searched import contents, expected, followed, hits, page, write
+
+from scrapy_spider_suite.errors import SearchBusyError
+from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
+from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.search import rewriting
+from scrapy_spider_suite.search.follower import Follower
+from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.schema import key_of
+from scrapy_spider_suite.search.writing import Opened
+
+HOST = "secret.test"
+HIDDEN = "qxzvkwy"
+
+
+def fill(folder: Path) -> None:
+    """Three packs, indexed as they came: pages that are to go, and others that name them."""
+    gone = page(5, f"what nobody {HIDDEN} reads", host=HOST, title=f"{HIDDEN} title")
+    was = Original(gone.url, gone.time, payload_digest(gone.body))
+    for number in range(3):
+        write(
+            folder,
+            page(number, f"apple{number}", 10.0 * number),
+            page(number, f"{HIDDEN}{number} words", 10.0 * number, host=HOST),
+            *([gone, page(7, "older")] if number == 0 else []),
+            *([fetch(9, url="http://copy.test/9", original=was)] if number == 1 else []),
+            *([page(7, f"newer, and names {HOST}", 50.0)] if number == 1 else []),
+            time=NOW + number,
+        )
+        followed(folder)
+
+
+def left(folder: Path, *words: str) -> list[str]:
+    """The files of the index that hold one of *words* in their bytes."""
+    files = [path for path in Place(folder).folder.rglob("*") if path.is_file()]
+    return [str(path) for path in files
+            if any(word.encode() in path.read_bytes() for word in words)]  # fmt: skip
+
+
+def terms(folder: Path) -> int:
+    """How often the index knows the host and the hidden word: of what is deleted in it, too."""
+    searcher = Opened(Place(folder).current()).searcher
+    wanted = [("host", HOST), ("host", f"*.{HOST}"), ("url", "secret"), ("text", HIDDEN),
+              ("title", HIDDEN), ("text", f"{HIDDEN}1"), ("key", key_of(f"http://{HOST}/1"))]
+    return sum(searcher.doc_freq(field, word) for field, word in wanted)
+
+
+@pytest.mark.parametrize("mentions", [False, True])
+def test_a_host(tmp_path: Path, mentions: bool) -> None:
+    """Its pages, and copies of them, are in no file of the index."""
+    fill(tmp_path)
+    assert len(left(tmp_path, HIDDEN)) > 1
+    assert terms(tmp_path) > 9
+    assert hits(tmp_path, HIDDEN) == {f"http://{HOST}/5", "http://copy.test/9"}
+    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, mentions=mentions)
+    assert left(tmp_path, HIDDEN, f"http://{HOST}", "test,secret") == []
+    assert terms(tmp_path) == 0
+    assert contents(tmp_path) == expected(tmp_path)
+    assert hits(tmp_path, "older") == ({"http://a.test/7"} if mentions else set())
+    assert hits(tmp_path, "newer") == (set() if mentions else {"http://a.test/7"})
+    if mentions:
+        assert left(tmp_path, HOST) == []
+    assert followed(tmp_path) == expected(tmp_path)
+
+
+def test_a_url(tmp_path: Path) -> None:
+    """That one alone, in all its versions."""
+    write(tmp_path, page(1, f"{HIDDEN} old"), page(2, "apple"), time=NOW)
+    followed(tmp_path)
+    write(tmp_path, page(1, f"{HIDDEN} new", 10.0), page(3, "apple"), time=NOW + 1)
+    followed(tmp_path)
+    redact(tmp_path, Subject(url="http://a.test/1"), NOW, lambda done: None)
+    assert left(tmp_path, HIDDEN, "http://a.test/1", "test,a)/1") == []
+    assert contents(tmp_path) == expected(tmp_path)
+    assert hits(tmp_path, "apple") == {"http://a.test/2", "http://a.test/3"}
+
+
+class _KilledError(Exception):
+    """Stands for a kill."""
+
+
+def test_a_kill_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is hidden is not found any more; the same call again ends it."""
+    fill(tmp_path)
+
+    def die(*_: object) -> None:
+        raise _KilledError
+
+    for name in ("rewrite", "_copy"):
+        with monkeypatch.context() as patch:
+            patch.setattr(rewriting, name, die)
+            with pytest.raises(_KilledError):
+                redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+        assert not any(HOST in url for url in hits(tmp_path, "*"))
+    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+    assert left(tmp_path, HIDDEN) == []
+    assert contents(tmp_path) == expected(tmp_path)
+
+
+def test_what_is_being_written(tmp_path: Path) -> None:
+    """Pages of a pack that stays as it is go from the index all the same."""
+    writer = PackWriter(plan(tmp_path))
+    writer.append(records(page(1, HIDDEN, host=HOST)))
+    writer.append(records(page(2, "apple")))
+    writer.flush().result()
+    followed(tmp_path)
+    assert redact(tmp_path, Subject(host=HOST), NOW, lambda done: None).open
+    assert left(tmp_path, HIDDEN) == []
+    assert hits(tmp_path, "apple") == {"http://a.test/2"}
+    writer.append(records(page(3, "apple")))
+    writer.close()
+    assert set(followed(tmp_path)) == {"http://a.test/2", "http://a.test/3"}
+
+
+def test_where_nothing_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without tantivy the index goes as a whole; one that is damaged, too."""
+    fill(tmp_path)
+    honest = builtins.__import__
+
+    def refuse(name: str, *rest: object) -> object:
+        if name == "tantivy":
+            raise ImportError("not installed", name=name)
+        return honest(name, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", refuse)
+        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+    assert not Place(tmp_path).exists()
+    assert left(tmp_path, HIDDEN) == []
+    assert followed(tmp_path) == expected(tmp_path)
+    for path in Place(tmp_path).current().glob("*.store"):
+        path.write_bytes(path.read_bytes()[:40])
+    redact(tmp_path, Subject(host="a.test"), NOW, lambda done: None)
+    assert not Place(tmp_path).exists()
+    assert followed(tmp_path) == expected(tmp_path)
+
+
+def test_one_writes_at_a_time(tmp_path: Path) -> None:
+    """The others are told, or wait."""
+    write(tmp_path, page(1, "apple"))
+    place, free = Place(tmp_path), threading.Event()
+    with place.held():
+        with pytest.raises(SearchBusyError, match="another process"):
+            Follower(tmp_path).step()
+
+        def rest(seconds: float) -> None:
+            free.set()
+
+        with pytest.raises(SearchBusyError), place.held(0.3, rest):
+            pass
+    assert free.is_set()
+    assert Follower(tmp_path).step().pages == 1
