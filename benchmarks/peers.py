@@ -112,6 +112,7 @@ def main() -> None:
                 "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "items": stats.get("item_scraped_count", 0),
                 "reason": stats.get("finish_reason"),
+                "stats": {k: v for k, v in stats.items() if k.startswith("suite/")},
             }
         )
     )

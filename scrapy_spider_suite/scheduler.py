@@ -25,6 +25,7 @@ from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.crawl.errbacks import in_errback
+from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.crawl.faults import Faults
 from scrapy_spider_suite.crawl.keeper import Keeper
 from scrapy_spider_suite.crawl.requests import hostname
@@ -113,6 +114,7 @@ class FrontierScheduler(BaseScheduler):
         limit = self.core.settings.project.concurrent_requests or 1_000
         self.core.wake = self.wake
         self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
+        self.extractor = Extractor(self.core, self)
         self._keeper = Keeper(self, self.core, self._errands)
         self.core.write = self._keeper.flush
         self._seeding = Seeding(self.core, self.enqueue_request)
@@ -159,6 +161,8 @@ class FrontierScheduler(BaseScheduler):
         core = self.core
         frontier = core.frontier
         if frontier.pending or frontier.in_sieve or core.outside or len(self._errands):
+            return True
+        if len(self.extractor):
             return True
         return self._seeding.busy or self._keeper.actions_wait
 
@@ -291,6 +295,7 @@ class FrontierScheduler(BaseScheduler):
             self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
+        self.extractor.settle(lease)
         for sink in self.sinks:
             sink.settled(lease)
         core.frontier.settle(lease, core.now())
@@ -306,6 +311,7 @@ class FrontierScheduler(BaseScheduler):
         self._flushing = False
         if not self._closed:
             self._keeper.flush()
+            self.extractor.look(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
         """See `sinks.hold`."""

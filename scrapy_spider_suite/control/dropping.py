@@ -32,7 +32,7 @@ _BUCKETS = 32
 NOT_REMOVED = "not_removed"
 """The fact of a receipt that says what should have gone and could not."""
 _HELD = "held"
-_COUNTED = ("pending", "done", "failed", "seeds", "robots", "cookies")
+_COUNTED = ("pending", "done", "failed", "unread", "seeds", "robots", "cookies")
 NOT_TOUCHED = (
     "the fetch log and the audit log",
     "what pipelines and feeds have written",
@@ -55,8 +55,11 @@ def drop(site: Site, action: Action) -> Work:
     progress = Progress(site.kv, action.id)
     _hold(site, action, subject, progress)
     yield
+    yield from _forget_unread(site, subject, progress)
     yield from _empty_sieve(site, subject, progress)
     yield from _empty_queue(site, subject, progress)
+    # Pages that were out until now.
+    yield from _forget_unread(site, subject, progress)
     yield from holding(site.store.archive, _forget_urls(site, subject, progress))
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
@@ -64,14 +67,19 @@ def drop(site: Site, action: Action) -> Work:
         site.store.kv(blocks.STORE).delete(str(subject).encode())
         site.blocks_changed()
     yield
-    eraser = site.store.erase(subject.host)
-    while eraser.is_alive():
-        eraser.join(0.0 if site.running else 1.0)
-        yield WAITING
+    erasers = [site.store.erase(subject.host)]
+    if progress.counts.get("unread"):
+        keys = site.frontier.extraction.waiting.keys_of(subject.host)
+        erasers.append(site.store.erase_keys(("kv",), *keys))
+    for eraser in erasers:
+        while eraser.is_alive():
+            eraser.join(0.0 if site.running else 1.0)
+            yield WAITING
     while site.store.archive is not None and site.store.archive.poll():
         yield WAITING  # the tries without what was removed
     progress.forget()
-    return _receipt(subject, progress, eraser.failure)
+    failures = dict.fromkeys(each.failure for each in erasers if each.failure)
+    return _receipt(subject, progress, "; ".join(failures))
 
 
 def _receipt(subject: Subject, progress: Progress, failure: str) -> Result:
@@ -106,6 +114,16 @@ def _hold(site: Site, action: Action, subject: Subject, progress: Progress) -> N
         progress.counts[_HELD] = 1
         progress.save()
         site.blocks_changed()
+
+
+def _forget_unread(site: Site, subject: Subject, progress: Progress) -> Work:
+    """Take out stored pages whose links are to be read: they are not, then."""
+    waiting = site.frontier.extraction.waiting
+    for gone in waiting.forget(subject.host, partial(belongs, subject), _ROWS):
+        progress.count("unread", gone)
+        progress.save()
+        yield
+    return "", {}
 
 
 def _empty_sieve(site: Site, subject: Subject, progress: Progress) -> Work:

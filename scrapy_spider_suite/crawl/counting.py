@@ -49,6 +49,14 @@ class LinkCounting:
         )
 
     def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
+    def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
+        """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
+        url, content_type = response.url, header(response.headers, "Content-Type")
+        lease.facts = PageFacts(
+            normalize(url) or url, response.status,
+            media_type(content_type), size, again=again,
+        )  # fmt: skip
+
         """The page of *lease* was read: *links* are those that it has, each once."""
         if lease.facts is None:  # it came from a cache
             return

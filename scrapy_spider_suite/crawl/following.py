@@ -72,6 +72,13 @@ class Follower:
             return
         if not 200 <= response.status < 300:
             return
+        if self._core.settings.extract == "on-demand" and not lease.entry.volatile:
+            lease.unread = response  # until it is settled, when it is known where it is packed
+        else:
+            self.read(lease, response)
+
+    def read(self, lease: Lease, response: Response) -> None:
+        """Hand the links of *response*, the page of *lease*, over with it."""
         page, lease.outlinks = self.links_of(response)
         if self._core.counting is not None:
             self._core.counting.read(lease, response, page.links)

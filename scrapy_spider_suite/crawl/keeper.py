@@ -56,6 +56,7 @@ class Keeper:
         self._last = core.now()
         self._stop_seen: float | None = None
         self._looks = 0
+        self._most = 0  # URLs that were queued
         self._disk = DiskGuard(core, scheduler)
         self._supervision = Supervision(core, scheduler)
         self._ended = False
@@ -80,6 +81,7 @@ class Keeper:
             self._timer.cancel()
         self._ended = True
         self._flusher.stop()
+        self._scheduler.extractor.stop()
         self._collector.stop()
         self._publish()
         self._supervision.stop()
@@ -135,6 +137,7 @@ class Keeper:
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
+            self._scheduler.extractor.look(starving=starving)
         reviser, now = self._core.frontier.reviser, self._core.now()
         self._revising = reviser.busy and not self._scheduler.closing
         if self._revising:
@@ -200,6 +203,8 @@ class Keeper:
             self._write(lambda now: self._core.frontier.flush(), self._core.now())
 
     def _write(self, write: Any, now: float) -> None:
+        frontier = self._core.frontier
+        self._most = max(self._most, frontier.pending - frontier.leased)
         try:
             write(now)
         except StoreWriteError as error:
@@ -261,6 +266,7 @@ class Keeper:
         if wait is not None and wait > limit:
             logger.info(
                 "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "
+        busy = busy or len(self._scheduler.extractor)
                 "URLs are left; the job can be resumed", limit,
                 f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
                 statistics.pending,
@@ -323,6 +329,9 @@ class Keeper:
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
+        if statistics.unextracted or core.settings.extract != "eager":
+            stats.set_value("suite/extract/waiting", statistics.unextracted)
             "cache_hit_rate": round(cache.statistics.hit_rate, 3),
+        stats.max_value("suite/frontier/queued_max", self._most)
             **{name: getattr(statistics, name) for name in statistics.__slots__},
         })  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.utils.misc import load_object
@@ -12,6 +14,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, BestFirst, BottomUp, Order
 from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.graph.scores import Scores as ScoreFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.storage.store import Store
 
@@ -24,11 +27,15 @@ ScoreOfUrl = Callable[[str, int, str], float]
 
 
 def order_of(settings: SuiteSettings, stats: StatsCollector) -> Order:
-    """The order of SUITE_ORDER. Raises `SettingsError` if there is no function SUITE_SCORE."""
+    """The order of SUITE_ORDER.
+
+    Raises `SettingsError`: there is no function SUITE_SCORE, or SUITE_SCORES is no such file.
+    """
     if settings.order == "bottom-up":
         return BottomUp(to_and_fro=settings.window == "leaf")
     if settings.order == "best-first":
-        return BestFirst(Scores(_function(settings.score), stats))
+        given = _function(settings.score) if settings.scores is None else _read(settings.scores)
+        return BestFirst(Scores(given, stats))
     return BREADTH_FIRST
 
 
@@ -62,6 +69,13 @@ class Scores:
                 )  # fmt: skip
             self._stats.inc_value("suite/order/bad_scores")
             return 0.0
+
+
+def _read(path: Path) -> ScoreOfUrl:
+    try:
+        return ScoreFile.read(path).of_link
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise SettingsError(f"SUITE_SCORES = {str(path)!r} cannot be read: {error}") from None
 
 
 def _function(path: str) -> ScoreOfUrl:

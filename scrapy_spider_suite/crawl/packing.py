@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Final
 from scrapy_spider_suite.contact import contact_in
 from scrapy_spider_suite.crawl.closed import ClosedPacks
 from scrapy_spider_suite.crawl.fetches import fetch_of
+from scrapy_spider_suite.crawl.following import product_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import Crawl, Fetch, Link, Location, PackWriter, Plan, records
-from scrapy_spider_suite.packs.pages import SOFTWARE
+from scrapy_spider_suite.packs.pages import LATER, SOFTWARE
 from scrapy_spider_suite.signals import pack_closed
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class PagePacking:
         self._written: deque[_Batch] = deque()
         self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
         self._behind = False
+        project = log.settings.project
+        robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        self._later = {LATER: f"later {robot}".rstrip()}
         try:
             require_writable(folder)
             plan = _plan(log, folder)
@@ -124,10 +128,20 @@ class PagePacking:
 
         What is not to be stored (SUITE_STORE_FILTER, a dropped item) is not packed.
         """
+        packed = self.takes(lease)
         fetches, lease.fetches = lease.fetches, []
-        if fetches and Event.NOT_STORED not in lease.faults and _AGAIN.isdisjoint(lease.faults):
+        if packed and lease.stored is None:
             fetches[-1] = replace(fetches[-1], links=[Link(*edge) for edge in lease.outlinks])
             self._pack(fetches, lease)
+        elif packed:
+            fetches[-1] = replace(fetches[-1], notes={**fetches[-1].notes, **self._later})
+            for each in fetches:  # the place of the last one is that of the page
+                self._pack([each], lease)
+
+    def takes(self, lease: Lease) -> bool:
+        """Whether the answers of *lease*, of which nothing more will come, are to be packed."""
+        faults = lease.faults
+        return bool(lease.fetches) and Event.NOT_STORED not in faults and _AGAIN.isdisjoint(faults)
 
     def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
         try:
@@ -155,6 +169,8 @@ class PagePacking:
 
     def _tell(self, batch: _Batch, future: Future[Location]) -> None:
         batch.error = future.exception()
+        if batch.error is None and batch.lease is not None and batch.lease.stored is not None:
+            batch.lease.stored.location = future.result()
         self._told(batch)
 
     def _told(self, batch: _Batch) -> None:
@@ -203,8 +219,17 @@ class PagePacking:
             (self._log.pause if behind else self._log.unpause)(_PACKS)
         self._retry()
         self._closed.pulse()
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Wait for no more records to share a group, if the crawl has nothing else to do."""
         if self._log.waits:
             self._writer.flush()
+
+    @property
+    def recovering(self) -> bool:
+        """Whether packs of an earlier run are being put right."""
+        return not self._writer.recovery.done()
 
     def _retry(self) -> None:
         again, self._again = self._again, []

@@ -84,6 +84,7 @@ class Event(StrEnum):
     NOT_THERE = "not_there"
     FILTERED = "filtered"
     NOT_PARSED = "not_parsed"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,11 @@ OUTCOMES: dict[Event, Outcome] = {
         "SUITE_FETCH_FILTER does not want the URL", _FAILED, Retry.NOBODY, Health.NONE
     ),
     Event.NOT_PARSED: Outcome("2xx, and SUITE_PARSE_FILTER does not want the page", _DONE),
+    Event.UNREADABLE: Outcome(
+        "it was fetched and packed, and was not there any more when its links were to be read "
+        "(SUITE_EXTRACT)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
 }  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Scores of URLs or hosts from a file, for ``SUITE_ORDER = "best-first"`` (T17).
 
 Such a file has a line for each: URL or host, tab, number; compressed if its name ends in ``.gz``.
-In a project's module::
+``SUITE_SCORES = "ranks/page-ranks.txt.gz"`` has a crawl use it; in a project's module::
 
-    SCORES = Scores.read(Path("page-scores.txt.gz"))
+    SCORES = Scores.read(Path("page-ranks.txt.gz"))
     score = SCORES.of_url  # SUITE_SCORE = "myproject.scores.score"
 """
 
@@ -78,6 +78,10 @@ class Scores:
     def of_referrer(self, url: str, depth: int, referrer: str) -> float:
         """That of the host that *url* was found on; 0 for seeds. A function for SUITE_SCORE."""
         return self.get(host_of(referrer)) if "://" in referrer else 0.0
+
+    def of_link(self, url: str, depth: int, referrer: str) -> float:
+        """That of *url* itself, if it has one, else that of the host that it was found on."""
+        return self.of_url(url, depth, referrer) or self.of_referrer(url, depth, referrer)
 
 
 def _row(path: Path, number: int, line: str) -> tuple[int, float]:

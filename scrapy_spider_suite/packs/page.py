@@ -12,6 +12,7 @@ from scrapy_spider_suite.headers import media_type
 from scrapy_spider_suite.packs import heads, pages
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.heads import Head
+from scrapy_spider_suite.packs.outlinks import links_in
 from scrapy_spider_suite.packs.pages import Link
 from scrapy_spider_suite.packs.payload import decode
 from scrapy_spider_suite.packs.warc import IDENTICAL, Record
@@ -120,7 +121,10 @@ class Page:
 
     @property
     def links(self) -> list[Link]:
-        """What it leads to, as the crawl found it."""
+        """What it leads to, as the crawl found it, or would find it if it read it later."""
+        later = self._note(pages.LATER)
+        if later:
+            return links_in(self, later.partition(" ")[2])
         return [] if self.metadata is None else pages.links(self.metadata)
 
     @property

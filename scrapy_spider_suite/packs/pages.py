@@ -35,6 +35,9 @@ RESPONSE: Final = "application/http; msgtype=response"
 REQUEST: Final = "application/http; msgtype=request"
 FIELDS: Final = "application/warc-fields"
 
+LATER: Final = "linksRead"
+"""The line of a metadata record that says ``later NAME``: no links were read as the page came. NAME
+is the robot by which the page may have addressed the crawl."""
 _CONTEXTS: Final = {
     "a": "L a/@href",
     "area": "L area/@href",

@@ -32,6 +32,7 @@ AT_START = {
     "sieve_waiting": "the memory is taken at the start",
     "countries": "it may be large, and is read once: stop the crawl, and start it again with it",
     "score": "what waits has its scores: stop the crawl, and start it again with it",
+    "scores": "what waits has its scores: stop the crawl, and start it again with it",
     "window": "memory holds what it chose: stop the crawl, and start it again with it",
     "window_size": "memory holds what it chose: stop the crawl, and start it again with it",
     "packs_dir": _PACKS,

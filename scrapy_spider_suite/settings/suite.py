@@ -67,6 +67,7 @@ class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, 
         given["profile"] = profile = _profile(given, spidercls)
         complete: dict[str, Any] = dict(given)
         for name, declared in DECLARATIONS.items():
+        known = spidercls is not None or given.get("profile", "auto") != "auto"
             default = declared.default(profile)
             if isinstance(default, Derived):
                 default = default.rule(project, given)
@@ -76,6 +77,7 @@ class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, 
         return result
 
     def changed(self, name: str, raw: object) -> tuple[SuiteSettings, str]:
+        _refuse_on_demand(result, spider_known=known)
         """These settings with another value for *name*, and the name of that field.
 
         The text ``default`` gives it the default of the profile. Raises `SettingsError`.
@@ -92,6 +94,7 @@ class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, 
         return result, field
 
     def as_stored(self) -> dict[str, object]:
+        _refuse_on_demand(result, spider_known=True)
         """Return the settings as plain values, to be kept with the job and compared by `diff`."""
         return {name: plain(getattr(self, name)) for name in DECLARATIONS}
 
@@ -197,9 +200,12 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
         raise SettingsError("SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'")
     if s.ip_delay and not s.ip_concurrency:
         raise SettingsError.of("SUITE_IP_CONCURRENCY", 0, "1 or more while SUITE_IP_DELAY is set")
-    if (s.order == "best-first") is not bool(s.score):
-        expected = "an import path with" if not s.score else "'' but for"
-        raise SettingsError.of("SUITE_SCORE", s.score, f"{expected} SUITE_ORDER = 'best-first'")
+    if (s.order == "best-first") is not bool(s.score or s.scores):
+        expected = "an import path with" if s.order == "best-first" else "'' but for"
+        name, value = ("SUITE_SCORES", str(s.scores)) if s.scores else ("SUITE_SCORE", s.score)
+        raise SettingsError.of(name, value, f"{expected} SUITE_ORDER = 'best-first'")
+    if s.score and s.scores:
+        raise SettingsError.of("SUITE_SCORES", str(s.scores), "'' beside SUITE_SCORE")
     if s.window == "leaf" and s.order != "bottom-up":
         # The leaves of a trie stand in no other order.
         raise SettingsError.of("SUITE_ORDER", s.order, "'bottom-up' with SUITE_WINDOW = 'leaf'")

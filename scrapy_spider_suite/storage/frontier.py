@@ -21,6 +21,7 @@ from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.extraction import Extraction
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.health import Health
@@ -38,6 +39,7 @@ from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.trapped import Trapped
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.storage.unextracted import Unread
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
@@ -62,6 +64,7 @@ class Frontier:
 
     Attributes:
         cache: what was seen a moment ago.
+        extraction: knows the pages whose links are to be read.
         sifter: asks the sieve; None if the job has none.
     """
 
@@ -97,10 +100,12 @@ class Frontier:
             store, policy, residents, ledger, self.traps, self.chances, self.sifter, refusal,
             self.flush, self._let_go,
         )  # fmt: skip
+        self.extraction = Extraction(store, residents, ledger, self._scheduling)
         aside = Aside(policy, bench, residents, ledger)
         trapped = Trapped(self.traps, self.miner, bench, residents, health, ledger, store)
         self._leasing = Leasing(
-            bench, residents, ledger, health, self._clearance, aside, trapped
+            bench, residents, ledger, health, self._clearance, aside, trapped,
+            self.extraction.demand,
         )
         self.counting: Counting | None = None
         self.held = 0
@@ -217,7 +222,7 @@ class Frontier:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
             self.miner.concluded(entry, event)
-            if self.counting is not None:
+            if not self.extraction.concluded(lease) and self.counting is not None:
                 self.counting.concluded(lease, event)
             self.traps.concluded(entry, event)
             self._ledger.write_states(lease.states)
@@ -234,6 +239,15 @@ class Frontier:
         if entry.holder is not None:
             holder, entry.holder = entry.holder, None
             self.unhold(holder, now)
+
+    def extracted(self, page: Unread, lease: Lease, now: float) -> bool:
+        """What *lease*, made for *page*, has brought are its links; False if it was dropped."""
+
+        def counted() -> None:
+            if self.counting is not None:
+                self.counting.concluded(lease, Event.SUCCESS)
+
+        return self.extraction.read(page, lease, now, now + self.wall_offset, counted)
 
     # Names and addresses
 
@@ -361,4 +375,5 @@ class Frontier:
             addresses=len(self.workbench.addresses),
             unresolved=len(self.residents.without_address),
             abandoning=self._health.giving_up,
+            unextracted=len(self.extraction.waiting),
         )

@@ -33,10 +33,11 @@ class KV(Protocol):
         """Forget *key*. Forgetting an unknown key is not an error."""
         ...
 
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the pairs whose key begins with *prefix*, in byte order of the keys.
 
-        They are the pairs of the moment of the call: the caller may put and delete meanwhile.
+        Of those only the ones whose rest is at least *since*. They are the pairs of the moment of
+        the call: the caller may put and delete meanwhile.
         """
         ...
 
@@ -68,9 +69,10 @@ class MemoryKV:
         """Forget *key*. Forgetting an unknown key is not an error."""
         self._rows.pop(key, None)
 
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Return the pairs whose key begins with *prefix* now, in byte order of the keys."""
-        found = sorted(key for key in self._rows if key.startswith(prefix))
+        first = prefix + since
+        found = sorted(key for key in self._rows if key.startswith(prefix) and key >= first)
         return iter([(key, self._rows[key]) for key in found])
 
 
@@ -102,11 +104,11 @@ class PrefixedKV:
         """Remove *key*."""
         self._change(self._prefix + key, None)
 
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All keys that begin with *prefix*, in order, with their values."""
         begin = self._prefix + prefix
         n = len(self._prefix)
-        for key, value in self._scan(begin):
+        for key, value in self._scan(begin + since):
             if not key.startswith(begin):
                 return
             yield key[n:], value

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.monitor.linkstats import PageFacts
     from scrapy_spider_suite.packs import Fetch
+    from scrapy_spider_suite.packs.stored import Stored
     from scrapy_spider_suite.urls.edges import Edge
 
 # Plain integers: operators of flags are Python code.
@@ -41,7 +42,7 @@ class Lease:
     __slots__ = (
         "booked", "children", "entry", "event", "facts", "faults", "fetches", "heard",
         "held_since", "holds", "links", "outlinks", "received", "retry_after", "settled",
-        "states", "status", "visit",
+        "states", "status", "stored", "unread", "visit",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -51,6 +52,8 @@ class Lease:
         self.links: list[str] = []
         self.fetches: list[Fetch] = []  # answers that are to be packed
         self.outlinks: Sequence[Edge] = ()  # of the last of them
+        self.unread: object = None  # its page, if the links of that are read later
+        self.stored: Stored | None = None  # and where it is packed
         self.facts: PageFacts | None = None  # what is to be counted of it
         self.event = Event.IGNORED
         self.faults: set[Event] = set()

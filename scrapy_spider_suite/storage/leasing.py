@@ -10,6 +10,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
+from scrapy_spider_suite.storage.demand import Demand
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
@@ -29,7 +30,7 @@ class Leasing:
 
     def __init__(
         self, workbench: Workbench, residents: Residents, ledger: Ledger, health: Health,
-        clearance: Clearance, aside: Aside, trapped: Trapped,
+        clearance: Clearance, aside: Aside, trapped: Trapped, demand: Demand,
     ) -> None:  # fmt: skip
         self.out = 0
         self._workbench = workbench
@@ -39,6 +40,7 @@ class Leasing:
         self._clearance = clearance
         self._aside = aside
         self._trapped = trapped
+        self._demand = demand
 
     def acquire(self, now: float, wall: float) -> list[Lease]:
         """The leases of the next visit, or none before its time."""
@@ -57,6 +59,7 @@ class Leasing:
             self._residents.hold(visit.host)
             if visit.host.free():
                 self._refill(visit.host)
+            self._demand.met(visit.host.key)
             return leases
         return []
 

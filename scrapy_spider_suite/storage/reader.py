@@ -24,6 +24,7 @@ from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.sifting import entry_of, rows_in
 from scrapy_spider_suite.storage.temporary import LockedFolder
+from scrapy_spider_suite.storage.unextracted import Unextracted
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
 _BATCH = 1_000
@@ -113,6 +114,11 @@ class StoreReader:
             url = identity.decode("utf-8", "replace")
             yield UrlRow(url, _DONE, tag_of(self.store, prefix + identity))
 
+    @property
+    def unextracted(self) -> Unextracted:
+        """The stored pages whose links nobody has read yet; not to be changed."""
+        return Unextracted(self.store, self.counters())
+
     def in_sieve(self) -> int:
         """How many links wait for the sieve."""
         return sum(len(keys) for _, _, keys in rows_in(self.store))
@@ -145,6 +151,7 @@ class StoreReader:
                 yield f"{entry.url} is queued, but its state is {UrlState.from_bytes(state).state}"
         yield from self._check_hosts(rows, counters)
         yield from wrong_rows(self.store)
+        yield from self.unextracted.wrong()
         if self.store.archive is not None:
             for finding in self.store.archive.urls.check():
                 yield f"{finding.file}: {finding.what} (`scrapy seen check --repair`)"

@@ -97,6 +97,12 @@ class Residents:
         # Touched ones first: the cache may have been emptied since.
         return self._touched.get(key) or self._records.get(key) or self._load(key)
 
+    def left(self, key: str) -> int:
+        """How many stored URLs of a host, resident or not, are still to be asked for."""
+        host = self._workbench.hosts.get(key)
+        record: HostRecord = self._known(key) if host is None else host.record
+        return max(0, record.pending - self.fronts.leased(key))
+
     def _load(self, key: str) -> HostRecord:
         if len(self._records) >= _CACHE and self._store.durable:
             self._records.clear()

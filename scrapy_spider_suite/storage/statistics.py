@@ -16,3 +16,4 @@ class FrontierStatistics:
     unresolved: int
     abandoning: int
     in_sieve: int = 0
+    unextracted: int = 0

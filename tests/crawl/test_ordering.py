@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,24 @@ def test_the_score_is_the_projects(stats: StatsCollector, caplog: pytest.LogCapt
     assert [keys[key] for key in sorted(keys)] == ["x", "bad", "bad/2", "s", "loooong"]
     assert stats.get_value("suite/order/bad_scores") == 2
     assert len(caplog.records) == 1
+
+
+def test_scores_of_a_file(stats: StatsCollector, tmp_path: Path) -> None:
+    """A URL's own, or that of the host that it was found on; what is no such file is said."""
+    path = tmp_path / "ranks.txt"
+    path.write_text("http://a.t/known\t0.5\nbig.t\t0.25\nsmall.t\t0.125\n")
+    order = order_of(read(order="best-first", scores=str(path)), stats)
+    entries = [
+        Entry("a.t", "http://a.t/seed"), Entry("a.t", "http://a.t/s", referrer="http://small.t/"),
+        Entry("a.t", "http://a.t/known"), Entry("a.t", "http://a.t/b", referrer="http://big.t/x"),
+    ]  # fmt: skip
+    keys = {order.key(entry, n, b""): entry.url[11:] for n, entry in enumerate(entries)}
+    assert [keys[key] for key in sorted(keys)] == ["known", "b", "s", "seed"]
+    for name, data in (("ranks.txt", b"no number\n"), ("ranks.txt.gz", b"no gzip"),
+                       ("text.txt", b"\xff\t1\n")):  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SettingsError, match=name):
+            order_of(read(order="best-first", scores=str(tmp_path / name)), stats)
 
 
 def test_orders_and_windows_of_the_settings(stats: StatsCollector) -> None:

@@ -22,12 +22,15 @@ def test_what_does_not_go_together() -> None:
     for values, words in (
         ({"order": "best-first"}, "an import path with SUITE_ORDER = 'best-first'"),
         ({"score": "a.b"}, "'' but for SUITE_ORDER = 'best-first'"),
+        ({"scores": __file__}, "'' but for SUITE_ORDER = 'best-first'"),
+        ({"order": "best-first", "score": "a.b", "scores": __file__}, "'' beside SUITE_SCORE"),
         ({"window": "leaf"}, "'bottom-up' with SUITE_WINDOW = 'leaf'"),
         ({"window": "leaf", "order": "best-first", "score": "a.b"}, "'bottom-up' with"),
     ):
         with pytest.raises(SettingsError, match=words):
             read(**values)
     assert read(order="best-first", score="a.b", window="top").score == "a.b"
+    assert read(order="best-first", scores=__file__).scores is not None
     assert read(order="bottom-up", window="leaf", window_size=3).window_size == 3
 
 

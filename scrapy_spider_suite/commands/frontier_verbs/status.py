@@ -57,6 +57,9 @@ def _row(reader: StoreReader) -> Row:
             "sieve_flushes": sieve.flushes,
             "sieve_false_positives": float(f"{sieve.false_positive_bound:.2g}"),
         }  # fmt: skip
+    unextracted = len(reader.unextracted)
+    if unextracted:
+        row["unextracted"] = unextracted
     if running:
         row |= {name: status[name] for name in ("process", "hosts", "leased", "paused")}
     told = ("started", "ended", "finish_reason", "exit_code", "pauses", "cache_hit_rate")

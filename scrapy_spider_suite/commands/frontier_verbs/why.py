@@ -66,7 +66,9 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
     origins = dict.fromkeys(filter(None, map(origin_of, urls)))
     robots = [judging.robots(origin) for origin in origins]
     return next(host_rows(reader, [(name, record)])) | {
+    unextracted = reader.unextracted.count_of(name)
         "crawl_delay": record.crawl_delay or None, "failures_in_a_row": record.failures,
+        **({"unextracted": unextracted} if unextracted else {}),
         "attempts": record.attempts, "address": address,
         "rules": [f"{key} = {value} ({rule})" for key, value, rule in judging.rules(name)],
         "robots": [f"{each.origin}: {judging.describe(each)}" for each in robots if each],
@@ -104,7 +106,7 @@ def _of_url(call: Call, reader: StoreReader, url: str) -> Row:
     if normalizer.twins is not None and (twins := normalizer.twins.why(plain)):
         row["twins"] = twins
     if known is None:
-        row |= _of_unknown(judging, normal)
+        row |= _of_unknown(reader, judging, normal)
     else:
         row |= _of_known(reader, terms, judging, known, fetch)
     depth = known.entry.depth if known is not None and known.entry is not None else 1
@@ -129,11 +131,14 @@ def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> Fetch | Non
     return last_fetch(reader.folder / FETCHES, url, known.state.when - SINCE)
 
 
-def _of_unknown(judging: Judge, url: str) -> Row:
+def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
     findings = judging.findings(url)
     decided = decisive(findings)
     return {
-        "state": "unknown", "because": "the job has never come across it",
+    unread, because = len(reader.unextracted), "the job has never come across it"
+    if unread:
+        because += f"; the links of {unread} stored pages are not read yet (SUITE_EXTRACT)"
+        "state": "unknown", "because": because,
         "if_it_were_found": decided.judgement.value, "decided_by": decided.rule,
         "why": decided.why, "where": decided.where,
     }  # fmt: skip
@@ -158,6 +163,8 @@ def _of_known(
     if known.lastmod is not None:
         row["changed_by_sitemap"] = _time(known.lastmod)
     if state.state is State.PENDING:
+    if reader.unextracted.has_url(host_of(known.url), known.url):
+        row["links"] = "not read yet: the page is stored until they are wanted (SUITE_EXTRACT)"
         return row | _next_try(reader, judging, known)
     again = f"only `retry --reason {event}` has it tried again"
     after, reasons = terms.settings.retry_failed_after, terms.settings.retry_failed

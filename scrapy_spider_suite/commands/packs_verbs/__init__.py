@@ -11,6 +11,7 @@ MODULES = {
     "search": "searching",
     "index": "searching",
     "export": "exporting",
+    "graph": "graphing",
     "merge": "merging",
     "upload": "uploading",
     "redact": "redacting",

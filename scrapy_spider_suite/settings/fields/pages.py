@@ -47,6 +47,11 @@ class Pages:
         "Have a process beside the crawl index the texts of the pages in SUITE_PACKS_DIR, for "
         "`scrapy packs search`.",
     )
+    extract: Literal["eager", "on-demand"] = setting(
+        v.choice("eager", "on-demand"), "eager", FROM_NOW_ON,
+        "Where links are followed in bulk: when those of a page are read. With on-demand, out of "
+        "its pack, when the queue of its host runs low or too few hosts are left.",
+    )
     link_stats: tuple[str, ...] = setting(
         v.choices(*TABLES), (), FROM_NOW_ON,
         "Which link statistics are kept while pages are read for links in bulk: rows of the job, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from scrapy_spider_suite.settings import values as v
@@ -43,6 +44,12 @@ class Running:
         v.import_path(), "", FROM_NOW_ON,
         "For best-first: a function that is given a URL, its depth and the page that led there, "
         "and returns a number; the highest comes first.",
+    )
+    scores: Path | None = setting(
+        v.file(), None, FROM_NOW_ON,
+        "For best-first, instead of a function: a file with a URL or host, a tab and a number a "
+        "line, such as `scrapy packs graph DIR --rank` writes; a URL without one has that of the host "
+        "it was found on.",
     )
     window: Literal["none", "top", "leaf"] = setting(
         v.choice("none", "top", "leaf"), "none", FROM_NOW_ON,

@@ -1,0 +1,285 @@
+"""Links that are read when they are wanted (SUITE_EXTRACT): out of packs, a few pages at a time.
+
+A page is fetched, called back and packed as ever; what is put off is the reading of its links. It
+goes the same way then: the same response, out of its pack, is handed to the same `Follower`.
+
+What cannot be read later is read at once: pages that are not packed, whose body was cut off or is
+in another record (a revisit), is not what a middleware of the project made of it, or is compressed
+in a way that is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy import Request
+from scrapy.http import Headers, HtmlResponse, Response
+
+from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.errors import CodecError, PackError
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.packs import heads
+from scrapy_spider_suite.packs.payload import can_decode
+from scrapy_spider_suite.packs.stored import Finder, Stored
+from scrapy_spider_suite.packs.warc import URL_MAX
+from scrapy_spider_suite.storage.demand import AT_ONCE
+from scrapy_spider_suite.storage.leases import Lease
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.packs import Fetch, Page
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.storage.unextracted import Unread
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Final = 60.0
+"""A crawl in which nothing can be visited for so many seconds has nothing else to do."""
+_HURRY: Final = 0.1
+"""Seconds between two groups of packs that are ended early, since the crawl waits for them."""
+_RETRY: Final = 5.0
+"""Seconds after which a folder that could not be read is tried again."""
+_TRIES: Final = 12
+"""Times in a row, of one page."""
+_TOLD: Final = 10
+"""Pages that are named in the log when their links are given up; more are only counted."""
+
+
+
+class Extractor:
+    """One per crawl of the broad profile; *scheduler* is whose pages are stored.
+
+    Stats: ``suite/extract/read``, ``suite/extract/at_once``, ``suite/extract/lost``,
+    ``suite/extract/hook_errors``, ``suite/extract/waiting`` (set by the keeper).
+    """
+
+    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
+        self._core = core
+        self._scheduler = scheduler
+        self._stats = core.crawler.stats
+        self._loop = asyncio.get_running_loop()
+        self._pages = pages = core.frontier.extraction
+        self._busy = self._ended = False
+        self._not_before = -math.inf
+        self._hurried = -math.inf
+        self._tries = 0
+        self._packings = [each for each in scheduler.sinks if isinstance(each, PagePacking)]
+        own = core.settings.packs_dir
+        if own is not None and core.settings.extract == "on-demand":
+            pages.waiting.note_folder(str(own.absolute()))
+        folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
+        self._finder = Finder(dict.fromkeys(each.absolute() for each in folders))
+
+    def __len__(self) -> int:
+        """How many pages wait for their links to be read; 0 where nobody follows links."""
+        return 0 if self._core.sitemaps.make_follower is None else len(self._pages.waiting)
+
+    # Pages that come
+
+    def settle(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: read it now if it cannot be read later."""
+        response, lease.unread = lease.unread, None
+        if not isinstance(response, Response):
+            return
+        if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
+            return  # it is fetched again
+        if self._is_packed(lease) and _can_wait(lease.fetches[-1], response):
+            fetch, facts = lease.fetches[-1], lease.facts
+            lease.stored = Stored(fetch.url, fetch.time, again=facts is not None and facts.again)
+            return
+        self._stats.inc_value("suite/extract/at_once")
+        if not self._read(lease, response):
+            lease.faults.add(Event.CALLBACK_ERROR)
+
+    def _is_packed(self, lease: Lease) -> bool:
+        """Whether the last answer of *lease* will be."""
+        return any(each.takes(lease) for each in self._packings)
+
+    # Pages whose turn has come
+
+    def look(self, *, starving: bool) -> None:
+        """Have the links of some pages read, if they are wanted; *starving*: there is room for
+        fetches, and nothing can be fetched at present."""
+        core = self._core
+        scheduler = self._scheduler
+        if self._busy or self._ended or scheduler.closing or scheduler.paused:
+            return
+        if not len(self):
+            if starving and core.settings.extract != "eager":
+                self._hurry()
+            return
+        if core.frontier.full or core.now() < self._not_before:
+            return
+        if any(each.recovering for each in self._packings):
+            return  # pages may move
+        pages = self._choose(starving=starving)
+        if starving and not pages:
+            self._hurry()
+        if pages:
+            self._busy = True
+            task = self._loop.run_in_executor(None, _find, self._finder, pages)
+            task.add_done_callback(self._found)
+
+    def _hurry(self) -> None:
+        """Have pages written that were fetched: they may be the ones that are wanted."""
+        now = self._core.now()
+        if now >= self._hurried + _HURRY:
+            self._hurried = now
+            for each in self._packings:
+                each.hurry()
+
+    def _choose(self, *, starving: bool) -> list[Unread]:
+        frontier, demand = self._core.frontier, self._pages.demand
+        if self._core.settings.extract == "eager":  # it was not always
+            return demand.of_all(AT_ONCE)
+        demand.sifted(frontier.in_sieve)
+        fetches = frontier.counters.done + frontier.counters.failed
+        return demand.choose(
+            starving=starving, fetches=fetches, nothing_else=self._nothing_else
+        )
+
+    def _nothing_else(self) -> bool:
+        """Whether nothing is under way, and nothing can be for a while."""
+        core, limit = self._core, self._core.settings.max_wait
+        if core.frontier.leased or core.outside or core.frontier.in_sieve:
+            return False
+        wait = core.frontier.next_visit_in(core.now())
+        return wait is None or wait > min(_NOTHING, limit or _NOTHING)
+
+    def _found(self, task: asyncio.Future[list[Found]]) -> None:
+        self._busy = False
+        if self._ended or task.cancelled():
+            return  # the next run reads them
+        answers = task.result()
+        away = next((each.answer for each in answers if isinstance(each.answer, OSError)), None)
+        if away is None:
+            self._tries = 0
+        else:
+            self._wait(away)
+        for found in answers:
+            self._take(found)
+        self._scheduler.flush_soon()
+        self._core.wake()
+        self._loop.call_soon(lambda: self.look(starving=False))
+
+    def _take(self, found: Found) -> None:
+        page, answer = found.page, found.answer
+        demand = self._pages.demand
+        if (isinstance(answer, OSError) and self._tries <= _TRIES) or not demand.wants(page):
+            demand.over(page)
+        elif isinstance(answer, Exception):
+            self._give_up(page, Event.UNREADABLE, "suite/extract/lost", str(answer))
+        else:
+            self._extract(page, found.stored, answer, found.size)
+
+    def _wait(self, error: OSError) -> None:
+        """It may be read later: a folder on another machine that is away for a moment."""
+        self._tries += 1
+        self._not_before = self._core.now() + _RETRY
+        if self._tries == 1:
+            logger.warning("%s: links of stored pages are read when that is over", error)
+
+    def _extract(self, page: Unread, stored: Stored, response: HtmlResponse, size: int) -> None:
+        core, lease = self._core, Lease(page.entry, None)
+        lease.status = response.status
+        try:
+            request = core.translator.request(page.entry)
+        except CodecError:  # it was good enough to be fetched: only hooks might look at it
+            request = Request(page.entry.url)
+        response.request = request
+        if core.counting is not None:
+            core.counting.recall(lease, response, size, again=stored.again)
+        if not self._read(lease, response):
+            self._give_up(page, Event.CALLBACK_ERROR)
+        elif core.frontier.extracted(page, lease, core.now()):
+            self._stats.inc_value("suite/extract/read")
+
+    def _read(self, lease: Lease, response: Response) -> bool:
+        """Give *lease* the links of *response*; False if a hook of the spider failed."""
+        make = self._core.sitemaps.make_follower
+        if make is None:
+            return True
+        try:
+            make().read(lease, response)
+        except Exception:  # the project's own code
+            self._stats.inc_value("suite/extract/hook_errors")
+            logger.exception("choose_links or link_priority failed with %s", response.url)
+            lease.links, lease.children = [], []
+            return False
+        return True
+
+    def _give_up(self, page: Unread, event: Event, stat: str = "", why: str = "") -> None:
+        core, url = self._core, page.entry.url
+        wall = core.now() + core.frontier.wall_offset
+        if not core.frontier.extraction.give_up(page, event, wall) or not stat:
+            return
+        self._stats.inc_value(stat)
+        lost = self._stats.get_value(stat)
+        if lost <= _TOLD:
+            more = " (further ones are only counted)" if lost == _TOLD else ""
+            logger.error("the links of %s cannot be read: %s%s", url, why, more)
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._ended = True
+
+
+class Found(NamedTuple):
+    """A page out of its pack, of *size* bytes there, or why it could not be had."""
+
+    page: Unread
+    stored: Stored
+    answer: HtmlResponse | Exception
+    size: int = 0
+
+
+def _find(finder: Finder, pages: Sequence[Unread]) -> list[Found]:
+    """In a thread: read *pages*."""
+    found = []
+    for page in pages:
+        stored = Stored(page.entry.url, 0.0)
+        try:
+            stored = Stored.from_bytes(page.place)
+            found.append(Found(page, stored, *response_of(finder.find(stored))))
+        except (PackError, OSError) as error:
+            found.append(Found(page, stored, error))
+    return found
+
+
+def response_of(page: Page) -> tuple[HtmlResponse, int]:
+    """The response that *page* was, decompressed, and how many bytes it had before that.
+
+    Raises `PackError`.
+    """
+    if not page.status:
+        raise PackError(f"{page.url} is no HTTP response")
+    headers = Headers()
+    for name, value in page.head.fields:
+        headers.appendlist(name, value.encode("latin-1"))
+    headers.pop("Content-Encoding", None)
+    address = page.record.get("WARC-IP-Address")
+    response = HtmlResponse(
+        page.url, page.status, headers, page.body,
+        ip_address=ip_address(address) if address else None,
+    )  # fmt: skip
+    return response, len(heads.split(page.record.block)[1])
+
+
+def _can_wait(fetch: Fetch, response: Response) -> bool:
+    """Whether *response* can be had again from the record of *fetch*."""
+    if fetch.truncated or fetch.original is not None or fetch.url != response.url:
+        return False
+    if len(fetch.url) > URL_MAX:  # it is not packed
+        return False
+    if b"content-encoding" not in fetch.head.lower():
+        return fetch.body == response.body
+    try:
+        return can_decode(heads.parse(heads.split(fetch.head)[0]))
+    except PackError:
+        return False

@@ -1,0 +1,213 @@
+"""Pages that are stored, and whose links nobody has read yet: rows of the job's store (E4).
+
+A row comes with the commit of its page, and goes with the batch in which what the page leads to
+becomes pending. So a kill finds each page unread, with nothing of its links known for sure, or its
+links in the frontier; read twice, a page leads to nothing new.
+
+Rows are numbered: the oldest are found without their hosts. A host's rows lie together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+import xxhash
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.storage.records import pack_row, unpack_row
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.counters import Counters
+    from scrapy_spider_suite.storage.store import Store
+
+NAME: Final = "unextracted"
+_OF_HOST, _BY_AGE, _COUNT, _FOLDER = b"h", b"n", b"c", b"f"
+_NUMBER = struct.Struct(">Q")
+_HEADS: Final = 20_000
+"""Hosts of which it is remembered where their rows begin: before that lie remains of others."""
+
+
+class Unread(NamedTuple):
+    """A page whose links are to be read. *place*: where it is stored, in words of whoever did."""
+
+    number: int
+    entry: Entry
+    place: bytes
+
+
+class Unextracted:
+    """The rows of one job. *counters* number them; changes come with the store's next batch."""
+
+    def __init__(self, store: Store, counters: Counters) -> None:
+        self._kv = store.kv(NAME)
+        self._counters = counters
+        self._heads: dict[bytes, int] = {}
+        count = self._kv.get(_COUNT)
+        self._count = 0 if count is None else _number(count)
+        # Nothing of the remains before the first row is walked over again.
+        self._first = 0
+        if self._count:
+            self._first = next((_number(key[1:]) for key, _ in self._kv.items(_BY_AGE)), 0)
+
+    def __len__(self) -> int:
+        """How many pages there are."""
+        return self._count
+
+    def add(self, entry: Entry, place: bytes) -> None:
+        """The page of *entry* is done, and stored at *place*."""
+        self._counters.sequence += 1
+        number, host = _NUMBER.pack(self._counters.sequence), _digest(entry.host)
+        if not self._count:
+            self._first = self._counters.sequence
+        row = msgpack.packb((entry.host, pack_row(entry), place))
+        self._kv.put(_OF_HOST + host + number, row)
+        self._kv.put(_BY_AGE + number, host)
+        self._counted(1)
+
+    def remove(self, page: Unread) -> bool:
+        """The links of *page* are known, or given up; False if it is not here any more."""
+        number, host = _NUMBER.pack(page.number), _digest(page.entry.host)
+        if self._kv.get(_BY_AGE + number) is None:
+            return False
+        self._kv.delete(_OF_HOST + host + number)
+        self._kv.delete(_BY_AGE + number)
+        self._counted(-1)
+        if page.number == self._first:
+            self._first += 1
+        head = self._heads.get(host)
+        if head == page.number:
+            self._heads[host] = head + 1
+        return True
+
+    def __contains__(self, page: Unread) -> bool:
+        """Whether *page* is still here."""
+        return self._kv.get(_BY_AGE + _NUMBER.pack(page.number)) is not None
+
+    def _counted(self, change: int) -> None:
+        self._count = max(0, self._count + change)
+        self._kv.put(_COUNT, _NUMBER.pack(self._count))
+
+    # Looking
+
+    def oldest(self, limit: int, without: Iterable[int] = ()) -> list[Unread]:
+        """Up to *limit* pages, those that have waited longest first; not those numbers *without*.
+
+        Raises `JobDamagedError`.
+        """
+        found: list[Unread] = []
+        out = {*without}
+        if not self._count:
+            return found
+        for key, host in self._kv.items(_BY_AGE, _NUMBER.pack(self._first)):
+            number = _number(key[1:])
+            if not found and not out:
+                self._first = number
+            if number in out:
+                continue
+            row = self._kv.get(_OF_HOST + host + key[1:])
+            if row is None:
+                raise JobDamagedError(f"the page {number} that waits for its links has no row")
+            found.append(_page(number, row))
+            if len(found) == limit:
+                break
+        return found
+
+    def of_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[Unread]:
+        """The same of one *host*."""
+        out, found = {*without}, []
+        digest = _digest(host)
+        if not self._count:
+            return []
+        for page in self._rows(host, self._heads.get(digest, 0)):
+            if not found and not out:
+                if len(self._heads) >= _HEADS:
+                    self._heads.clear()
+                self._heads[digest] = page.number
+            if page.number not in out:
+                found.append(page)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _rows(self, host: str, since: int = 0) -> Iterator[Unread]:
+        for key, row in self._kv.items(_OF_HOST + _digest(host), _NUMBER.pack(since)):
+            page = _page(_number(key[-_NUMBER.size :]), row)
+            if page.entry.host == host:  # two hosts may have one digest
+                yield page
+
+    def everything(self) -> Iterator[Unread]:
+        """Every page, host by host. Raises `JobDamagedError`."""
+        for key, row in self._kv.items(_OF_HOST):
+            yield _page(_number(key[-_NUMBER.size :]), row)
+
+    def has_url(self, host: str, url: str) -> bool:
+        """Whether the page of *url*, of *host*, waits for its links to be read."""
+        return any(page.entry.url == url for page in self._rows(host))
+
+    def count_of(self, host: str) -> int:
+        """How many pages of *host* there are."""
+        return sum(1 for _ in self._rows(host))
+
+    def wrong(self) -> Iterator[str]:
+        """What of the rows does not agree, a line each."""
+        numbers = {_number(key[1:]): host for key, host in self._kv.items(_BY_AGE)}
+        rows = 0
+        for page in self.everything():
+            rows += 1
+            if numbers.pop(page.number, None) != _digest(page.entry.host):
+                yield f"{page.entry.url} waits for its links to be read, and has no turn"
+        for number in numbers:
+            yield f"the page {number} that waits for its links to be read has no row"
+        if rows != self._count:
+            yield f"the job counts {self._count} pages whose links are to be read, and has {rows}"
+
+    # Dropping
+
+    def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
+        """Drop those pages of *host* whose URLs *belong*; how many, of *limit* rows each step."""
+        at = 0
+        while rows := list(islice(self._rows(host, at), limit)):
+            at = rows[-1].number + 1
+            yield sum(self.remove(page) for page in rows if belongs(page.entry.url))
+
+    @staticmethod
+    def keys_of(host: str) -> tuple[bytes, bytes]:
+        """Between which keys of the family ``kv`` all rows of *host* lie."""
+        begin = NAME.encode() + b"\0" + _OF_HOST + _digest(host)
+        return begin, begin + b"\xff" * (_NUMBER.size + 1)
+
+    # Where pages are stored
+
+    def folders(self) -> list[str]:
+        """The folders in which pages may lie, as far as that was noted."""
+        return [key[len(_FOLDER) :].decode() for key, _ in self._kv.items(_FOLDER)]
+
+    def note_folder(self, path: str) -> None:
+        """From now on pages are stored in the folder *path*, too."""
+        if self._kv.get(_FOLDER + path.encode()) is None:
+            self._kv.put(_FOLDER + path.encode(), b"")
+
+
+def _digest(host: str) -> bytes:
+    return xxhash.xxh3_64_digest(host.encode())
+
+
+def _number(data: bytes) -> int:
+    try:
+        return int(_NUMBER.unpack(data)[0])
+    except struct.error as error:
+        raise JobDamagedError(f"no number of a page that waits for its links ({error})") from error
+
+
+def _page(number: int, row: bytes) -> Unread:
+    """What `Unextracted.add` has packed. Raises `JobDamagedError` for anything else."""
+    try:
+        host, entry, place = msgpack.unpackb(row)
+        return Unread(number, unpack_row(host, b"", entry), place)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise JobDamagedError(f"a page that waits for its links has no row ({error})") from error

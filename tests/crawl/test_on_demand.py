@@ -1,0 +1,318 @@
+"""SUITE_EXTRACT = on-demand in real crawls: the same pages, links and counts as with eager (E4, E7).
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from crawls import crawl, web_settings
+from inprocess import Crawled, crawl_here
+from scrapy.http import Response
+from scrapy.settings import Settings
+from websites import Answer, Page, Site, links, running
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
+from scrapy_spider_suite.packs import open_packs, verify
+from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+Run = Callable[[Any], Crawled]
+
+WEB = FakeWebConfig(hosts=5, pages=40, degree=8, addresses=5, errors=0.03, redirects=0.03)
+TABLES = "links,hosts,statuses,types,sizes,languages,out"
+
+
+class Broad(BroadSpider):
+    """Follows everything."""
+
+    name = "broad"
+
+
+def settings_of(folder: Path, how: str, web: FakeWebProcess, **settings: Any) -> dict[str, Any]:
+    """Of a crawl of *web* whose job and packs lie in *folder*."""
+    return web_settings(
+        web.ready.dns_port, JOBDIR=str(folder / "job"), SUITE_PACKS_DIR=str(folder / "packs"),
+        SUITE_EXTRACT=how, SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, CONCURRENT_REQUESTS=8,
+        SUITE_RETRY_TIMES=0, SUITE_BACKOFF_BASE=0.01, SUITE_BACKOFF_MAX=0.01,
+        SUITE_LINK_STATS=TABLES, **settings,
+    )  # fmt: skip
+
+
+def states(folder: Path) -> dict[str, Event | None]:
+    """What the job in *folder* says of each URL; everything in it agrees."""
+    with StoreReader(folder / "job" / FOLDER) as reader:
+        assert list(reader.check()) == []
+        found = [row for host, _ in reader.hosts() for row in reader.urls(host)]
+        assert not len(reader.unextracted)
+        return {row.url: row.state.event for row in found}
+
+
+def counts(folder: Path) -> list[Any]:
+    """The link statistics of the job in *folder*."""
+    with StoreReader(folder / "job" / FOLDER) as reader:
+        stats = LinkStats(reader.store.kv(ROWS), TABLES.split(","))
+        tables = [sorted(stats.table(name)) for name in ("statuses", "types", "sizes", "out")]
+        return [stats.totals(), sorted(stats.hosts()), sorted(stats.edges()), *tables]
+
+
+def edges(folder: Path) -> set[tuple[Any, ...]]:
+    """Where the pages in the packs in *folder* lead to."""
+    return {(page.url, *link) for page in open_packs(folder / "packs") for link in page.links}
+
+
+def test_the_same_as_eager(tmp_path: Path) -> None:
+    """Pages, outcomes, statistics, and the links that packs tell; with a tenth of the frontier."""
+    with FakeWebProcess(WEB) as web:
+        peaks = {}
+        for how in ("eager", "on-demand"):
+            (tmp_path / how).mkdir()
+            ended = crawl(
+                "crawl_spiders.Bulk", settings_of(tmp_path / how, how, web), tmp_path / how,
+                seeds=web.ready.seeds[0],
+            )  # fmt: skip
+            assert ended.reason == "finished", ended.log[-3000:]
+            peaks[how] = ended.stats["suite/frontier/queued_max"]
+        assert ended.stats["suite/extract/read"] > 150
+        assert ended.stats["suite/extract/waiting"] == 0
+        assert "suite/extract/at_once" not in ended.stats
+    eager, late = tmp_path / "eager", tmp_path / "on-demand"
+    assert states(eager) == states(late)
+    assert counts(eager) == counts(late)
+    assert edges(eager) == edges(late)
+    assert list(verify(late / "packs")) == []
+    assert peaks["on-demand"] < peaks["eager"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seen", ["trie", "sieve"])
+def test_kills_lose_nothing(seen: str, tmp_path: Path) -> None:
+    """Killed several times: in the end all is as it is in a crawl that nobody has killed."""
+    chance = random.Random(seen)
+    with FakeWebProcess(replace(WEB, hosts=20, pages=60)) as web:
+        settings = settings_of(
+            tmp_path, "on-demand", web, SUITE_SEEN=seen, SUITE_SIEVE_WAITING=1024
+        )
+        kills = 0
+        for _ in range(5):
+            ended = crawl(
+                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(0.3, 1.2),
+                seeds=web.ready.seeds[0],
+            )  # fmt: skip
+            if ended.code == 0:
+                break
+            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
+            kills += 1
+        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        assert last.reason == "finished", last.log[-3000:]
+        reachable = set(web.web.reachable())
+    assert kills >= 2
+    assert list(verify(tmp_path / "packs")) == []
+    assert reachable <= {page.url for page in open_packs(tmp_path / "packs")}
+    if seen == "trie":
+        assert reachable <= set(states(tmp_path))
+
+
+# On a small site, in this process
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A running site: ten pages that lead to ten others each, and those to a last one."""
+    pages: dict[str, Page] = {"/": links(*(f"/{n}" for n in range(10)))}
+    pages |= {f"/{n}": links(*(f"/{n}/{m}" for m in range(10))) for n in range(10)}
+    pages |= {f"/{n}/{m}": links("/last") for n in range(10) for m in range(10)}
+    with running(Site(pages | {"/last": links()})) as server:
+        yield server
+
+
+def crawl_site(
+    run: Run, site: Site, folder: Path, spider: type[BroadSpider] = Broad, **settings: Any
+) -> Crawled:
+    """A crawl of it on demand, with the job in *folder*."""
+    common: dict[str, Any] = {
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
+        "JOBDIR": str(folder / "job"), "SUITE_PACKS_DIR": str(folder / "packs"),
+        "SUITE_EXTRACT": "on-demand", "SUITE_SEEN": "plain", "SUITE_TRAP_SAME": 0,
+    }  # fmt: skip
+    return run(crawl_here(spider, arguments={"seeds": f"{site.url}/"}, **(common | settings)))
+
+
+def stopped(run: Run, site: Site, folder: Path) -> None:
+    """A crawl that was stopped when it had fetched some pages whose links nobody has read."""
+    crawl_site(run, site, folder, CLOSESPIDER_PAGECOUNT=8, CONCURRENT_REQUESTS=1)
+    with StoreReader(folder / "job" / FOLDER) as reader:
+        assert len(reader.unextracted) >= 3
+
+
+def everything(site: Site) -> set[str]:
+    """The URLs of the site."""
+    return {f"{site.url}{path}" for path in site.pages}
+
+
+def test_what_was_stored_is_read_when_eager_goes_on(run: Run, site: Site, tmp_path: Path) -> None:
+    """In another folder for packs, and without one."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    stopped(run, site, first)
+    shutil.copytree(first, second)
+    for folder, packs in ((first, str(tmp_path / "elsewhere")), (second, "")):
+        done = crawl_site(run, site, folder, SUITE_EXTRACT="eager", SUITE_PACKS_DIR=packs)
+        assert done.reason == "finished"
+        assert states(folder) == dict.fromkeys(everything(site), Event.SUCCESS)
+        assert done.stat("suite/extract/read") >= 3
+
+
+def test_packs_that_were_deleted(
+    run: Run, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pages in them have failed, are named, and can be tried again; the crawl ends."""
+    stopped(run, site, tmp_path)
+    for path in (tmp_path / "packs").iterdir():
+        path.unlink()
+    done = crawl_site(run, site, tmp_path)
+    assert done.reason == "finished"
+    lost = {url for url, event in states(tmp_path).items() if event is Event.UNREADABLE}
+    assert len(lost) == done.stat("suite/extract/lost") == done.stat("suite/job/failed") >= 3
+    assert all(any(url in line for line in caplog.messages) for url in sorted(lost)[:1])
+
+
+def test_packs_that_were_redacted(run: Run, site: Site, tmp_path: Path) -> None:
+    """What is left in them is found, though it lies elsewhere; what was taken out stays out."""
+    stopped(run, site, tmp_path)
+    gone = f"{site.url}/"
+    with StoreReader(tmp_path / "job" / FOLDER) as reader:
+        waiting = [page.entry.url for page in reader.unextracted.everything()]
+    taken = waiting[0]
+    assert taken != gone
+    for url in (gone, taken):
+        redact(tmp_path / "packs", Subject(url=url), 0.0, lambda size: None)
+    done = crawl_site(run, site, tmp_path)
+    assert done.reason == "finished"
+    found = states(tmp_path)
+    assert found[taken] is Event.UNREADABLE
+    assert done.stat("suite/extract/lost") == 1
+    below = taken.removesuffix("/")
+    assert set(found) == {url for url in everything(site) if not url.startswith(f"{below}/")}
+
+
+def test_a_folder_that_is_away_for_a_moment(
+    run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is given up; and if it stays away, all is, and the crawl ends."""
+    monkeypatch.setattr("scrapy_spider_suite.crawl.extracting._RETRY", 0.05)
+    first, second, others = tmp_path / "first", tmp_path / "second", str(tmp_path / "others")
+    stopped(run, site, first)
+    shutil.copytree(first, second)
+    back = (first / "packs").rename(tmp_path / "away")
+
+    class Back(Broad):
+        """Has it come back when something else was fetched."""
+
+        def parse_page(self, response: Response) -> None:
+            """See the class."""
+            if back.exists():
+                back.rename(first / "packs")
+
+    done = crawl_site(run, site, first, Back, SUITE_PACKS_DIR=others)
+    assert done.reason == "finished"
+    assert states(first) == dict.fromkeys(everything(site), Event.SUCCESS)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.extracting._TRIES", 2)
+    shutil.rmtree(first / "packs")  # where the copy's pages lie, too
+    done = crawl_site(run, site, second, SUITE_PACKS_DIR=others)
+    assert done.reason == "finished"
+    assert done.stat("suite/extract/lost") >= 3
+
+
+class Choosy(Broad):
+    """Follows no link to a page with a 3, and fails at one page."""
+
+    def choose_links(self, response: Response, links: list[str]) -> Iterable[str]:
+        """Look at all that eager would give."""
+        assert response.request is not None
+        path = [part for part in urlsplit(response.url).path.split("/") if part]
+        assert response.meta["depth"] == (3 if path == ["last"] else len(path))
+        assert response.css("a") or path == ["last"]
+        assert response.headers["Content-Type"] == b"text/html"
+        if path == ["5"]:
+            raise ValueError("never mind")
+        return [link for link in links if "3" not in urlsplit(link).path]
+
+
+@pytest.mark.parametrize("how", ["eager", "on-demand"])
+def test_hooks_of_the_spider(how: str, run: Run, site: Site, tmp_path: Path) -> None:
+    """They are asked with the page as it was; one that fails has its page end as ever."""
+    done = crawl_site(run, site, tmp_path, Choosy, SUITE_EXTRACT=how)
+    found = {url.removeprefix(site.url): event for url, event in states(tmp_path).items()}
+    assert found.pop("/5") is Event.CALLBACK_ERROR
+    assert "/3" not in found
+    assert "/5/1" not in found
+    assert {*found.values()} == {Event.SUCCESS}
+    assert done.stat("suite/extract/hook_errors") == (how == "on-demand")
+
+
+def test_what_is_not_packed_is_read_at_once(run: Run, site: Site, tmp_path: Path) -> None:
+    """SUITE_STORE_FILTER."""
+    done = crawl_site(run, site, tmp_path, SUITE_STORE_FILTER="URLMatchesRegex(.*/last)")
+    assert set(states(tmp_path)) == everything(site)
+    assert done.stat("suite/extract/at_once") == len(everything(site)) - 1
+    assert done.stat("suite/extract/read") == 1
+
+
+def test_compressed_pages(run: Run, tmp_path: Path) -> None:
+    """They are decompressed as ever; what nobody can decompress is no page."""
+    kinds = {"Content-Encoding": "gzip", "Content-Type": "text/html; charset=utf-8"}
+    body = gzip.compress(links("/plain", "/é").encode())
+    pages: dict[str, Page] = {
+        "/": links("/gzip", "/strange"), "/gzip": Answer(body, headers=kinds),
+        "/strange": Answer(body, headers=kinds | {"Content-Encoding": "rot13"}),
+        "/plain": links(), "/%C3%A9": links(),
+    }  # fmt: skip
+    with running(Site(pages)) as site:
+        done = crawl_site(run, site, tmp_path)
+        assert set(states(tmp_path)) == everything(site)
+    assert done.stat("suite/extract/read") == 4
+    packs = open_packs(tmp_path / "packs")
+    page = packs.get(f"{site.url}/gzip")
+    assert page is not None
+    assert [link.url for link in page.links] == [f"{site.url}/plain", f"{site.url}/%C3%A9"]
+    strange = packs.get(f"{site.url}/strange")
+    assert strange is not None
+    assert strange.links == []
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "SUITE_PACKS_DIR"),
+        ({"SUITE_PACKS_DIR": "packs", "SUITE_PROFILE": "spider"}, "spider profile"),
+        (
+            {"SUITE_PACKS_DIR": "packs", "SUITE_PACKS_UPLOAD": "/there", "SUITE_PACKS_KEEP": False},
+            "SUITE_PACKS_KEEP",
+        ),
+        ({"SUITE_EXTRACT": "lazy"}, "'eager' or 'on-demand'"),
+    ],
+)
+def test_settings_that_make_no_sense(values: dict[str, Any], said: str) -> None:
+    """One line, which names the setting, and what it needs."""
+    settings = Settings({"SUITE_EXTRACT": "on-demand", "SUITE_PROFILE": "broad", **values})
+    with pytest.raises(SettingsError, match=said) as caught:
+        SuiteSettings.from_settings(settings)
+    assert str(caught.value).startswith("SUITE_EXTRACT = ")
+    assert "\n" not in str(caught.value)
