@@ -48,7 +48,6 @@ class LinkCounting:
             again=entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER,
         )
 
-    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
         """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
         url, content_type = response.url, header(response.headers, "Content-Type")
@@ -57,6 +56,7 @@ class LinkCounting:
             media_type(content_type), size, again=again,
         )  # fmt: skip
 
+    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
         """The page of *lease* was read: *links* are those that it has, each once."""
         if lease.facts is None:  # it came from a cache
             return

@@ -134,10 +134,10 @@ class Keeper:
         """Have the sieve say what of the links that wait for it is new, if it is time for that."""
         if not (self._scheduler.closing or self._disk.paused):
             self._flusher.look(starving=starving)
+            self._scheduler.extractor.look(starving=starving)
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
-            self._scheduler.extractor.look(starving=starving)
         reviser, now = self._core.frontier.reviser, self._core.now()
         self._revising = reviser.busy and not self._scheduler.closing
         if self._revising:
@@ -199,12 +199,12 @@ class Keeper:
 
     def flush(self) -> None:
         """Make everything durable, or hold the crawl still until that works."""
+        frontier = self._core.frontier
+        self._most = max(self._most, frontier.pending - frontier.leased)
         if not self._disk.stuck:
             self._write(lambda now: self._core.frontier.flush(), self._core.now())
 
     def _write(self, write: Any, now: float) -> None:
-        frontier = self._core.frontier
-        self._most = max(self._most, frontier.pending - frontier.leased)
         try:
             write(now)
         except StoreWriteError as error:
@@ -260,13 +260,13 @@ class Keeper:
             return
         statistics = core.frontier.statistics()
         busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
+        busy = busy or len(self._scheduler.extractor)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return
         wait = core.frontier.next_visit_in(core.now())
         if wait is not None and wait > limit:
             logger.info(
                 "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "
-        busy = busy or len(self._scheduler.extractor)
                 "URLs are left; the job can be resumed", limit,
                 f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
                 statistics.pending,
@@ -322,16 +322,16 @@ class Keeper:
         if core.frontier.sifter is not None:
             for name, value in core.frontier.sifter.statistics.items():
                 stats.set_value(f"suite/seen/{name}", value)
+        if statistics.unextracted or core.settings.extract != "eager":
+            stats.set_value("suite/extract/waiting", statistics.unextracted)
         stats.max_value("suite/frontier/hosts_max", statistics.hosts)
+        stats.max_value("suite/frontier/queued_max", self._most)
         if self._looks % _LOOKS and not self._ended:
             return
         self._supervision.pulse(core.now(), {
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
-        if statistics.unextracted or core.settings.extract != "eager":
-            stats.set_value("suite/extract/waiting", statistics.unextracted)
             "cache_hit_rate": round(cache.statistics.hit_rate, 3),
-        stats.max_value("suite/frontier/queued_max", self._most)
             **{name: getattr(statistics, name) for name in statistics.__slots__},
         })  # fmt: skip

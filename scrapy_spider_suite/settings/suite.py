@@ -64,20 +64,20 @@ class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, 
         """
         given = read_given(DECLARATIONS, settings)
         project = ProjectSettings.from_settings(settings, spidercls)
+        known = spidercls is not None or given.get("profile", "auto") != "auto"
         given["profile"] = profile = _profile(given, spidercls)
         complete: dict[str, Any] = dict(given)
         for name, declared in DECLARATIONS.items():
-        known = spidercls is not None or given.get("profile", "auto") != "auto"
             default = declared.default(profile)
             if isinstance(default, Derived):
                 default = default.rule(project, given)
             complete.setdefault(name, default)
         result = cls(project=project, **complete)
         _refuse_contradictions(result, _is_broad(spidercls))
+        _refuse_on_demand(result, spider_known=known)
         return result
 
     def changed(self, name: str, raw: object) -> tuple[SuiteSettings, str]:
-        _refuse_on_demand(result, spider_known=known)
         """These settings with another value for *name*, and the name of that field.
 
         The text ``default`` gives it the default of the profile. Raises `SettingsError`.
@@ -91,10 +91,10 @@ class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, 
             value = value.rule(self.project, others)
         result = replace(self, **{field: value})
         _refuse_contradictions(result, broad_spider=False)
+        _refuse_on_demand(result, spider_known=True)
         return result, field
 
     def as_stored(self) -> dict[str, object]:
-        _refuse_on_demand(result, spider_known=True)
         """Return the settings as plain values, to be kept with the job and compared by `diff`."""
         return {name: plain(getattr(self, name)) for name in DECLARATIONS}
 
@@ -220,3 +220,18 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.backoff_base > s.backoff_max:
         allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
         raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
+
+
+def _refuse_on_demand(s: SuiteSettings, *, spider_known: bool) -> None:
+    """Refuse to read links on demand where they cannot be; *spider_known*: the profile is final."""
+    if s.extract == "eager":
+        return
+    allowed = ""
+    if spider_known and s.profile == "spider":
+        allowed = "'eager' in the spider profile, whose spiders read links themselves"
+    elif s.packs_dir is None:
+        allowed = "'eager' without SUITE_PACKS_DIR: links are read out of packs"
+    elif s.packs_upload and not s.packs_keep:
+        allowed = "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here"
+    if allowed:
+        raise SettingsError.of("SUITE_EXTRACT", s.extract, allowed)

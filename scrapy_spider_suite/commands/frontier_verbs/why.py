@@ -65,10 +65,10 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
     urls = [*pending, f"https://{name}/", f"http://{name}/", fetch.url if fetch else ""]
     origins = dict.fromkeys(filter(None, map(origin_of, urls)))
     robots = [judging.robots(origin) for origin in origins]
-    return next(host_rows(reader, [(name, record)])) | {
     unextracted = reader.unextracted.count_of(name)
-        "crawl_delay": record.crawl_delay or None, "failures_in_a_row": record.failures,
+    return next(host_rows(reader, [(name, record)])) | {
         **({"unextracted": unextracted} if unextracted else {}),
+        "crawl_delay": record.crawl_delay or None, "failures_in_a_row": record.failures,
         "attempts": record.attempts, "address": address,
         "rules": [f"{key} = {value} ({rule})" for key, value, rule in judging.rules(name)],
         "robots": [f"{each.origin}: {judging.describe(each)}" for each in robots if each],
@@ -134,10 +134,10 @@ def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> Fetch | Non
 def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
     findings = judging.findings(url)
     decided = decisive(findings)
-    return {
     unread, because = len(reader.unextracted), "the job has never come across it"
     if unread:
         because += f"; the links of {unread} stored pages are not read yet (SUITE_EXTRACT)"
+    return {
         "state": "unknown", "because": because,
         "if_it_were_found": decided.judgement.value, "decided_by": decided.rule,
         "why": decided.why, "where": decided.where,
@@ -162,9 +162,9 @@ def _of_known(
         row["address"] = fetch.address
     if known.lastmod is not None:
         row["changed_by_sitemap"] = _time(known.lastmod)
-    if state.state is State.PENDING:
     if reader.unextracted.has_url(host_of(known.url), known.url):
         row["links"] = "not read yet: the page is stored until they are wanted (SUITE_EXTRACT)"
+    if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
     again = f"only `retry --reason {event}` has it tried again"
     after, reasons = terms.settings.retry_failed_after, terms.settings.retry_failed
