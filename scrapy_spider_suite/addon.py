@@ -80,15 +80,15 @@ class Addon:
             self._refuse(error, settings)
             return
         _keep_the_loop(settings)
-        sinks = [name for name in profiles.SINKS if getattr(suite, name)]
-        kept = list(profiles.apply(settings, suite.profile, sinks))
+        switched_on = [name for name in profiles.BY_SETTING if getattr(suite, name)]
+        kept = list(profiles.apply(settings, suite.profile, switched_on))
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)
             logger.warning("The project's own components are kept: %s", what)
         own = [name for name, _ in kept if name in ("SCHEDULER", "DOWNLOADER")]
         if own and suite.packs_dir is not None:
             logger.warning(
-                "SUITE_PACKS_DIR = %r: nothing is packed with a %s of the project's own",
+                "SUITE_PACKS_DIR = %r: only page items are packed with a %s of the project's own",
                 str(suite.packs_dir), " and a ".join(own),
             )  # fmt: skip
 

@@ -82,9 +82,18 @@ _BOTH = (
     Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
     Component("EXTENSIONS", f"{_OURS}.extensions.quietlog.QuietLog"),
 )
-SINKS = {
+BY_SETTING = {
+    # Before the project's own, which may make something else of a page.
     "packs_dir": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.pagepacks.PagePackPipeline"),
     "index": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.index.IndexPipeline", order=1_000),
+    # It closes after the packs, for which its pages wait.
+    "items_dir": Component(
+        "ITEM_PIPELINES", f"{_OURS}.pipelines.itempacks.ItemPackPipeline", order=1_000
+    ),
+    # Nearer to the spider than what filters its output.
+    "page_items": Component(
+        "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.pageitems.PageItems", order=960
+    ),
 }
 """The components that a setting of the suite switches on, by the name of its field."""
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
@@ -127,9 +136,9 @@ LEAN: dict[str, Lean] = {
 
 
 def apply(
-    settings: BaseSettings, profile: Profile, sinks: Iterable[str] = ()
+    settings: BaseSettings, profile: Profile, switched_on: Iterable[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Set up *settings* for *profile*, with those *sinks* (names in `SINKS`).
+    """Set up *settings* for *profile*, with what is *switched_on* (names in `BY_SETTING`).
 
     Yields:
         The name of a setting and the suite's part that does not run because of what the project
@@ -140,7 +149,7 @@ def apply(
         if _canonical(settings[name]) != path:
             yield name, path
     yield from _set_handlers(settings, HANDLERS[profile])
-    for component in (*COMPONENTS[profile], *(SINKS[name] for name in sinks)):
+    for component in (*COMPONENTS[profile], *(BY_SETTING[name] for name in switched_on)):
         if not _add(settings, component):
             yield component.setting, component.path
     if profile == "broad":

@@ -15,8 +15,14 @@ pack_closed = object()
 Receivers get ``path``, its `pathlib.Path`, and ``spider``.
 """
 
+item_pack_closed = object()
+"""A file of items is complete, and will not change any more.
+
+Receivers get ``path``, its `pathlib.Path`, and ``spider``.
+"""
+
 item_not_exported = object()
-"""A feed could not take an item, after the pipelines had (jobs only).
+"""A feed (jobs only) or an item pack could not take an item, after the pipelines had.
 
 Receivers get ``item``, ``response``, ``spider`` and ``failure``, as of Scrapy's ``item_error``.
 """

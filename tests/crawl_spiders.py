@@ -22,6 +22,17 @@ class Bulk(BroadSpider):
     name = "bulk"
 
 
+class BulkItems(BroadSpider):
+    """Follows everything, with two items for each page."""
+
+    name = "bulkitems"
+
+    def parse_page(self, response: Response) -> Iterator[Any]:
+        """Yield the URL, twice."""
+        yield {"url": response.url, "number": 1}
+        yield {"url": response.url, "number": 2}
+
+
 class Ordinary(scrapy.Spider):
     """An ordinary spider: callbacks, meta, keyword arguments and items; no bulk."""
 

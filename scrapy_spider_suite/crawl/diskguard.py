@@ -127,8 +127,9 @@ class DiskGuard:
             found.append(Folder(self._log_folder))
         if isinstance(core.settings.fetch_log, Path):
             found.append(Folder(core.settings.fetch_log))
-        if core.settings.packs_dir is not None:
-            found.append(Folder(core.settings.packs_dir))
+        for folder in (core.settings.packs_dir, core.settings.items_dir):
+            if folder is not None:
+                found.append(Folder(folder))
         return [*found, *map(Folder, (*feed_folders(core.crawler), *self._component_folders))]
 
     def _writes(self) -> bool:

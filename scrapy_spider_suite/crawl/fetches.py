@@ -1,4 +1,5 @@
-"""Answers as what packs keep of them: from what the gate's witness has seen."""
+"""Answers as what packs keep of them: from what the gate's witness has seen, or from a page item.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.handlers.exchange import TRUNCATED
 from scrapy_spider_suite.handlers.wire import WIRE, Sent
+from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Fetch, Form
 from scrapy_spider_suite.packs.heads import build
+from scrapy_spider_suite.storage.leases import Lease
 
 
 def fetch_of(fetched: Fetched) -> Fetch | None:
@@ -22,12 +25,34 @@ def fetch_of(fetched: Fetched) -> Fetch | None:
     return None if response is None else _fetch(fetched, response, sent, cut=unwanted)
 
 
+def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
+    """The page of *item*, as Scrapy's middlewares have left it.
+
+    They take a Content-Encoding that they have undone out of the head, so one that is there holds
+    for the body.
+    """
+    source, (via, hops) = item.source, _way(lease)
+    request = None if source is None else source.request
+    fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+              for name, values in item.headers.items() for value in values]  # fmt: skip
+    return Fetch(
+        url=item.url,
+        time=item.time.timestamp(),
+        head=build(item.status, fields),
+        body=item.body,
+        form=Form.JOINED,
+        method="GET" if request is None else request.method,
+        address="" if source is None else _address(source),
+        truncated="" if source is None else _truncated(source),
+        protocols=() if source is None else _protocols(source),
+        links=item.links or (),
+        via=via,
+        hops=hops,
+    )
+
+
 def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
-    request, lease = fetched.request, fetched.lease
-    truncated = "length" if cut or TRUNCATED in response.flags else ""
-    if "dataloss" in response.flags:
-        truncated = "disconnect"
-    protocols = (response.protocol.lower(),) if response.protocol else ()
+    request, (via, hops) = fetched.request, _way(fetched.lease)
     return Fetch(
         url=request.url,
         time=fetched.ended - fetched.seconds,
@@ -36,12 +61,34 @@ def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool
         form=Form.JOINED,
         method=request.method,
         request=b"" if sent is None else sent.request,
-        address=str(response.ip_address or request.meta.get(ADDRESS) or ""),
-        truncated=truncated,
-        protocols=protocols if sent is None else sent.protocols,
-        via="" if lease is None else lease.entry.referrer,
-        hops="" if lease is None else "L" * lease.entry.depth + "R" * lease.entry.hops,
+        address=_address(response) or request.meta.get(ADDRESS, ""),
+        truncated="length" if cut else _truncated(response),
+        protocols=_protocols(response) if sent is None else sent.protocols,
+        via=via,
+        hops=hops,
     )
+
+
+def _address(response: Response) -> str:
+    return str(response.ip_address or "")
+
+
+def _truncated(response: Response) -> str:
+    if "dataloss" in response.flags:
+        return "disconnect"
+    return "length" if TRUNCATED in response.flags else ""
+
+
+def _protocols(response: Response) -> tuple[str, ...]:
+    return (response.protocol.lower(),) if response.protocol else ()
+
+
+def _way(lease: Lease | None) -> tuple[str, str]:
+    """From which page the crawl came to that of *lease*, and by which hops from a seed."""
+    if lease is None:
+        return "", ""
+    entry = lease.entry
+    return entry.referrer, "L" * entry.depth + "R" * entry.hops
 
 
 def _head(response: Response) -> bytes:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from scrapy.http import HtmlResponse, Response
+from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.core import CrawlCore
-from scrapy_spider_suite.crawl.requests import SITEMAP
+from scrapy_spider_suite.crawl.reading import LinkReader, has_links
 from scrapy_spider_suite.crawl.spelling import Spelling
 from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
-from scrapy_spider_suite.urls.edges import Edge, extract_edges
-from scrapy_spider_suite.urls.extract import Context, PageLinks, extract
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.scope import Reason, Scope
 
@@ -28,9 +25,6 @@ logger = logging.getLogger(__name__)
 
 Choose = Callable[[Response, list[str]], Iterable[str]]
 Rank = Callable[[Response, str], int]
-
-_PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
-
 
 class Follower:
     """Extracts, scopes and hands over the links of pages, for one crawl.
@@ -53,9 +47,7 @@ class Follower:
         self._rank = rank
         self._trapping = Trapping(core)
         self._spelling = Spelling(core.normalizer, core.crawler.stats)
-        self._longest = project.urllength_limit or 1 << 20
-        self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
-        self._packed = core.settings.packs_dir is not None
+        self.links_of = LinkReader(core.settings).links_of
         self._scope = Scope(
             getattr(spider, "allowed_domains", None) or None,
             project.depth_limit,
@@ -66,11 +58,7 @@ class Follower:
         """Hand the links of *response* to the frontier, as part of its page's commit."""
         request = response.request
         lease = None if request is None else self._core.leases.get(request)
-        if request is None or lease is None or not isinstance(response, HtmlResponse):
-            return
-        if SITEMAP in request.meta:  # whatever type it is served as: it is read by its callback
-            return
-        if not 200 <= response.status < 300:
+        if lease is None or not has_links(response):
             return
         if self._core.settings.extract == "on-demand" and not lease.entry.volatile:
             lease.unread = response  # until it is settled, when it is known where it is packed
@@ -124,20 +112,6 @@ class Follower:
             links = [url for url in links if self.in_scope(url, depth)]
         return self._core.filtering.followed(self._trapping.passed(links), lease, response)
 
-    def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
-        """The links of *response*, whatever their scope; where pages are packed, how they link."""
-        headers = response.headers
-        context: Context = {
-            "url": response.url,
-            "content_type": headers.get("Content-Type"),
-            "x_robots_tag": [tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
-            "robot": self._robot,
-            "max_url_length": self._longest,
-        }
-        if self._packed:
-            return extract_edges(response.body, **context)
-        return extract(response.body, **context), ()
-
     def in_scope(self, url: str, depth: int) -> bool:
         """Whether *url* may be followed at *depth*; counts it if it may not."""
         reason = self._scope.refuses(url, host_of(url), depth)
@@ -183,12 +157,3 @@ class Follower:
             )  # fmt: skip
         lease.children.extend(made)
         return links
-
-
-def product_of(user_agent: str) -> str:
-    """The product token of *user_agent* (RFC 9309 §2.2.1), by which pages address a robot.
-
-    Of ``Mozilla/5.0 (compatible; mybot/1.0)`` that is ``mybot``; "" where it names no robot.
-    """
-    found = _PRODUCT.search(user_agent)
-    return found[1] if found else ""

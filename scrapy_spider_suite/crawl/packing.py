@@ -2,7 +2,9 @@
 
 The gate's witness sees every answer as the wire gave it. Those of a page (redirects that a
 middleware followed among them) are packed when nothing more will come of it, side by side, with
-the links that were found on it; all others at once.
+the links that were found on it; all others at once. With SUITE_PAGE_ITEMS only pages are packed of
+which there was a `PageItem`. Of an item whose page has not come over this crawl's wire (a cache, a
+scheduler of another kind), what it holds itself is packed.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_spider_suite.contact import contact_in
 from scrapy_spider_suite.crawl.closed import ClosedPacks
-from scrapy_spider_suite.crawl.fetches import fetch_of
-from scrapy_spider_suite.crawl.following import product_of
+from scrapy_spider_suite.crawl.fetches import fetch_of, fetch_of_item
+from scrapy_spider_suite.crawl.reading import product_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -36,12 +38,15 @@ from scrapy_spider_suite.signals import pack_closed
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from scrapy import Request
+
     from scrapy_spider_suite.crawl.commitlog import CommitLog
+    from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.packs import Record, Recovery
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
-_BEHIND: Final = 16 << 20
+BEHIND: Final = 16 << 20
 """Bytes of records that wait to be compressed, above which nothing new is fetched."""
 _PACKS: Final = "packs"
 """Why the scheduler is paused then."""
@@ -83,6 +88,7 @@ class PagePacking:
         self._written: deque[_Batch] = deque()
         self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
         self._behind = False
+        self._chosen = log.settings.page_items
         project = log.settings.project
         robot = product_of(project.robotstxt_user_agent or project.user_agent)
         self._later = {LATER: f"later {robot}".rstrip()}
@@ -118,10 +124,26 @@ class PagePacking:
         fetch = fetch_of(fetched)
         if fetch is None:
             return
-        if fetched.lease is None:
-            self._pack([fetch], None)
-        else:
+        if fetched.lease is not None:
             fetched.lease.fetches.append(fetch)
+        elif not self._chosen:
+            self._pack([fetch], None)
+
+    def take(self, item: PageItem) -> None:
+        """The page of *item* is to be packed."""
+        lease = self._lease_of(None if item.source is None else item.source.request)
+        if lease is None:
+            self._pack([fetch_of_item(item, None)], self._lease_of(item.owner))
+            return
+        lease.wanted = True
+        if item.links is not None:
+            lease.outlinks = item.links
+        if not lease.fetches:
+            lease.fetches.append(fetch_of_item(item, lease))
+
+    def _lease_of(self, request: Request | None) -> Lease | None:
+        core = self._log.core
+        return None if core is None or request is None else core.leases.get(request)
 
     def settled(self, lease: Lease) -> None:
         """Nothing more will come of the page of *lease*: it is held until its answers are on disk.
@@ -140,6 +162,8 @@ class PagePacking:
 
     def takes(self, lease: Lease) -> bool:
         """Whether the answers of *lease*, of which nothing more will come, are to be packed."""
+        if self._chosen and not lease.wanted:
+            return False
         faults = lease.faults
         return bool(lease.fetches) and Event.NOT_STORED not in faults and _AGAIN.isdisjoint(faults)
 
@@ -213,7 +237,7 @@ class PagePacking:
     def pulse(self) -> None:
         """Once a second: nothing new while too much waits, and no waiting when nothing else does.
         """
-        behind = self._writer.backlog > (_BEHIND // 2 if self._behind else _BEHIND)
+        behind = self._writer.backlog > (BEHIND // 2 if self._behind else BEHIND)
         if behind is not self._behind:
             self._behind = behind
             (self._log.pause if behind else self._log.unpause)(_PACKS)

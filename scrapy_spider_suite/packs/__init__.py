@@ -44,6 +44,7 @@ from scrapy_spider_suite.packs.formats import FORMATS
 from scrapy_spider_suite.packs.heads import Form, Head
 from scrapy_spider_suite.packs.index import FolderIndex, merge
 from scrapy_spider_suite.packs.indexing import build_index
+from scrapy_spider_suite.packs.itemfile import open_items
 from scrapy_spider_suite.packs.packing import Location, Plan
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.pages import (
@@ -86,6 +87,7 @@ __all__ = [
     "Recovery",
     "build_index",
     "merge",
+    "open_items",
     "open_packs",
     "payload_digest",
     "read",

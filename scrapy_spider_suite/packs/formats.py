@@ -46,10 +46,12 @@ def is_pack(path: Path) -> bool:
     return _NAME.fullmatch(path.name) is not None
 
 
-def pack_name(name: str, time: float, serial: int, agent: str, form: str) -> str:
-    """Return ``NAME-TIME-SERIAL-AGENT.warc.FORM``. *time* in seconds since the epoch."""
+def pack_name(
+    name: str, time: float, serial: int, agent: str, form: str, *, kind: str = "warc"
+) -> str:
+    """Return ``NAME-TIME-SERIAL-AGENT.KIND.FORM``. *time* in seconds since the epoch."""
     stamp = f"{datetime.fromtimestamp(time, UTC):%Y%m%d%H%M%S}"
-    return f"{plain(name)}-{stamp}-{serial:05d}-{plain(agent)}.warc.{form}"
+    return f"{plain(name)}-{stamp}-{serial:05d}-{plain(agent)}.{kind}.{form}"
 
 
 def final(path: Path) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.pipelines.index import IndexPipeline
+from scrapy_spider_suite.pipelines.itempacks import ItemPackPipeline
 from scrapy_spider_suite.pipelines.pagepacks import PagePackPipeline
 
-__all__ = ["IndexPipeline", "PagePackPipeline"]
+__all__ = ["IndexPipeline", "ItemPackPipeline", "PageItem", "PagePackPipeline"]

@@ -8,6 +8,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
 from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
 from scrapy_spider_suite.settings.suite import suite_settings
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 
 
 class PagePackPipeline(SinkingPipeline):
-    """Packs the pages of a crawl in SUITE_PACKS_DIR, which alone has the add-on switch it on."""
+    """Packs the pages of a crawl in SUITE_PACKS_DIR, which alone has the add-on switch it on.
+
+    They come beside the items, or as items (`PageItem`): with SUITE_PAGE_ITEMS, and where the
+    scheduler is not the suite's.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._packing: PagePacking | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -32,8 +41,11 @@ class PagePackPipeline(SinkingPipeline):
         folder = log.settings.packs_dir
         if folder is None:
             raise NotConfigured("SUITE_PACKS_DIR is not set")
-        return PagePacking(log, folder)
+        self._packing = PagePacking(log, folder)
+        return self._packing
 
     def process_item(self, item: Any) -> Any:
-        """Pass the item on."""
+        """Have the page of a `PageItem` packed, and pass every item on."""
+        if isinstance(item, PageItem) and self._packing is not None:
+            self._packing.take(item)
         return item

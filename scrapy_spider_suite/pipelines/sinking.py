@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy.utils.asyncio import is_asyncio_available
+
 from scrapy_spider_suite.crawl.commitlog import CommitLog, PlainLog, Sink
+from scrapy_spider_suite.errors import SettingsError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -41,6 +44,8 @@ class SinkingPipeline:
     def open_spider(self) -> None:
         """Called after the scheduler was opened. Raises the `SuiteError`s."""
         if not self._sunk:
+            if not is_asyncio_available():
+                raise SettingsError(f"{type(self).__name__} needs Scrapy's asyncio reactor")
             self._plain = PlainLog(self.crawler)
             self._plain.start(self.sink(self._plain))
 

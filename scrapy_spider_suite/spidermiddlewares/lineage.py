@@ -15,6 +15,7 @@ from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.crawl.requests import disown
 from scrapy_spider_suite.crawl.turns import Turns
+from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.signals import item_not_exported
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class LineageMiddleware:
         return core_of(self._crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Note the page that each request came from."""
+        """Note the page that each request, and each item that is a page, came from."""
         for output in result:
             self._note(response, output)
             yield output
@@ -49,13 +50,15 @@ class LineageMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Note the page that each request came from."""
+        """Note the page that each request, and each item that is a page, came from."""
         async for output in result:
             self._note(response, output)
             yield output
 
     def _note(self, response: Response, output: Any) -> None:
-        if isinstance(output, Request) and response.request is not None:
+        if isinstance(output, PageItem):
+            output.owner = response.request
+        elif isinstance(output, Request) and response.request is not None:
             disown(output)
             core = self._core
             lease = core.leases.get(response.request)

@@ -184,6 +184,7 @@ class Frontier:
         self.held += bool(lease.holds)
         if lease.holds:
             self.spill(lease, now)
+            self._near_the_end(lease)
         else:
             self._commit(lease, now)
         self._scheduling.relieve()
@@ -191,9 +192,20 @@ class Frontier:
     def unhold(self, lease: Lease, now: float) -> None:
         """One thing that held *lease* is durable."""
         lease.holds -= 1
-        if lease.settled and not lease.holds:
+        if not lease.settled:
+            return
+        if lease.holds:
+            self._near_the_end(lease)
+        else:
             self.held -= 1
             self._commit(lease, now)
+
+    def _near_the_end(self, lease: Lease) -> None:
+        """Let the items of *lease* be written if only they hold it."""
+        last, items = lease.last, lease.items
+        if lease.holds == 1 and last is not None and items is not None:
+            lease.last = lease.items = None
+            last(lease, items)
 
     def _commit(self, lease: Lease, now: float, *, asked: bool = True) -> None:
         entry = lease.entry

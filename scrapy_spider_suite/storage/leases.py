@@ -9,10 +9,11 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.workbench import Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy_spider_suite.monitor.linkstats import PageFacts
     from scrapy_spider_suite.packs import Fetch
+    from scrapy_spider_suite.packs.itemfile import Pile
     from scrapy_spider_suite.packs.stored import Stored
     from scrapy_spider_suite.urls.edges import Edge
 
@@ -41,8 +42,8 @@ class Lease:
 
     __slots__ = (
         "booked", "children", "entry", "event", "facts", "faults", "fetches", "heard",
-        "held_since", "holds", "links", "outlinks", "received", "retry_after", "settled",
-        "states", "status", "stored", "unread", "visit",
+        "held_since", "holds", "items", "last", "links", "outlinks", "received", "retry_after",
+        "settled", "states", "status", "stored", "unread", "visit", "wanted",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -52,6 +53,9 @@ class Lease:
         self.links: list[str] = []
         self.fetches: list[Fetch] = []  # answers that are to be packed
         self.outlinks: Sequence[Edge] = ()  # of the last of them
+        self.wanted = False  # whether there was an item of the page itself
+        self.items: Pile | None = None  # that are to be written
+        self.last: Callable[[Lease, Pile], None] | None = None  # writes them, last of all
         self.unread: object = None  # its page, if the links of that are read later
         self.stored: Stored | None = None  # and where it is packed
         self.facts: PageFacts | None = None  # what is to be counted of it

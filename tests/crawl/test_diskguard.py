@@ -125,7 +125,9 @@ def test_folders_of_components_are_watched(
     monkeypatch.setattr(
         diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
     )
-    crawl.core.settings = SimpleNamespace(min_free=1, fetch_log=False, packs_dir=None)
+    crawl.core.settings = SimpleNamespace(
+        min_free=1, fetch_log=False, packs_dir=None, items_dir=None
+    )
     crawl.core.job = crawl.core.temporary = None
     crawl.go_on(2)
     assert set(asked) == {tmp_path}

@@ -10,7 +10,8 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.following import Follower, product_of
+from scrapy_spider_suite.crawl.following import Follower
+from scrapy_spider_suite.crawl.reading import product_of
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.leases import Lease
 

@@ -52,6 +52,20 @@ class Pages:
         "Where links are followed in bulk: when those of a page are read. With on-demand, out of "
         "its pack, when the queue of its host runs low or too few hosts are left.",
     )
+    items_dir: Path | None = setting(
+        v.folder(), None, FREE,
+        "A folder for item packs: the items that spiders yield, as compressed lines of JSON, each "
+        "exactly once over kills with a JOBDIR. Empty keeps none.",
+    )
+    items_format: Literal["gz", "zst"] = setting(
+        v.choice("gz", "zst"), "gz", FREE,
+        "How item packs are compressed; they are closed as SUITE_PACKS_SIZE and _AGE say.",
+    )
+    page_items: bool = setting(
+        v.boolean(), False, FREE,
+        "Let pages be items: where links are followed in bulk every page is one, and pages are "
+        "packed and counted only of which there was a PageItem.",
+    )
     link_stats: tuple[str, ...] = setting(
         v.choices(*TABLES), (), FROM_NOW_ON,
         "Which link statistics are kept while pages are read for links in bulk: rows of the job, "

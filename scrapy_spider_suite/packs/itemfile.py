@@ -1,0 +1,183 @@
+"""Item packs: items as lines of JSON, in files that are compressed block by block.
+
+A block is a gzip member or a Zstandard frame of whole lines, so ``zcat`` and whatever reads
+compressed JSON lines opens such a file, and up to the end of any block it is one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from scrapy_spider_suite import durable
+from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.packs.container import RECORD_MAX
+from scrapy_spider_suite.packs.formats import OPEN, final
+from scrapy_spider_suite.packs.groupfile import GroupFile, lock
+from scrapy_spider_suite.packs.members import GzipContainer, MemberContainer, ZstdContainer
+
+logger = logging.getLogger(__name__)
+
+KIND: Final = "jsonl"
+FORMATS: Final[dict[str, type[MemberContainer]]] = {"gz": GzipContainer, "zst": ZstdContainer}
+"""``SUITE_ITEMS_FORMAT``."""
+BLOCK: Final = 1 << 17
+"""Bytes of lines that are compressed together, unless one line has more."""
+
+_IN_MEMORY: Final = 1 << 20
+"""Bytes of a pile above which it lies on disk."""
+
+_NAME = re.compile(rf".+\.{KIND}\.(gz|zst)({re.escape(OPEN)})?")
+
+
+class Pile:
+    """Items that are to be written together, as lines of JSON: those of one page.
+
+    Many of them lie in a file without a name, in *folder*.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - `close` does
+            _IN_MEMORY, dir=str(folder)
+        )
+        self.items = 0
+        self.size = 0
+
+    def add(self, line: bytes) -> None:
+        """Add an item. Raises `OSError`."""
+        self._file.write(line)
+        self.items += 1
+        self.size += len(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """Whole lines, many at a time; each call begins anew. Raises `OSError`."""
+        self._file.seek(0)
+        while lines := self._file.readlines(BLOCK):
+            yield b"".join(lines)
+
+    def close(self) -> None:
+        """Forget them."""
+        self._file.close()
+
+
+class ItemFile(GroupFile):
+    """An open item pack; see `GroupFile`."""
+
+    def __init__(
+        self, path: Path, form: MemberContainer, time: float, *, power: bool = False
+    ) -> None:
+        super().__init__(path, time, power=power)
+        self._form = form
+
+    def append(self, lines: Iterable[bytes]) -> None:
+        """Add *lines*, each one or several whole ones, all or nothing. Raises `OSError`."""
+        self.add(self._blocks(lines))
+
+    def _blocks(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        block, size = [], 0
+        for line in lines:
+            block.append(line)
+            size += len(line)
+            if size >= BLOCK:
+                yield self._form.compress(b"".join(block))
+                block, size = [], 0
+        if block:
+            yield self._form.compress(b"".join(block))
+
+    def close(self) -> None:
+        """Give the file its name, or remove it if nothing is in it. Raises `OSError`."""
+        if not self.size:
+            self.discard()
+            return
+        self.end()
+        self.name()
+        self.abandon()
+
+
+class Recovered(NamedTuple):
+    """What became of an item pack that was left open: *cut* bytes at its end were not committed,
+    and *missing* ones that were are not there, as after a power failure."""
+
+    path: Path | None
+    cut: int
+    missing: int
+
+
+def recover_items(path: Path, size: int) -> Recovered | None:
+    """Close the open item pack *path*, of which *size* bytes were committed.
+
+    None if a process is writing it. Raises `OSError`: nothing has changed, or all but the name.
+    """
+    form = FORMATS[_form(path)]()
+    with path.open("r+b") as file:
+        if not lock(file):
+            return None
+        there = kept = file.seek(0, 2)
+        if there > size:
+            kept = size
+        elif there < size:
+            kept = _whole(form, file)
+        file.truncate(kept)
+        os.fsync(file.fileno())
+    if kept:
+        os.rename(path, final(path))
+    else:
+        path.unlink()
+    durable.sync(path.parent)
+    return Recovered(final(path) if kept else None, there - kept, max(0, size - there))
+
+
+def _whole(form: MemberContainer, file: BinaryIO) -> int:
+    """How many bytes of *file* are whole blocks."""
+    end = 0
+    for frame in form.frames(file, 0):
+        if frame.problem:
+            break
+        end = frame.end
+    return end
+
+
+def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str, Any]]:
+    """Yield the items of item packs: files, or folders of them, file by file as they were written.
+
+    What is being written is read as far as it is whole. A block that is damaged, or has more than
+    *limit* bytes when it is decompressed, is logged and passed by. Raises `PackError`: there is no
+    such file or folder, or a file is no item pack.
+    """
+    for path in map(Path, paths):
+        if path.is_dir():
+            for file in sorted(path.iterdir()):
+                if _NAME.fullmatch(file.name):
+                    yield from _read(file, limit)
+        elif path.exists() or final(path).exists():
+            yield from _read(path, limit)
+        else:
+            raise PackError(f"no such file or folder: {path}")
+
+
+def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
+    form = FORMATS[_form(path)]()
+    if not path.exists():  # it was closed meanwhile
+        path = final(path)
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        for frame in form.frames(file, 0, limit):
+            if frame.problem:
+                if not (path.name.endswith(OPEN) and frame.end >= size):
+                    logger.warning("%s, from byte %d on: %s", path, frame.offset, frame.problem)
+                continue
+            for line in frame.data.splitlines():
+                yield json.loads(line)
+
+
+def _form(path: Path) -> str:
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise PackError(f"not an item pack (*.jsonl.gz, *.jsonl.zst): {path}")
+    return match[1]
