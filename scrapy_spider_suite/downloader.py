@@ -109,6 +109,8 @@ class PoliteDownloader(Downloader):
             result = yield deferred_from_coro(
                 self.middleware.download_async(self._enqueue_request, request)
             )
+            if lease is not None:
+                core.revisiting.answered(request, lease, result)
             return result
         except BaseException as raised:
             error = raised
@@ -162,6 +164,7 @@ class PoliteDownloader(Downloader):
         lease = core.leases.get(request)
         if lease is not None:
             core.dead_hosts.refuse(lease)
+            await core.revisiting.prepare(lease)
 
         def may() -> None:
             core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
@@ -246,7 +249,7 @@ class PoliteDownloader(Downloader):
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
         response: Response | None = None
         try:
-            with core.caps.bounded(request, lease):
+            with core.caps.bounded(request, lease), core.revisiting.asking(request, lease):
                 transfer = self._until_cut(self._download(slot, request))
                 response = await witnessed(self.crawler, request, lease, transfer)
             self._compare(request, response)

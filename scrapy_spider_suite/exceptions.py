@@ -65,6 +65,18 @@ class UnwantedMediaType(IgnoreRequest):
         self.response = response
 
 
+class NotModified(IgnoreRequest):
+    """The page is as it was at the last visit (304): there is nothing to be parsed.
+
+    Attributes:
+        response: the answer, with an empty body.
+    """
+
+    def __init__(self, message: str, response: Response) -> None:
+        super().__init__(message)
+        self.response = response
+
+
 class FilterRefused(IgnoreRequest):
     """SUITE_FETCH_FILTER does not want the URL, or SUITE_PARSE_FILTER its answer.
 

@@ -239,6 +239,7 @@ class FrontierScheduler(BaseScheduler):
                 continue
             core.filtering.open_scope(request, lease.entry)
             core.leases[request] = lease
+            core.revisiting.leased(lease)
             core.caps.book(lease, core.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
             stats = self.crawler.stats
@@ -295,6 +296,7 @@ class FrontierScheduler(BaseScheduler):
             self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
+        core.revisiting.settle(lease)
         self.extractor.settle(lease)
         for sink in self.sinks:
             sink.settled(lease)
@@ -324,7 +326,7 @@ class FrontierScheduler(BaseScheduler):
     # The end
 
     def _idle(self) -> None:
-        if self.core.settings.idle == "wait":
+        if self.core.settings.idle == "wait" or self.core.revisiting.goes_on:
             raise DontCloseSpider
         if self.core.unread:
             raise CloseSpider(SEEDS_UNREAD)

@@ -15,7 +15,7 @@ from scrapy.exceptions import UsageError
 
 Row = dict[str, Any]
 
-_TIMES = ("begun", "ended", "started", "when")
+_TIMES = ("begun", "ended", "next_due", "started", "when")
 """What is seconds since the epoch in JSON, and a date for people."""
 
 
@@ -107,6 +107,11 @@ class Verb:
         lines = [f"  scrapy {command} {example}" for example in self.examples]
         examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
         return f"{examples}Exit codes: {codes}."
+
+
+def printable(text: str) -> str:
+    """*text* on one line, whatever a page put into it."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def count(text: str) -> int:

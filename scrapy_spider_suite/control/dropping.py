@@ -8,6 +8,7 @@ store is not touched: the receipt says so.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from scrapy_spider_suite.control import blocks
@@ -24,6 +25,7 @@ from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.records import UrlState, host_key
+from scrapy_spider_suite.storage.revisits import Revisits
 from scrapy_spider_suite.storage.robots import BUCKETS
 
 _ROWS = 50
@@ -55,12 +57,14 @@ def drop(site: Site, action: Action) -> Work:
     progress = Progress(site.kv, action.id)
     _hold(site, action, subject, progress)
     yield
+    yield from _forget_plans(site, subject)
     yield from _forget_unread(site, subject, progress)
     yield from _empty_sieve(site, subject, progress)
     yield from _empty_queue(site, subject, progress)
     # Pages that were out until now.
     yield from _forget_unread(site, subject, progress)
     yield from holding(site.store.archive, _forget_urls(site, subject, progress))
+    yield from _forget_plans(site, subject)  # those of what was out
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
     if progress.counts.pop(_HELD, 0):
@@ -70,7 +74,7 @@ def drop(site: Site, action: Action) -> Work:
     erasers = [site.store.erase(subject.host)]
     if progress.counts.get("unread"):
         keys = site.frontier.extraction.waiting.keys_of(subject.host)
-        erasers.append(site.store.erase_keys(("kv",), *keys))
+        erasers.append(site.store.erase_keys([("kv", *keys)]))
     for eraser in erasers:
         while eraser.is_alive():
             eraser.join(0.0 if site.running else 1.0)
@@ -180,6 +184,25 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
     return "", {}
 
 
+def _forget_plans(site: Site, subject: Subject) -> Work:
+    """Visit nothing again: of many pages no other row says that they are done."""
+    revisits = site.frontier.planner.revisits
+    host = host_key(subject.host)
+    below = subject.text.encode() if subject.kind is Kind.PREFIX else b""
+    for begin in (host + below, host + b"\xff"):  # by their URLs, and by their fingerprints
+        while portion := _plans_below(revisits, begin, subject):
+            for key in portion:
+                revisits.forget(key)
+            yield
+    return "", {}
+
+
+def _plans_below(revisits: Revisits, begin: bytes, subject: Subject) -> list[bytes]:
+    plans = revisits.planned(begin)
+    found = (key for key, plan in plans if belongs(subject, plan.entry().url))
+    return list(islice(found, _ROWS))
+
+
 def _forget_seed(site: Site, key: bytes, progress: Progress) -> None:
     seeds = site.store.kv("seeds")
     if seeds.get(key) is not None:
@@ -203,6 +226,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     progress.count("cookies", site.forget_cookies(host))
     site.store.kv("trusted").delete(host.encode())
     sitemaps.forget_host(site.store, host)
+    site.frontier.planner.revisits.forget_claims(host)
     site.frontier.grounds.forget(host)
     site.forget_twins(host)
     if site.store.sieve is not None:

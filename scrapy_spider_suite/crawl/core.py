@@ -30,11 +30,17 @@ from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
+from scrapy_spider_suite.crawl.revisiting import PageRevisiting
 from scrapy_spider_suite.crawl.sitemaps import Sitemaps
 from scrapy_spider_suite.crawl.spelling import note_redirect
 from scrapy_spider_suite.crawl.trust import TrustedHosts
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable, UnwantedMediaType
+from scrapy_spider_suite.exceptions import (
+    HostBarred,
+    NotModified,
+    RobotsUnavailable,
+    UnwantedMediaType,
+)
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
@@ -127,6 +133,7 @@ class CrawlCore:
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         self.frontier = self._open_frontier()
+        self.revisiting = PageRevisiting(self)
         tables = self.settings.link_stats
         self.counting = LinkCounting(self, tables) if tables else None
         self.overriding.address_of = self._address_of
@@ -228,7 +235,7 @@ class CrawlCore:
         self.caps.settle(lease)
         if error is not None:
             lease.event = event_of_error(error)
-            if isinstance(error, UnwantedMediaType):
+            if isinstance(error, UnwantedMediaType | NotModified):
                 lease.status = error.response.status
             if isinstance(error, RobotsUnavailable) and lease.visit is not None:
                 self._no_robots(lease, lease.visit.host, error.retry_at)

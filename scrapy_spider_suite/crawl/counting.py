@@ -44,8 +44,9 @@ class LinkCounting:
             response.status,
             media_type(content_type),
             len(response.body),
-            # What an operator has fetched again was counted: spiders' own requests say nothing.
-            again=entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER,
+            # What is fetched again was counted: spiders' own requests say nothing.
+            again=lease.plan is not None
+            or (entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER),
         )
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:

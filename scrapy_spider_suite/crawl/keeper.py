@@ -100,7 +100,10 @@ class Keeper:
         self._end_at_caps()
         self._end_if_damaged()
         wait = self._core.frontier.wait(self._core.now())
-        self.sift(starving=not self._scheduler.paused and (wait is None or wait > 0))
+        starving = not self._scheduler.paused and (wait is None or wait > 0)
+        self.sift(starving=starving)
+        if not (self._scheduler.closing or self._disk.paused):
+            self._core.revisiting.look(starving=starving)
         if self._scheduler.closing or not self._looks % _LOOKS:
             self._pulse()
             # A pulse has brought in a portion of the hosts, and written: the rest has other turns.
@@ -171,6 +174,7 @@ class Keeper:
         else:
             self._spill_held(now)
         self._disk.pulse(now)
+        core.revisiting.pulse()
         if not self._disk.stuck:
             self._write(core.frontier.tick, now)
         # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
@@ -256,6 +260,8 @@ class Keeper:
         limit = core.settings.max_wait
         if not limit or self._scheduler.closing or core.settings.idle == "wait":
             return
+        if core.revisiting.goes_on:
+            return
         if (self._scheduler.starting and not core.start_waits) or self._scheduler.paused:
             return
         statistics = core.frontier.statistics()
@@ -314,6 +320,7 @@ class Keeper:
             stats.set_value(f"suite/trap/{trap.value}", count)
         for name, count in core.frontier.miner.found.items():
             stats.set_value(f"suite/mined/{name}", count)
+        core.revisiting.publish()
         cache = core.frontier.cache
         stats.set_value("suite/seen/cache_hits", cache.hits)
         stats.set_value("suite/seen/cache_misses", cache.misses)
@@ -334,4 +341,5 @@ class Keeper:
             "seconds": round(counters.seconds, 1),
             "cache_hit_rate": round(cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
+            **core.revisiting.facts,
         })  # fmt: skip

@@ -158,6 +158,7 @@ class Sitemaps:
                 self._stats.inc_value("suite/sitemap/foreign")
             elif location.sitemap:
                 nested.append(url)
+                self._claim(url, location.lastmod)
             else:
                 pages[url] = location.lastmod
         self._take_pages(lease, response, pages, follower)
@@ -176,6 +177,12 @@ class Sitemaps:
             when = pages.get(url)
             if when is not None:
                 sitemaps.note_lastmod(self._core.store, state_key(host_of(url), url), when)
+                self._claim(url, when)
+
+    def _claim(self, url: str, lastmod: int | None) -> None:
+        """A page, or another sitemap, is said to have changed: perhaps it is due for that."""
+        if lastmod is not None:
+            self._core.revisiting.claimed(state_key(host_of(url), url), lastmod)
 
     def _take_nested(
         self, lease: Lease, voucher: str, urls: list[str], follower: Follower

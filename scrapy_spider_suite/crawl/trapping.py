@@ -29,7 +29,8 @@ class Trapping:
     def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
         """Take in what the page of *lease* says, and which *links* it has, in scope or not."""
         frontier = self._core.frontier
-        if not frontier.policy.traps.any:
+        # A page that is visited again is no evidence that others say the same.
+        if not frontier.policy.traps.any or lease.plan is not None:
             return
         url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:

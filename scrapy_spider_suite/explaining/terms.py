@@ -41,7 +41,7 @@ _SUITE = (
     "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "retry_failed_after",
     "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
-    "fetch_log",
+    "fetch_log", "revisit", "revisit_interval",
     *(f"trap_{name}" for name in Limits.names()),
     *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",

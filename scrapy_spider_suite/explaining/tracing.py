@@ -12,8 +12,10 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
+from scrapy_spider_suite.storage.plans import Plan
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState, host_key, state_key
+from scrapy_spider_suite.storage.revisits import ROWS, plan_of
 from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.sitemaps import lastmod
 from scrapy_spider_suite.urls.normalize import host_of
@@ -36,6 +38,8 @@ class Trace:
     of_spider: bool
     lastmod: int | None = None
     """When a sitemap says that its page changed, in seconds since the epoch."""
+    plan: Plan | None = None
+    """When it is visited again."""
 
 
 def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
@@ -53,7 +57,8 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
                 break
     of_spider = identity.startswith(host_key(host) + b"\xff")
     tag, when = tag_of(reader.store, identity), lastmod(reader.store, identity)
-    return Trace(normal, state, entry, ahead, tag, of_spider, when)
+    plan = plan_of(reader.store.kv(ROWS), identity)
+    return Trace(normal, state, entry, ahead, tag, of_spider, when, plan)
 
 
 def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:

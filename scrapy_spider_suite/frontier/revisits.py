@@ -93,6 +93,8 @@ class History:
         (log-normal): a page that changed every time may change at any rate, one that never did
         need not be at rest for ever.
         """
+        if not (self.quiet or self.dated or self.changed):
+            return prior
         low, high = float(_RATES[0]), float(_RATES[-1])
         for _ in range(_STEPS):
             rate = sqrt(low * high)
@@ -185,7 +187,8 @@ class Demand:
     @property
     def bins(self) -> list[int]:
         """To be kept as a row of the job, and given back."""
-        return [int(number) for number in self._bins]
+        numbers: list[int] = self._bins.tolist()
+        return numbers
 
     def __len__(self) -> int:
         """How many pages are counted."""
@@ -243,6 +246,28 @@ class Turns:
             return False
         self._owed -= 1
         return True
+
+
+class Budget:
+    """How many visits there may be by now, where they come at a steady *rate*.
+
+    What is not spent in time is kept, up to a twentieth of a round, so that whoever is late may
+    catch up.
+    """
+
+    def __init__(self) -> None:
+        self.left = 0.0
+        self._at: float | None = None
+
+    def earn(self, now: float, pages: int, interval: float) -> None:
+        """It is *now*; each of *pages* may be visited once in *interval* seconds, on average."""
+        gone = 0.0 if self._at is None else max(0.0, now - self._at)
+        self._at = now
+        self.left = min(self.left + gone * pages / interval, max(16.0, pages / 20))
+
+    def spend(self, visits: int) -> None:
+        """So many were begun."""
+        self.left -= visits
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from scrapy_spider_suite.settings.fields.links import Links
 from scrapy_spider_suite.settings.fields.network import Network
 from scrapy_spider_suite.settings.fields.pages import Pages
 from scrapy_spider_suite.settings.fields.politeness import Politeness
+from scrapy_spider_suite.settings.fields.revisits import Revisits
 from scrapy_spider_suite.settings.fields.running import Running
 from scrapy_spider_suite.settings.fields.store import Store
 from scrapy_spider_suite.settings.fields.watching import Watching
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteSettings(Watching, Pages, Network, Store, Links, Limits, Politeness, Running):
+class SuiteSettings(
+    Watching, Revisits, Pages, Network, Store, Links, Limits, Politeness, Running
+):
     """All settings of one crawl, read, checked and complete.
 
     Durations are floats of seconds, sizes ints of bytes. Frozen; two crawls in one process have
@@ -212,6 +215,9 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.dns_ttl_min > s.dns_ttl_max:
         allowed = f"at most SUITE_DNS_TTL_MAX, which is {s.dns_ttl_max:g}"
         raise SettingsError.of("SUITE_DNS_TTL_MIN", s.dns_ttl_min, allowed)
+    if s.revisit_least > s.revisit_most:
+        allowed = f"at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}"
+        raise SettingsError.of("SUITE_REVISIT_LEAST", s.revisit_least, allowed)
     if s.index and s.packs_dir is None:
         raise SettingsError.of("SUITE_INDEX", True, "False without SUITE_PACKS_DIR")
     if s.index and s.packs_upload and not s.packs_keep:

@@ -89,6 +89,19 @@ def duration(low: float = 0.0) -> ValueType:
     return ValueType(parse, f"a number of seconds >= {low:g}, or one like 10m, 2h, 7d", "seconds")
 
 
+def share() -> ValueType:
+    """Return the type of a part of a whole: a float from 0 to 1, both included."""
+
+    def parse(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+            raise ValueError(raw)
+        if not 0 <= float(raw) <= 1:  # nor is a NaN
+            raise ValueError(raw)
+        return float(raw)
+
+    return ValueType(parse, "a number from 0 to 1")
+
+
 def size(low: int = 0) -> ValueType:
     """Return the type of sizes: an int of bytes, also written ``512K``, ``64M`` or ``2G``."""
 

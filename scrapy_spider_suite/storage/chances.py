@@ -70,9 +70,7 @@ class SecondChances:
             return False
         record = self._residents.touch(entry.host)
         if record.dead == state.event == Event.HOST_DEAD:
-            record.dead, record.failures = "", 0
-            self._ledger.counters.dead_hosts -= 1
-            self._health.forgive(entry.host)
+            self._health.revive(entry.host, record)
         if self._refusal(entry.host, record) is not None:
             return False
         self._ledger.take_back(entry.host, record, state)

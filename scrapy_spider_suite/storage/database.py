@@ -21,7 +21,7 @@ from rocksdict import (
 )
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.storage.erasing import Eraser
+from scrapy_spider_suite.storage.erasing import Eraser, Range
 from scrapy_spider_suite.storage.tuning import Tuning
 from scrapy_spider_suite.storage.unwritten import Row, Unwritten
 
@@ -157,13 +157,13 @@ class Database:
         finally:
             self._let_go()
 
-    def erase_keys(self, families: Sequence[str], begin: bytes, end: bytes) -> Eraser:
-        """Begin to rewrite the files in which deleted keys from *begin* to *end* may still lie.
+    def erase_keys(self, ranges: Sequence[Range]) -> Eraser:
+        """Begin to rewrite the files in which deleted keys of *ranges* may still lie.
 
         It goes on beside what follows; closing the store cuts it short.
         """
         self._erasers = [each for each in self._erasers if each.is_alive()]
-        eraser = Eraser(self._db, self._families, families, begin, end)
+        eraser = Eraser(self._db, self._families, ranges)
         self._erasers.append(eraser)
         return eraser
 

@@ -10,26 +10,26 @@ from threading import Thread
 
 from rocksdict import BottommostLevelCompaction, CompactOptions, Rdict
 
+Range = tuple[str, bytes, bytes]
+"""A family, the first key in it, and the first that is behind."""
 _ERRORS = "rocksdb.background-errors"
 
 
 class Eraser:
-    """Rewrites the tables of *families* with keys from *begin* to *end*, in a thread of its own.
+    """Rewrites the tables of *families* that hold keys of *ranges*, in a thread of its own.
 
-    Those *keyed* hold such keys; the others are only written out, since the log holds rows of all
-    of them. It takes seconds. *failure* says, once it has ended, what is left; empty: nothing.
+    The others are only written out, since the log holds rows of all of them. It takes seconds.
+    *failure* says, once it has ended, what is left; empty: nothing.
     """
 
     def __init__(
-        self, db: Rdict, families: Mapping[str, Rdict], keyed: Collection[str], begin: bytes,
-        end: bytes,
-    ) -> None:  # fmt: skip
+        self, db: Rdict, families: Mapping[str, Rdict], ranges: Collection[Range]
+    ) -> None:
         self.failure = ""
         self._cut = False
         self._db = db
         self._families = dict(families)
-        self._keyed = frozenset(keyed)
-        self._begin, self._end = begin, end
+        self._ranges = tuple(ranges)
         self._thread = Thread(target=self._rewrite, daemon=True)
         self._thread.start()
 
@@ -56,8 +56,8 @@ class Eraser:
             before = self._errors()
             for family in self._families.values():
                 family.flush()
-            for name in self._keyed:
-                self._families[name].compact_range(self._begin, self._end, options)
+            for name, begin, end in self._ranges:
+                self._families[name].compact_range(begin, end, options)
             if self._cut or self._errors() > before:
                 self.failure = "the store's tables could not all be rewritten"
         except Exception as error:  # the library raises nothing narrower

@@ -15,6 +15,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.aside import Aside
@@ -29,8 +30,10 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.leasing import Leasing
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
+from scrapy_spider_suite.storage.planning import Planner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
+from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.scheduling import Scheduling
 from scrapy_spider_suite.storage.sifting import sifter_of
@@ -65,6 +68,7 @@ class Frontier:
     Attributes:
         cache: what was seen a moment ago.
         extraction: knows the pages whose links are to be read.
+        planner: keeps plans of pages that are to be visited again.
         sifter: asks the sieve; None if the job has none.
     """
 
@@ -87,6 +91,8 @@ class Frontier:
         self.sifter = ledger.sifter = sifter_of(store, self.cache, self.counters, active=sift)
         self.reviser = Reviser(policy, bench, residents)
         self._health = health = Health(bench, residents, ledger, policy, self._let_go)
+        revisits = Revisits(store.kv(ROWS), Revisiting())
+        self.planner = ledger.planner = Planner(revisits, store, residents, ledger, health)
         self._clearance = Clearance(policy, bench, residents, ledger, self.reviser, health)
         refusal = self._clearance.refusal
         self.grounds = Grounds(store)
@@ -234,6 +240,7 @@ class Frontier:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
             self.miner.concluded(entry, event)
+            self.planner.concluded(lease, event, wall)
             if not self.extraction.concluded(lease) and self.counting is not None:
                 self.counting.concluded(lease, event)
             self.traps.concluded(entry, event)
@@ -326,6 +333,7 @@ class Frontier:
         if self.store.dirty:
             if self.counting is not None:
                 self.counting.save()
+            self.planner.save()
             self.counters.save(self.store)
             self.store.flush()
 

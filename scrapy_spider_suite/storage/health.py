@@ -94,6 +94,14 @@ class Health:
         if host is not None and host.address is None:
             self._residents.want_address(host)
 
+    def revive(self, key: str, record: HostRecord) -> bool:
+        """Forget that the host with *record* was given up; whether it was."""
+        dead, record.dead, record.failures = record.dead, "", 0
+        if dead:
+            self._ledger.counters.dead_hosts -= dead == Event.HOST_DEAD.value
+            self.forgive(key)
+        return bool(dead)
+
     def go_on(self, now: float, wall: float) -> None:
         """The next part of what is pending for hosts that were given up."""
         left = _AT_ONCE
@@ -123,5 +131,5 @@ class Health:
         """Fail *entry*, which was taken out of its queue, because of *event*."""
         record = self._residents.touch(entry.host)
         self._ledger.remove(entry, record)
-        self._ledger.conclude(entry, record, event, 0, wall)
+        self._ledger.refuse(entry, record, event, wall)
         self._let_go(entry, now)

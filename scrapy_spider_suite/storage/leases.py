@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.packs import Fetch
     from scrapy_spider_suite.packs.itemfile import Pile
     from scrapy_spider_suite.packs.stored import Stored
+    from scrapy_spider_suite.storage.planning import Found
+    from scrapy_spider_suite.storage.plans import Packed, Plan
     from scrapy_spider_suite.urls.edges import Edge
 
 # Plain integers: operators of flags are Python code.
@@ -41,9 +43,10 @@ class Lease:
     """
 
     __slots__ = (
-        "booked", "children", "entry", "event", "facts", "faults", "fetches", "heard",
-        "held_since", "holds", "items", "last", "links", "outlinks", "received", "retry_after",
-        "settled", "states", "status", "stored", "unread", "visit", "wanted",
+        "asked", "booked", "children", "entry", "event", "facts", "faults", "fetches", "found",
+        "heard", "held_since", "holds", "items", "last", "links", "outlinks", "packed", "plan",
+        "received", "retry_after", "settled", "states", "status", "stored", "unread", "visit",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -59,6 +62,10 @@ class Lease:
         self.unread: object = None  # its page, if the links of that are read later
         self.stored: Stored | None = None  # and where it is packed
         self.facts: PageFacts | None = None  # what is to be counted of it
+        self.plan: Plan | None = None  # of a page that is visited again
+        self.asked = False  # only for the page if it has changed
+        self.found: Found | None = None  # what the visit found, where pages have plans
+        self.packed: Packed | None = None  # where its body is packed
         self.event = Event.IGNORED
         self.faults: set[Event] = set()
         self.heard: Event | None = None  # what came of the wire, if it was used

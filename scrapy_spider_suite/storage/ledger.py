@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
@@ -12,6 +14,9 @@ from scrapy_spider_suite.storage.domains import Domains
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
 from scrapy_spider_suite.storage.sifting import Sifter
 from scrapy_spider_suite.storage.store import Store
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.planning import Planner
 
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
@@ -34,6 +39,7 @@ class Ledger:
         self.volatile = 0
         """Volatile entries that are pending."""
         self.sifter: Sifter | None = None
+        self.planner: Planner | None = None
         self._store = store
         self._order = order
         self._volatile_known: set[bytes] = set()
@@ -104,6 +110,12 @@ class Ledger:
                 self._store.put_state(entry.identity, last)
         elif entry.holder is not None:
             entry.holder.states.append((entry.identity, last))
+
+    def refuse(self, entry: Entry, record: HostRecord, event: Event, wall: float) -> None:
+        """Write the last word on *entry*, which waited and was not asked for."""
+        self.conclude(entry, record, event, 0, wall)
+        if self.planner is not None:
+            self.planner.missed(entry.identity, wall)
 
     def take_back(self, host: str, record: HostRecord, state: UrlState) -> None:
         """A URL of *host*, with *record*, is no longer done or failed, as *state* says it was."""

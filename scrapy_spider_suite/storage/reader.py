@@ -17,6 +17,7 @@ from scrapy_spider_suite.storage.archiving import archived
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import wrong_rows
+from scrapy_spider_suite.storage.planning import wrong_plans
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.seeds import tag_of
@@ -152,6 +153,7 @@ class StoreReader:
         yield from self._check_hosts(rows, counters)
         yield from wrong_rows(self.store)
         yield from self.unextracted.wrong()
+        yield from wrong_plans(self.store)
         if self.store.archive is not None:
             for finding in self.store.archive.urls.check():
                 yield f"{finding.file}: {finding.what} (`scrapy seen check --repair`)"

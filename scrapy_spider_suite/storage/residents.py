@@ -83,13 +83,13 @@ class Residents:
 
     def touch(self, key: str) -> HostRecord:
         """The record of a host, about to be changed; `save_touched` stores it."""
+        record = self._touched[key] = self.record(key)
+        return record
+
+    def record(self, key: str) -> HostRecord:
+        """The record of a host, to be looked at."""
         host = self._workbench.hosts.get(key)
-        record: HostRecord
-        if host is not None:
-            record = host.record
-        else:
-            record = self._known(key)
-        self._touched[key] = record
+        record: HostRecord = self._known(key) if host is None else host.record
         return record
 
     def _known(self, key: str) -> HostRecord:

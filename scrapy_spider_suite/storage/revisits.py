@@ -1,110 +1,153 @@
 """Which pages are to be visited again, and when: rows of the job's store (T12).
 
-A page that is done has a plan: when it is due, what its visits found, and what to ask its server
-by. While it is due and waits, it stands in an index by time; who takes it from there makes it
-pending in the same batch, so that a kill finds it in one of the two.
+A page that is done has a plan. While it is due and waits, it stands in an index by time; who takes
+it from there makes it pending in the same batch, so that a kill finds it in one of the two.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.revisits import Demand, History, Mode, Revisiting
+from scrapy_spider_suite.frontier.revisits import Claims, Demand, History, Mode, Revisiting
 from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.storage.plans import Packed, Plan
 
-_PLAN, _DUE, _DEMAND = b"p", b"d", b"m"
+ROWS: Final = "revisits"
+"""The mapping of a job's store that holds all of this."""
+MISSES_MAX: Final = 3
+"""Visits in a row that find no page, after which it is visited no more."""
+
+_PLAN, _DUE, _DEMAND, _CLAIMS = b"p", b"d", b"m", b"c"
 _TIME = struct.Struct(">Q")
 _BUCKET = 5
 """Bytes of a time in microseconds by which the index is looked into: 17 seconds at a time, so that
 nobody walks over the remains of all that was taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """*rate*: the page's, as it is counted. *digest*: of the body of the last visit, in which a
-    change shows."""
-
-    due: float
-    history: History
-    rate: float
-    validators: Validators
-    digest: bytes
-
-    def to_bytes(self) -> bytes:
-        """As a row holds it."""
-        history, validators = self.history.to_bytes(), self.validators.to_bytes()
-        data: bytes = msgpack.packb((self.due, history, self.rate, validators, self.digest))
-        return data
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Plan:
-        """Read it back. Raises `JobDamagedError`."""
-        try:
-            due, history, rate, validators, digest = msgpack.unpackb(data)
-            return cls(
-                float(due), History.from_bytes(history), float(rate),
-                Validators.from_bytes(validators), bytes(digest),
-            )  # fmt: skip
-        except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"a row of the revisits is damaged ({error})") from error
+def plan_of(rows: KV, identity: bytes) -> Plan | None:
+    """The plan of a page in *rows*, or None. Raises `JobDamagedError`."""
+    data = rows.get(_PLAN + identity)
+    return None if data is None else Plan.from_bytes(data)
 
 
 class Revisits:
     """Plans in *rows*, a mapping of the job's store that nothing else uses. Times are wall times.
 
     Everything changes with the store's next batch; `save` has to come before it.
+
+    Attributes:
+        price: seconds of freshness that a visit has to bring; 0 until it is known (`tick`).
+        found: how many visits of this run have found what: the page *changed*, the *same* body,
+            *unchanged* by what the server says, or *missed* it; how many pages are *gone*.
     """
 
     def __init__(self, rows: KV, settings: Revisiting) -> None:
         self.settings = settings
         self.price = 0.0
-        """Seconds of freshness that a visit has to bring; 0 until it is known (`tick`)."""
+        self.found = dict.fromkeys(("changed", "same", "unchanged", "missed", "gone"), 0)
         self._rows = rows
         self._demand = self._load()
-        self._saved = self._demand.bins
+        self._number = len(self._demand)
+        self._counted = False  # something was, since `save`
+        self._passed = b""  # the last key that `take_wanted` has looked at
         first = next(rows.items(_DUE), None)
         self._head = None if first is None else _bucket(first[0])
 
     def __len__(self) -> int:
         """How many pages have a plan."""
-        return len(self._demand)
+        return self._number
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no plan, and none is made."""
+        return not self._number and self.settings.mode is Mode.OFF
 
     def get(self, identity: bytes) -> Plan | None:
         """The plan of a page, or None. Raises `JobDamagedError`."""
-        data = self._rows.get(_PLAN + identity)
-        return None if data is None else Plan.from_bytes(data)
+        return plan_of(self._rows, identity)
+
+    # Visits
 
     def visited(
         self, identity: bytes, now: float, digest: bytes, validators: Validators, *,
-        unchanged: bool = False,
+        unchanged: bool = False, packed: Packed | None = None, host: str = "", row: bytes = b"",
     ) -> Plan | None:  # fmt: skip
         """A page was visited: plan the next visit. None if there is to be none.
 
-        *unchanged*: the server said so (304), whatever the *digest* is.
+        *unchanged*: the server said so (304), whatever the *digest* is. *packed*: where its body
+        is now; None: where it was, unless it has changed. *host* and *row* (`row_of`) are those of
+        its first visit.
         """
         before = self.get(identity)
-        if self.settings.mode is Mode.OFF:
-            return None
         if before is None:
+            if self.settings.mode is Mode.OFF:
+                return None
             history = History(now)
         else:
-            unchanged = unchanged or digest == before.digest
+            unchanged, said = unchanged or digest == before.digest, unchanged
             history = before.history.visited(
                 now, changed=not unchanged, modified=validators.modified
             )
             if unchanged:
                 digest, validators = before.digest, before.validators.renewed(validators)
+                packed = packed or before.packed
+            host, row = before.host, before.row
+            self._count(host, before, changed=not unchanged, said=said)
             self._leave(identity, before)
         rate = history.rate(self.settings.prior)
         self._demand.changed(None, rate)
-        plan = Plan(now + self._interval(history), history, rate, validators, digest)
+        self._number += 1
+        due = now + self._interval(history)
+        plan = Plan(due, history, rate, validators, digest, packed=packed, host=host, row=row)
         self._put(identity, plan)
         return plan
+
+    def missed(self, identity: bytes, now: float) -> Plan | None:
+        """A visit has found no page: another one is planned, unless it was the last in vain."""
+        before = self.get(identity)
+        if before is None:
+            return None
+        self.found["missed"] += 1
+        self._unindex(identity, before)
+        if before.misses + 1 >= MISSES_MAX:
+            self.found["gone"] += 1
+            self.forget(identity)
+            return None
+        due = now + self._interval(before.history)
+        plan = replace(before, due=due, misses=before.misses + 1, claimed=False)
+        self._put(identity, plan)
+        return plan
+
+    def _count(self, host: str, before: Plan, *, changed: bool, said: bool) -> None:
+        self.found["changed" if changed else "unchanged" if said else "same"] += 1
+        if before.claimed:
+            claims = self.claims(host).checked(changed=changed)
+            self._rows.put(_CLAIMS + host.encode(), msgpack.packb((claims.made, claims.true)))
+
+    # What sitemaps say
+
+    def claims(self, host: str) -> Claims:
+        """How far the sitemaps are to be believed that name pages of *host*."""
+        data = self._rows.get(_CLAIMS + host.encode())
+        try:
+            return Claims() if data is None else Claims(*map(float, msgpack.unpackb(data)))
+        except (ValueError, TypeError) as error:
+            raise JobDamagedError(f"a row of the revisits is damaged ({error})") from error
+
+    def claim(self, identity: bytes, lastmod: float, now: float) -> bool:
+        """A sitemap says that a page changed at *lastmod*: whether it is due at once for that."""
+        plan = self.get(identity)
+        if plan is None:
+            return False
+        due = self.claims(plan.host).due(lastmod, plan.history, plan.due, now)
+        return due < plan.due and self.hasten(identity, due)
 
     def hasten(self, identity: bytes, due: float) -> bool:
         """Let a page be due at *due*, if that is sooner (a sitemap says that it changed).
@@ -112,12 +155,18 @@ class Revisits:
         False if it has no plan, or was taken already.
         """
         plan = self.get(identity)
-        if plan is None or self._rows.get(_index(plan.due, identity)) is None:
+        if plan is None or not self.waits(identity, plan):
             return False
         if due < plan.due:
-            self._rows.delete(_index(plan.due, identity))
-            self._put(identity, replace(plan, due=due))
+            self._unindex(identity, plan)
+            self._put(identity, replace(plan, due=due, claimed=True))
         return True
+
+    # Due
+
+    def waits(self, identity: bytes, plan: Plan) -> bool:
+        """Whether a page with this *plan* waits to be due; else it was taken."""
+        return self._rows.get(_index(plan.due, identity)) is not None
 
     def take(self, now: float, limit: int) -> list[tuple[bytes, Plan]]:
         """Up to *limit* pages that are due, the most overdue first; they wait here no longer.
@@ -129,7 +178,7 @@ class Revisits:
             for key, _ in self._rows.items(_DUE + self._head.to_bytes(_BUCKET, "big")):
                 if len(found) == limit or _time(key) > now:
                     return found
-                identity = key[len(_DUE) + _TIME.size :]
+                identity = _named(key)
                 plan = self.get(identity)
                 if plan is not None:
                     found.append((identity, plan))
@@ -137,13 +186,56 @@ class Revisits:
             self._head = self._next_bucket(self._head)
         return found
 
-    def _next_bucket(self, empty: int) -> int | None:
-        """The first bucket after *empty* that is not; sought nearby first, then further off."""
-        near = _DUE + empty.to_bytes(_BUCKET, "big")
-        for length in range(len(near) - 1, 0, -1):
-            for key, _ in self._rows.items(near[:length]):
-                return _bucket(key)
+    def take_wanted(
+        self, now: float, wanted: Callable[[bytes], bool], limit: int
+    ) -> list[tuple[bytes, Plan]]:
+        """As `take`, of the next *limit* pages those whose identity is *wanted*.
+
+        It goes on where the last call has ended, and begins again behind the last that is due.
+        """
+        found: list[tuple[bytes, Plan]] = []
+        for key in self._next_keys(now, limit):
+            self._passed = key
+            identity = _named(key)
+            if wanted(identity):
+                plan = self.get(identity)
+                if plan is not None:
+                    found.append((identity, plan))
+                self._rows.delete(key)
+        return found
+
+    def _next_keys(self, now: float, limit: int) -> list[bytes]:
+        """Up to *limit* keys of what is due, behind the last that was passed."""
+        found: list[bytes] = []
+        bucket = self._head
+        if self._passed and bucket is not None:
+            bucket = max(bucket, _bucket(self._passed))
+        while bucket is not None:
+            for key, _ in self._rows.items(_DUE + bucket.to_bytes(_BUCKET, "big")):
+                if _time(key) > now:
+                    self._passed = b""
+                    return found
+                if key > self._passed:
+                    found.append(key)
+                    if len(found) == limit:
+                        return found
+            bucket = self._next_bucket(bucket)
+        self._passed = b""
+        return found
+
+    def next_due(self) -> float | None:
+        """When the first page is due, or was; None if none waits."""
+        while self._head is not None:
+            for key, _ in self._rows.items(_DUE + self._head.to_bytes(_BUCKET, "big")):
+                return _time(key)
+            self._head = self._next_bucket(self._head)
         return None
+
+    def withdraw(self, identity: bytes) -> None:
+        """A page is fetched before it is due, since somebody asked for that."""
+        plan = self.get(identity)
+        if plan is not None:
+            self._unindex(identity, plan)
 
     def forget(self, identity: bytes) -> None:
         """A page is gone, or is to be visited no more."""
@@ -151,6 +243,22 @@ class Revisits:
         if plan is not None:
             self._leave(identity, plan)
             self._rows.delete(_PLAN + identity)
+
+    def forget_claims(self, host: str) -> None:
+        """Forget what the sitemaps of *host* were worth."""
+        self._rows.delete(_CLAIMS + host.encode())
+
+    def planned(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Plan]]:
+        """The plans of all pages whose state keys begin with *prefix*."""
+        for key, data in self._rows.items(_PLAN + prefix):
+            yield key[len(_PLAN) :], Plan.from_bytes(data)
+
+    def indexed(self) -> Iterator[tuple[float, bytes]]:
+        """Every page that waits, with its time, the first that is due first."""
+        for key, _ in self._rows.items(_DUE):
+            yield _time(key), _named(key)
+
+    # Keeping house
 
     def tick(self, visits: float) -> None:
         """Find the price anew: there are *visits* a second for revisits. To be called now and then;
@@ -160,22 +268,36 @@ class Revisits:
 
     def save(self) -> None:
         """Put what is counted into the store's next batch."""
-        bins = self._demand.bins
-        if bins != self._saved:
-            self._rows.put(_DEMAND, msgpack.packb(bins))
-            self._saved = bins
+        if self._counted:
+            self._counted = False
+            self._rows.put(_DEMAND, msgpack.packb(self._demand.bins))
 
     def _interval(self, history: History) -> float:
         """Seconds to the next visit: as with ``fixed`` as long as there is no price."""
         wanted = self.settings.interval(history, self.price) if self.price else None
         return wanted or self.settings.seconds
 
+    def _next_bucket(self, bucket: int) -> int | None:
+        """The first after *bucket* with anything in it; sought nearby first, then further off."""
+        near = _DUE + bucket.to_bytes(_BUCKET, "big")
+        for length in range(len(near) - 1, 0, -1):
+            for key, _ in self._rows.items(near[:length]):
+                if _bucket(key) > bucket:
+                    return _bucket(key)
+        return None
+
     def _leave(self, identity: bytes, plan: Plan) -> None:
         """Take a plan out of what is counted, and out of the index if it stands there."""
         self._demand.changed(plan.rate, None)
+        self._number -= 1
+        self._counted = True
+        self._unindex(identity, plan)
+
+    def _unindex(self, identity: bytes, plan: Plan) -> None:
         self._rows.delete(_index(plan.due, identity))
 
     def _put(self, identity: bytes, plan: Plan) -> None:
+        self._counted = True
         self._rows.put(_PLAN + identity, plan.to_bytes())
         key = _index(plan.due, identity)
         self._rows.put(key, b"")
@@ -194,6 +316,10 @@ class Revisits:
 
 def _index(due: float, identity: bytes) -> bytes:
     return _DUE + _TIME.pack(max(0, int(due * 1e6))) + identity
+
+
+def _named(key: bytes) -> bytes:
+    return key[len(_DUE) + _TIME.size :]
 
 
 def _time(key: bytes) -> float:

@@ -77,17 +77,15 @@ class Rework:
         self._ledger.take(entry, record)
         self._residents.push(entry, record, now, wall)
         self._residents.save_touched()
+        if self._ledger.planner is not None:
+            self._ledger.planner.withdraw(entry.identity)
         return True
 
     def forgive(self, host: str) -> bool:
         """Forget that *host* was given up; whether it was."""
-        record = self._residents.touch(host)
-        dead, record.dead, record.failures = record.dead, "", 0
-        if dead:
-            self._ledger.counters.dead_hosts -= dead == Event.HOST_DEAD.value
-            self._health.forgive(host)
+        dead = self._health.revive(host, self._residents.touch(host))
         self._residents.save_touched()
-        return bool(dead)
+        return dead
 
     def put_first(self, entry: Entry, now: float, wall: float) -> bool:
         """Let a queued *entry* come before everything else of its host; False if it is out now."""
@@ -112,7 +110,7 @@ class Rework:
         if not self._take_out(entry):
             return False
         record = self._residents.touch(entry.host)
-        self._ledger.conclude(entry, record, event, 0, wall)
+        self._ledger.refuse(entry, record, event, wall)
         self._residents.save_touched()
         return True
 
@@ -159,6 +157,8 @@ class Rework:
     def _forget_state(self, key: bytes) -> None:
         self._store.delete_state(key)
         self._ledger.forget(key)
+        if self._ledger.planner is not None:
+            self._ledger.planner.forget(key)
 
     def forget_host(self, host: str, now: float) -> bool:
         """Forget a *host* without URLs; False while anything of it is queued, out or under way."""

@@ -20,6 +20,10 @@ from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.sieved import Sieved
 
 _DUE = struct.Struct(">Q")
+_BY_URL = (b"seeds\0", b"lastmod\0", b"sitemaps\0", b"revisits\0p")
+"""How keys in ``kv`` begin that a state key follows."""
+_BY_TIME = (b"revisits\0d",)
+"""How those begin that a time follows, and then a state key."""
 _FRESH = b"fresh\0"
 """Begins a key in ``kv``: a family of their own would be missing where older releases look."""
 
@@ -68,7 +72,10 @@ class RocksStore(Database):
         It goes on beside what follows; closing the store cuts it short.
         """
         begin = host_key(host)
-        return self.erase_keys(("queue", "states", "hosts"), begin, end_of(begin))
+        ranges = [(name, begin, end_of(begin)) for name in ("queue", "states", "hosts")]
+        ranges += [("kv", each + begin, each + end_of(begin)) for each in _BY_URL]
+        ranges += [("kv", each, each + b"\xff") for each in _BY_TIME]
+        return self.erase_keys(ranges)
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of all that was flushed in the new folder *path*, beside running writes.

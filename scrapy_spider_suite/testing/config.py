@@ -75,6 +75,9 @@ class FakeWebConfig:
     slow: float = knob(0.0, "share", "share of hosts that answer after --slow-latency")
     slow_latency: float = knob(2.0, "secs", "mean time before a slow host's answer begins")
     images: int = knob(0, "count", "number of images that each page shows")
+    changes: float = knob(0.0, "secs", "median time between two changes of a page (0 = never)")
+    changes_sigma: float = knob(0.0, "sigma", "spread of how often pages change")
+    conditional: float = knob(1.0, "share", "share of changing pages with ETag, Last-Modified, 304")
     messy: float = knob(0.0, "share", "share of links in odd but correct HTML and URL forms")
     overrides: Mapping[int, Mapping[str, float]] = knob({}, "table", "host index -> its traits")
 

@@ -22,7 +22,10 @@ HEAD_LIMIT = 1 << 20
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
-_FIELD = re.compile(rb"\r\n(host|connection|content-length):[ \t]*([^\r\n]*)", re.IGNORECASE)
+_FIELD = re.compile(
+    rb"\r\n(host|connection|content-length|if-none-match|if-modified-since):[ \t]*([^\r\n]*)",
+    re.IGNORECASE,
+)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -34,7 +37,8 @@ class BadRequest(ValueError):
 class Request(NamedTuple):
     """One request. ``target`` is as sent, ``path`` the same up to the question mark.
 
-    ``host`` is lower case without port and trailing dot; ``body`` the number of bytes to skip.
+    ``host`` is lower case without port and trailing dot; ``body`` the number of bytes to skip;
+    ``tags`` and ``since`` are those of a conditional request.
     """
 
     method: str
@@ -43,6 +47,8 @@ class Request(NamedTuple):
     host: str
     keep: bool
     body: int
+    tags: str = ""
+    since: str = ""
 
 
 class Reply(NamedTuple):
@@ -87,7 +93,10 @@ def parse_head(head: bytes) -> Request:
     if not length.isdigit() or _CHUNKED.search(head):
         raise BadRequest("a body whose length is not given")
     path = target.partition("?")[0]
-    return Request(method, target, path, host.partition(":")[0].rstrip("."), keep, int(length))
+    conditions = (fields.get(each, b"") for each in (b"if-none-match", b"if-modified-since"))
+    tags, since = (value.decode("latin-1").strip() for value in conditions)
+    host = host.partition(":")[0].rstrip(".")
+    return Request(method, target, path, host, keep, int(length), tags, since)
 
 
 def reply(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import lru_cache
 from html import escape
@@ -11,6 +12,7 @@ from math import ceil
 from random import Random
 from time import time
 
+from scrapy_spider_suite.testing.changes import Changes
 from scrapy_spider_suite.testing.graph import HostTraits, PagePlan, SyntheticWeb
 from scrapy_spider_suite.testing.http import HTML, TEXT, Reply, Request, reply
 
@@ -28,6 +30,7 @@ class SyntheticSite:
     def __init__(self, web: SyntheticWeb) -> None:
         self._web = web
         self._filler = _filler(web.config.seed)
+        self._changes = Changes(web.config)
         self._refusals: dict[int, int] = {}
 
     def answer(self, request: Request) -> Reply:
@@ -47,20 +50,35 @@ class SyntheticSite:
             if refused < traits.retry_after_requests:
                 self._refusals[host] = refused + 1
                 return _refusal(host, traits)
-        return self._page(host, path, traits)
+        return self._page(host, request, traits)
 
-    def _page(self, host: int, path: str, traits: HostTraits) -> Reply:
+    def _page(self, host: int, request: Request, traits: HostTraits) -> Reply:
+        path = request.path
         try:
             page = self._web.page_index(host, path)
         except LookupError:
             return reply(404, "no such page\n", delay=traits.latency)
         plan = self._web.plan(host, page)
         delay = max(0.0, traits.latency + traits.jitter * plan.wait)
+        if plan.status == 200 and self._changes.any:
+            return self._changing(host, request, page, plan)._replace(delay=delay)
         if plan.status == 200:
             body = self._render(host, path, page, plan).encode("ascii")
             return Reply(200, (_HEAD % len(body)).encode("ascii") + body, delay)
         fields = (f"Location: {plan.location}",) if plan.location else ()
         return reply(plan.status, f"{plan.status}\n", TEXT, *fields, delay=delay)
+
+    def _changing(self, host: int, request: Request, page: int, plan: PagePlan) -> Reply:
+        """A page as it is since it changed last; 304 if the client knows that (RFC 9110 §13.2)."""
+        last = self._changes.last(host, page, time())
+        fields: tuple[str, ...] = ()
+        if self._changes.conditional(host, page):
+            tag, date = f'"{int(last * 1e6):x}"', formatdate(last, usegmt=True)
+            fields = (f"ETag: {tag}", f"Last-Modified: {date}")
+            if tag in request.tags if request.tags else request.since == date:
+                return reply(304, b"", HTML, *fields)
+        plan = plan._replace(salt=(plan.salt + int(last * 1e3)) % (1 << 16))
+        return reply(200, self._render(host, request.path, page, plan), HTML, *fields)
 
     def _render(self, host: int, path: str, page: int, plan: PagePlan) -> str:
         """HTML of a page: text, images, links, text up to the wanted size."""
@@ -101,11 +119,20 @@ class SyntheticSite:
         """The first 50,000 pages of *host*, as https://www.sitemaps.org/protocol.html has it."""
         base = self._web.base(host)
         pages = range(min(self._web.traits(host).pages, _SITEMAP_PAGES))
-        urls = "".join(f"<url><loc>{base}{self._web.path(page)}</loc></url>\n" for page in pages)
+        urls = "".join(
+            f"<url><loc>{base}{self._web.path(page)}</loc>{self._lastmod(host, page)}</url>\n"
+            for page in pages
+        )
         schema = "http://www.sitemaps.org/schemas/sitemap/0.9"
         return (
             f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="{schema}">\n{urls}</urlset>\n'
         )
+
+    def _lastmod(self, host: int, page: int) -> str:
+        if not self._changes.any:
+            return ""
+        last = datetime.fromtimestamp(self._changes.last(host, page, time()), UTC)
+        return f"<lastmod>{last:%Y-%m-%dT%H:%M:%SZ}</lastmod>"
 
 
 def _refusal(host: int, traits: HostTraits) -> Reply:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.frontier.revisits import (
     CHANGES_MAX,
     DAY,
+    Budget,
     Claims,
     Demand,
     History,
@@ -240,6 +241,24 @@ def test_damaged_validators(data: bytes) -> None:
     """They are refused."""
     with pytest.raises(ValueError, match=re.compile("validators|decode")):
         Validators.from_bytes(data)
+
+
+def test_a_budget_of_visits() -> None:
+    """As many as come in time; what was not spent is kept, but not for ever."""
+    budget = Budget()
+    budget.earn(100.0, 1_000, 50.0)
+    assert budget.left == 0
+    spent = 0
+    for step in range(1, 101):
+        budget.earn(100.0 + step, 1_000, 50.0)
+        visits = int(budget.left) if step % 3 else 0
+        budget.spend(visits)
+        spent += visits
+    assert spent == pytest.approx(100 * 20, abs=50)
+    budget.earn(1e6, 1_000, 50.0)
+    assert budget.left == 50
+    budget.earn(1.0, 1_000, 50.0)
+    assert budget.left == 50, "a clock that was set back"
 
 
 def test_adaptive_is_fresher_than_fixed() -> None:

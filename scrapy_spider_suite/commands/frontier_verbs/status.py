@@ -9,8 +9,10 @@ from typing import Any
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
+from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.guards.status import read_status
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 
 _SILENT = 10.0
 """Seconds after which a crawl that says nothing does not run."""
@@ -57,6 +59,9 @@ def _row(reader: StoreReader) -> Row:
             "sieve_flushes": sieve.flushes,
             "sieve_false_positives": float(f"{sieve.false_positive_bound:.2g}"),
         }  # fmt: skip
+    revisits = Revisits(reader.store.kv(ROWS), Revisiting())
+    if len(revisits):
+        row |= {"to_revisit": len(revisits), "next_due": revisits.next_due()}
     unextracted = len(reader.unextracted)
     if unextracted:
         row["unextracted"] = unextracted

@@ -13,6 +13,7 @@ from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
 from scrapy_spider_suite.control.renewing import SPIDERS_OWN
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, span
+from scrapy_spider_suite.explaining.revisited import next_visit
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
@@ -166,6 +167,8 @@ def _of_known(
         row["links"] = "not read yet: the page is stored until they are wanted (SUITE_EXTRACT)"
     if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
+    if known.plan is not None:
+        return row | next_visit(terms, known.plan, time.time())
     again = f"only `retry --reason {event}` has it tried again"
     after, reasons = terms.settings.retry_failed_after, terms.settings.retry_failed
     if state.state is State.FAILED and after and event is not None and event.value in reasons:

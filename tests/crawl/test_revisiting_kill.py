@@ -1,0 +1,79 @@
+"""Revisits over sudden ends, and benchmarks/freshness.py, small."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from crawls import crawl, web_settings
+
+from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.packs import open_packs, verify
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.revisits import ROWS, Revisits
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "freshness.py"
+EVERY = 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seen", ["trie", "sieve"])
+def test_kills_lose_no_plan(tmp_path: Path, seen: str) -> None:
+    """Killed four times: every page is planned or pending once, every record leads to its body."""
+    config = FakeWebConfig(
+        hosts=10, pages=10, degree=8, addresses=10, changes=2.0, changes_sigma=1.0,
+        conditional=0.5, log=tmp_path / "arrivals",
+    )  # fmt: skip
+    job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(7)
+    with FakeWebProcess(config) as web:
+        settings = web_settings(
+            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0,
+            SUITE_PACKS_DIR=str(packs), SUITE_REVISIT="fixed", SUITE_REVISIT_INTERVAL=EVERY,
+            SUITE_SEEN=seen,
+        )  # fmt: skip
+        for _ in range(4):
+            ended = crawl(
+                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(1, 3),
+                seeds=web.ready.seeds[0],
+            )  # fmt: skip
+            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
+        settings["CLOSESPIDER_TIMEOUT"] = 4
+        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        assert last.reason == "closespider_timeout", last.log[-3000:]
+        reachable = set(web.web.reachable())
+        web.stop()
+        arrivals = [each for each in web.arrivals() if each.path != "/robots.txt"]
+    assert last.stats["suite/revisit/unchanged"] > 0
+    with StoreReader(job / FOLDER) as reader:
+        assert list(reader.check()) == []
+        revisits = Revisits(reader.store.kv(ROWS), Revisiting())
+        assert {plan.entry().url for _, plan in revisits.planned()} == reachable
+    assert list(verify(packs)) == []
+    kinds = Counter(page.is_revisit for page in open_packs(packs) if page.body)
+    assert min(kinds[True], kinds[False]) > len(reachable)
+    by_page: dict[tuple[str, str], list[float]] = {}
+    for each in arrivals:
+        by_page.setdefault((each.host, each.path), []).append(each.start)
+    short = sum(b - a < EVERY - 0.1 for times in by_page.values() for a, b in pairwise(times))
+    assert short <= 4 * 32, "only what was in flight at a kill is fetched before it is due"
+
+
+@pytest.mark.slow
+def test_adaptive_and_fixed_at_equal_bandwidth() -> None:
+    """As many visits, and no less fresh; how much fresher takes longer to be seen."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--small"], capture_output=True, text=True, check=True
+    )
+    found = re.findall(r"^(\w+) +fresh +([\d.]+)%, ([\d,]+) visits", done.stdout, re.M)
+    rows = {name: (float(part), int(visits.replace(",", ""))) for name, part, visits in found}
+    assert rows["adaptive"][0] > rows["fixed"][0] - 5
+    assert rows["adaptive"][1] < 1.25 * rows["fixed"][1]
