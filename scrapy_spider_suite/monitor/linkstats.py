@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scrapy_spider_suite.graph.names import reverse_host
@@ -123,6 +123,30 @@ class LinkStats:
             self._hosts.vector(target)[_IN_HOSTS] += 1
         self._hosts.merge()
         self._counts.merge()
+
+    def forget(self, takes: Callable[[str], bool]) -> int:
+        """Forget the hosts that *takes* names, and who links to them; return how many rows.
+
+        Of other hosts, degrees and links from other hosts no longer count them. What was counted
+        of all hosts together stays: those pages were fetched. Saved at once.
+        """
+        gone = {key for key, _ in self._hosts.items() if takes(reverse_host(key.decode()))}
+        pairs = []
+        for edge, (number,) in self._edges.items():
+            source, _, target = edge.partition(b"\0")
+            if source in gone and target not in gone:
+                self._hosts.vector(target)[_IN_HOSTS] -= 1
+                self._hosts.vector(target)[_IN_LINKS] -= number
+            elif target in gone and source not in gone:
+                self._hosts.vector(source)[_OUT_HOSTS] -= 1
+            if source in gone or target in gone:
+                pairs.append(edge)
+        self.save()
+        for key in gone:
+            self._hosts.delete(key)
+        for edge in pairs:
+            self._edges.delete(edge)
+        return len(gone) + len(pairs)
 
     def _count(self, table: bytes, key: bytes, number: int = 1) -> None:
         self._counts.vector(table + b"\0" + key)[0] += number

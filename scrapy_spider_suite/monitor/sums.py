@@ -67,6 +67,10 @@ class Sums:
         data = self._rows.get(self._prefix + key)
         return None if data is None else self._numbers(data)
 
+    def delete(self, key: bytes) -> None:
+        """Forget *key*."""
+        self._rows.delete(self._prefix + key)
+
     def _numbers(self, data: bytes) -> list[int]:
         try:
             numbers = [int(number) for number in msgpack.unpackb(data)]

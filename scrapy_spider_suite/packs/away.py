@@ -51,10 +51,15 @@ def mark(pack: Path, done: Uploaded) -> None:
     durable.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
 
 
+def begin(pack: Path) -> None:
+    """Note that what bears the name of *pack* there is its own from now on. Raises `OSError`."""
+    durable.replace(mark_of(pack), b"{}\n")
+
+
 def unmark(pack: Path) -> None:
     """Note that *pack* is to be uploaded once more, if it was. Raises `OSError`."""
     if mark_of(pack).exists():
-        durable.replace(mark_of(pack), b"{}\n")
+        begin(pack)
 
 
 def waiting(folder: Path, agent: str = "", *, keep: bool = True) -> list[Path]:

@@ -8,7 +8,6 @@ each pack whole, as it was or as it will be; the same call again finishes what w
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import operator
@@ -24,11 +23,13 @@ from typing import BinaryIO, Final
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, heads
+from scrapy_spider_suite.packs.away import packs_away, unmark
 from scrapy_spider_suite.packs.choosing import is_of
 from scrapy_spider_suite.packs.container import Container
 from scrapy_spider_suite.packs.formats import OPEN, container, format_of, is_pack
 from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.lines import SortedLines
+from scrapy_spider_suite.packs.locking import indexes_held
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.payload import decode
 from scrapy_spider_suite.packs.reader import PAGES
@@ -77,6 +78,7 @@ class Receipt:
         packs: packs that were written anew.
         damaged: bytes that could not be read and were left out of them.
         open: packs that are being written: they were left as they are.
+        away: packs that were uploaded, are not here any more, and hold pages of the subject.
     """
 
     pages: int = 0
@@ -86,6 +88,7 @@ class Receipt:
     packs: int = 0
     damaged: int = 0
     open: list[str] = field(default_factory=list)
+    away: list[str] = field(default_factory=list)
 
 
 def redact(
@@ -99,17 +102,17 @@ def redact(
     room for one pack: what is done is done, and the same call goes on).
     """
     receipt = Receipt()
-    with (folder / "merging.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PackError(f"{folder}: its indexes are being merged: try again") from error
+    with indexes_held(folder) as mine:
+        if not mine:
+            raise PackError(f"{folder}: its indexes are being merged: try again")
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         recover_folder(folder)
         packs = sorted(filter(is_pack, folder.iterdir()))
         receipt.open = [path.name for path in packs if path.name.endswith(OPEN)]
         closed = [path for path in packs if not path.name.endswith(OPEN)]
-        _hide(folder, closed, subject)
+        away = list(packs_away(folder))
+        receipt.away = [done.url for pack, done in away if _listed(pack, subject)]
+        _hide(folder, [*closed, *(pack for pack, _ in away)], subject)
         hide_texts(folder, host=subject.host, url=subject.url)
         for path in closed:
             size = path.stat().st_size
@@ -132,6 +135,7 @@ def count(folder: Path, subject: Subject, told: Callable[[int], object]) -> Rece
         if path.name.endswith(OPEN):
             receipt.open.append(path.name)
         told(path.stat().st_size)
+    receipt.away = [done.url for pack, done in packs_away(folder) if _listed(pack, subject)]
     return receipt
 
 
@@ -150,9 +154,17 @@ def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:
             continue
         if any(_leads(line, subject) for line in found):
             write_lines((line + b"\n" for line in found if not _leads(line, subject)), index)
-    for path in folder.glob("merged-*.cdxj"):
+    for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
         path.unlink(missing_ok=True)
     durable.sync(folder)
+
+
+def _listed(pack: Path, subject: Subject) -> bool:
+    """Whether a pack holds pages of *subject*, by its index."""
+    try:
+        return any(_leads(line, subject) for line in SortedLines(index_path(pack)))
+    except FileNotFoundError:
+        return False
 
 
 def _leads(line: bytes, subject: Subject) -> bool:
@@ -250,6 +262,7 @@ def _redact_pack(path: Path, keep: _Filter) -> None:
         file.flush()
         os.fsync(file.fileno())
     build_index(new)
+    unmark(path)  # it is to be uploaded once more, if it was
     # Without an index between the two, so that none leads to what is elsewhere by now.
     index_path(path).unlink(missing_ok=True)
     os.replace(new, path)

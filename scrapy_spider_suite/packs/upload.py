@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError, PackUploadError
-from scrapy_spider_suite.packs.away import Uploaded, mark, mark_of, uploaded
+from scrapy_spider_suite.packs.away import Uploaded, begin, mark, mark_of, uploaded
 from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.lines import identity
 from scrapy_spider_suite.packs.locking import indexes_held, locked
@@ -52,28 +53,37 @@ class Target:
         except ValueError as error:
             raise PackError(f"{url}: {error}") from error
 
-    def send(self, pack: Path, now: float, *, replace: bool = False) -> Uploaded:
+    def send(self, pack: Path, now: float) -> Uploaded:
         """Have *pack* there, and its index before. *now* in seconds since the epoch.
 
-        Unless it is to be *replaced*, another file of its name there is left alone. Raises
-        `PackUploadError` (it is not certain that it is there) and `OSError` (it cannot be read
-        here).
+        What is there under its name is replaced. Raises `PackUploadError` (it is not certain that
+        it is there) and `OSError` (it cannot be read here).
         """
         index = index_path(pack)
         if not index.exists():
             build_index(pack)
         sums = [_sum_of(path) for path in (index, pack)]
-        try:
-            system, folder = self._connect()
+        with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
-                name = f"{folder}/{path.name}"
-                if replace or not self._is_there(system, name, size, md5):
-                    self._put(system, path, name, size, md5)
+                self._put(system, path, f"{folder}/{path.name}", size, md5)
+        size, md5 = sums[1]
+        return Uploaded(f"{self.url}/{pack.name}", size, md5, date(now))
+
+    def require_free(self, pack: Path) -> None:
+        """Raises `PackUploadError` if something is there under the name of *pack*, or it fails."""
+        with self._connected(pack) as (system, folder):
+            if system.exists(f"{folder}/{pack.name}"):
+                raise PackUploadError("another file of that name is there: two agents must not "
+                                      "have one SUITE_AGENT_NAME")  # fmt: skip
+
+    @contextmanager
+    def _connected(self, pack: Path) -> Iterator[tuple[Any, str]]:
+        """The file system and the folder in it; what goes wrong there is a `PackUploadError`."""
+        try:
+            yield self._connect()
         except Exception as error:  # each library of a file system has errors of its own
             self._system = None  # with its connections, which may be what is broken
             raise PackUploadError(f"{pack.name} to {self.url}: {_words(error)}") from error
-        size, md5 = sums[1]
-        return Uploaded(f"{self.url}/{pack.name}", size, md5, date(now))
 
     def _connect(self) -> tuple[Any, str]:
         import fsspec
@@ -84,16 +94,6 @@ class Target:
         if self._protocol not in _WHOLE:  # of a store it would be the bucket
             system.makedirs(folder, exist_ok=True)
         return system, folder.rstrip("/")
-
-    def _is_there(self, system: Any, name: str, size: int, md5: str) -> bool:
-        """Whether it arrived before a kill. Raises `PackUploadError`: it is another file."""
-        if not system.exists(name):
-            return False
-        info = system.info(name)
-        there = _md5_of(info)
-        if info["size"] == size and (there or _sum_there(system, name)) == md5:
-            return True
-        raise PackUploadError("another file of that name is there: is SUITE_AGENT_NAME its own?")
 
     def _put(self, system: Any, path: Path, target: str, size: int, md5: str) -> None:
         whole = self._protocol in _WHOLE
@@ -126,7 +126,10 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
         if not locked(file):
             return None
         before = identity(pack.stat())
-        done = uploaded(pack) or target.send(pack, now, replace=mark_of(pack).exists())
+        if not mark_of(pack).exists():
+            target.require_free(pack)
+            begin(pack)
+        done = uploaded(pack) or target.send(pack, now)
         return done if _settle(pack, done, before, keep=keep) else None
 
 

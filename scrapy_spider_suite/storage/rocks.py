@@ -223,6 +223,12 @@ class RocksStore(Database):
         """See `Store`."""
         self._unwritten.set("due", _microseconds(when) + host.encode(), None)
 
+    def every_row(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """All that was flushed: family, key, value."""
+        for family in self._families:
+            for key, value in self._on_disk(family):
+                yield family, key, value
+
     # What components keep
 
     def kv(self, name: str) -> KV:

@@ -26,7 +26,9 @@ from scrapy_spider_suite.packs import (
     records,
     verify,
 )
+from scrapy_spider_suite.packs.away import waiting
 from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.packs.upload import Target, upload
 
 HOST = "secret.test"
 WORDS = b"what nobody shall read"
@@ -180,3 +182,25 @@ def test_not_by_mistake(packs: Packs, tmp_path: Path) -> None:
         packs("redact", tmp_path, "--host", HOST)
     assert left(tmp_path)
     assert packs("redact", next(tmp_path.glob("*.gz")), "--host", HOST, "--yes").code == 2
+
+
+def test_what_was_uploaded(packs: Packs, tmp_path: Path) -> None:
+    """What is elsewhere is named, and not found here any more; what is here as well goes up again.
+    """
+    here, far = tmp_path / "here", tmp_path / "far"
+    fill(here, "gz")
+    first, *others = waiting(here)
+    for pack in (first, *others):
+        assert upload(pack, Target(str(far)), NOW, keep=pack != first)
+    before = len(open_packs(here).history(f"http://{HOST}/0"))
+    said = packs("redact", here, "--host", HOST, "--dry-run", "--json")
+    assert (said.code, said.rows[0]["away"]) == (0, [str(far / first.name)])
+    said = packs("redact", here, "--host", HOST, "--yes", "--json")
+    assert (said.code, said.rows[0]["away"]) == (4, [str(far / first.name)])
+    assert (before, len(open_packs(here).history(f"http://{HOST}/0"))) == (1, 0)
+    assert waiting(here) == others
+    for pack in others:
+        assert upload(pack, Target(str(far)), NOW, keep=True)
+        assert (far / pack.name).read_bytes() == pack.read_bytes()
+    assert packs("redact", far, "--host", HOST, "--yes").code == 0
+    assert left(far) == 0

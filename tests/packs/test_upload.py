@@ -268,7 +268,9 @@ def test_what_is_replaced_meanwhile_goes_up_again(tmp_path: Path, flaky: type[Fl
     assert upload(pack, Target("flaky://far"), NOW, keep=False) is None
     assert pack.exists()
     assert waiting(tmp_path) == [pack]
+    pack.write_bytes(pack.read_bytes() + b"\0")  # other bytes than are there by now
     assert upload(pack, Target("flaky://far"), NOW, keep=False)
+    assert there("flaky://far")[pack.name][-1:] == b"\0"
 
 
 def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:

@@ -6,12 +6,21 @@ import argparse
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
+
+from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, host
+from scrapy_spider_suite.control.asking import whoami
+from scrapy_spider_suite.control.sweeping import sweep
 from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.job.directory import FOLDER as JOB
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.packs.redaction import Subject, count, redact
+
+_WAIT: Final = 60.0
+"""Seconds to wait for a job that cannot be written."""
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +35,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--mentions", action="store_true",
         help="pages elsewhere too, whose text or head names the host or the URL",
     )  # fmt: skip
+    parser.add_argument(
+        "--job", type=Path, metavar="DIR",
+        help="the host goes from that job, too: store, link statistics, logs (no crawl may use it)",
+    )  # fmt: skip
     add_caution(parser, asks=True)
 
 
@@ -36,12 +49,21 @@ def _run(call: Call) -> int:
         if not folder.is_dir():
             raise PackError(f"a folder of packs is redacted as a whole: {folder}")
     subject = Subject(host=options.host or "", url=options.url or "")
+    if options.job is not None and not options.host:
+        raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
     if not options.dry_run:
         confirm(call, f"Take {options.host or options.url} out of these packs for good?")
-    code = 0
+    code = _job(call) if options.job is not None and not options.dry_run else 0
     for folder in folders:
         code = max(code, _folder(call, folder, subject))
     return code
+
+
+def _job(call: Call) -> int:
+    options = call.options
+    swept = sweep(options.job / JOB, options.host, whoami(), "scrapy packs redact", _WAIT)
+    call.facts({"job": str(options.job), **asdict(swept)})
+    return 4 if swept.left else 0
 
 
 def _folder(call: Call, folder: Path, subject: Subject) -> int:
@@ -53,7 +75,7 @@ def _folder(call: Call, folder: Path, subject: Subject) -> int:
             receipt = redact(folder, subject, time.time(), move, mentions=call.options.mentions)
     row = {"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)}
     call.facts(row)
-    return 4 if receipt.open and not call.options.dry_run else 0
+    return 4 if (receipt.open or receipt.away) and not call.options.dry_run else 0
 
 
 VERBS = (
@@ -66,15 +88,18 @@ VERBS = (
             "are written anew. A kill leaves every pack whole; the same call again goes on. The\n"
             "text of other pages that name it stays unless --mentions: then those pages go, too.\n"
             "Packs that are being written stay as they are; the receipt names them: call again\n"
-            "when they are closed. What the job keeps is dropped by `scrapy frontier drop`; block\n"
-            "the host there first. A folder keeps receipts in redactions.jsonl, with the subject\n"
-            "as a digest only. It cannot be undone."
+            "when they are closed. Packs that were uploaded are named, too, if they hold pages of\n"
+            "the host; those that are still here go up once more.\n"
+            "With --job the host is dropped from that job, and from what `scrapy frontier drop`\n"
+            "leaves there; block it if the crawl is to go on. A folder keeps receipts in\n"
+            "redactions.jsonl, with the subject as a digest only. It cannot be undone."
         ),
         examples=(
             "redact crawls/news/packs --host example.com --dry-run",
             "redact crawls/news/packs other-machine/packs --host '*.example.com' --yes",
+            "redact crawls/news/packs --job crawls/news --host example.com --yes",
             "redact crawls/news/packs --url https://example.com/private --mentions --yes",
         ),
-        exits={4: "done but for the packs that are being written"},
+        exits={4: "done but for what the receipt names as open, away or left"},
     ),
 )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Takes a host out of a job at rest, with what `drop` does not touch: every file, every row.
+
+`drop` forgets what is the host's own, beside a running crawl too. What others keep of it is left
+there: pages that it led to, link statistics, logs. This goes through all of it, rewrites what names
+the host, and looks at the end what still does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.control.asking import ask
+from scrapy_spider_suite.control.site import Site, lying_still, taken
+from scrapy_spider_suite.control.traces import Names, clean_audit, clean_fetches, named_in
+from scrapy_spider_suite.errors import JobError, JobInUseError
+from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
+from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
+from scrapy_spider_suite.storage.database import FAMILIES
+from scrapy_spider_suite.storage.records import UrlState
+
+_ANSWERS: Final = b"control\0"
+_SHOWN: Final = 60
+
+
+@dataclass(slots=True)
+class Swept:
+    """What was taken out of a job.
+
+    Attributes:
+        hosts: how many were dropped.
+        urls: URLs that were dropped with them.
+        referrers: URLs of other hosts that were found there: where is forgotten.
+        links: hosts and pairs of hosts of the link statistics.
+        fetches: lines of the fetch log that were theirs, or named them.
+        actions: lines of the audit log, in which a digest stands in their place.
+        left: where they are still named.
+    """
+
+    hosts: int = 0
+    urls: int = 0
+    referrers: int = 0
+    links: int = 0
+    fetches: int = 0
+    actions: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+def sweep(folder: Path, host: str, who: str, why: str, wait: float) -> Swept:
+    """Take *host*, or ``*.example.com``, out of the job whose ``suite`` folder is *folder*.
+
+    The same call again goes on where a kill was. Raises `JobError`s: above all a job that a crawl
+    is using, and one that cannot be written.
+    """
+    swept, names = Swept(), Names(host)
+    with _still(folder) as site:
+        found = {name for name, _ in site.store.records() if names.takes(name)}
+    for name in sorted({*found, names.name}):  # one without a row may have seeds, or a robots.txt
+        _drop(folder, name, swept, who, why, wait)
+    swept.hosts = len(found)
+    with _still(folder) as site:
+        _sweep_store(site, names, swept)
+    with _still(folder):  # its list of tables, which names keys, is begun anew
+        pass
+    try:
+        with (folder / "lock").open("a+") as lock:
+            if not taken(lock):
+                raise _in_use(folder)
+            for path in (folder / "store").glob("LOG*"):  # what the database did, with keys
+                path.unlink()
+            swept.fetches = clean_fetches(folder / FETCHES, names)
+            swept.actions = clean_audit(folder / "audit.jsonl", names)
+            # Tables are compressed: their rows were looked at.
+            swept.left += named_in(folder, names, lambda path: path.suffix == ".sst")
+    except OSError as error:
+        raise JobError(f"{folder.parent}: {error}") from error
+    return swept
+
+
+def _drop(folder: Path, host: str, swept: Swept, who: str, why: str, wait: float) -> None:
+    answer = ask(folder, "drop", {"subject": host}, who=who, why=why, wait=wait)
+    if answer is None or not answer.ok:
+        said = "no answer in time" if answer is None else answer.said
+        raise JobError(f"{host} could not be dropped: {said}")
+    swept.urls += sum(answer.facts.get(state, 0) for state in ("pending", "done", "failed"))
+    swept.left += answer.facts.get("not_removed", [])
+
+
+@contextmanager
+def _still(folder: Path) -> Iterator[Site]:
+    """The job, which no crawl is using."""
+    if JobFile.read(folder) is None:
+        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    with lying_still(folder) as site:
+        if site is None:
+            raise _in_use(folder)
+        yield site
+
+
+def _in_use(folder: Path) -> JobInUseError:
+    return JobInUseError(f"{folder.parent} is in use by a crawl: stop it first")
+
+
+def _sweep_store(site: Site, names: Names, swept: Swept) -> None:
+    """Let no row name them, and rewrite the files in which rows were that did."""
+    store = site.store
+    for entry in [each for each in store.all_rows() if names.takes_url(each.referrer)]:
+        entry.referrer = ""
+        store.put_row(entry)
+        swept.referrers += 1
+    named = [(key, state) for key, packed in store.every_state(b"")
+             if names.pattern.search(packed)
+             and names.takes_url((state := UrlState.from_bytes(packed)).via)]  # fmt: skip
+    for key, state in named:
+        store.put_state(key, replace(state, via="").to_bytes())
+        swept.referrers += 1
+    swept.links = LinkStats(store.kv(ROWS)).forget(names.takes)
+    control = store.kv(_ANSWERS[:-1].decode())
+    for key, value in list(control.items()):
+        if names.pattern.search(key) or names.pattern.search(value):
+            control.delete(key)
+    site.commit()
+    if store.archive is not None:
+        store.archive.urls.flush()  # the log of what came last, which rows were removed from
+    eraser = store.erase_keys([(family, b"", b"\xff" * 64) for family in FAMILIES])
+    eraser.join()
+    swept.left += [eraser.failure] if eraser.failure else []
+    swept.left += _named_rows(store.every_row(), names)
+
+
+def _named_rows(rows: Iterable[tuple[str, bytes, bytes]], names: Names) -> Iterator[str]:
+    for family, key, value in rows:
+        if names.pattern.search(key) or names.pattern.search(value):
+            table = key.partition(b"\0")[0].decode("utf-8", "replace") if family == "kv" else family
+            yield f"a row of the store, in {table[:_SHOWN]}"
