@@ -34,7 +34,7 @@ def read(path: Path, place: Place, limit: int = RECORD_MAX) -> Record:
     or not all of it), `PackError` (no pack) and `OSError`.
     """
     with open_pack(path) as file:
-        return pick(_decoded(path, file, place, limit), place)
+        return pick(decoded(path, file, place, limit), place)
 
 
 def read_both(
@@ -42,12 +42,12 @@ def read_both(
 ) -> tuple[Record, Record | None]:
     """As `read`, of two records: those of one group are decompressed together."""
     with open_pack(path) as file:
-        data = _decoded(path, file, place, limit)
+        data = decoded(path, file, place, limit)
         record = pick(data, place)
         if other is None:
             return record, None
         if other[:2] != place[:2]:
-            data = _decoded(path, file, other, limit)
+            data = decoded(path, file, other, limit)
         return record, pick(data, other)
 
 
@@ -59,7 +59,8 @@ def pick(data: bytes, place: Place) -> Record:
     return record
 
 
-def _decoded(path: Path, file: BinaryIO, place: Place, limit: int) -> bytes:
+def decoded(path: Path, file: BinaryIO, place: Place, limit: int) -> bytes:
+    """Return what is at *place* of *file*, the pack *path*, decompressed. As `read` raises."""
     if place.length > limit:
         raise PackDamagedError(f"a place of {place.length} bytes is none in a pack")
     file.seek(place.offset)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import access
 from scrapy_spider_suite.packs.away import uploaded
-from scrapy_spider_suite.packs.container import Place
+from scrapy_spider_suite.packs.container import RECORD_MAX, Place
 from scrapy_spider_suite.packs.packing import Location
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.reader import Packs
-from scrapy_spider_suite.packs.warc import clean_url, date
+from scrapy_spider_suite.packs.warc import Record, clean_url, date
+
+_KEPT: Final = 8 << 20
+"""Bytes of groups that are kept decompressed."""
+_SUMS: Final = 16
+"""Bytes with which a block of lzop begins, its sums among them."""
+_Key: TypeAlias = tuple[str, int, int, bytes]
 
 
 @dataclass(slots=True)
@@ -55,6 +63,7 @@ class Finder:
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)
         self._packs: dict[Path, Packs] = {}
+        self._groups = Groups()
 
     def find(self, stored: Stored) -> Page:
         """Return the page; by the index where it has been moved, as in a pack that was redacted.
@@ -84,13 +93,52 @@ class Finder:
         path, when = folder / location.filename, date(stored.time)
         damage = ""
         try:
-            record = access.read(path, location.place)
-            packs = self._packs.setdefault(folder, Packs([folder]))  # the folder is there
+            record = self._groups.read(path, location.place)
             if record.url == clean_url(stored.url) and record.get("WARC-Date") == when:
-                return Page(packs, path, location.place, record, None)
+                return Page(self._packs_in(folder), path, location.place, record, None)
         except PackDamagedError as error:
             damage = str(error)
-        found = self._packs.setdefault(folder, Packs([folder])).exact(stored.url, when)
+        found = self._packs_in(folder).exact(stored.url, when)
         if found is None:
             raise PackError(f"{location.filename}: {damage or 'the page is not there any more'}")
         return found
+
+    def _packs_in(self, folder: Path) -> Packs:
+        """Those of a *folder* that is there."""
+        if folder not in self._packs:
+            self._packs[folder] = Packs([folder])
+        return self._packs[folder]
+
+
+class Groups:
+    """Reads records, and keeps the groups in which they lie, *most* bytes of them, the last ones.
+
+    Pages that were packed together are wanted at about the same time.
+    """
+
+    def __init__(self, most: int = _KEPT) -> None:
+        self._most = most
+        self._size = 0
+        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
+
+    def read(self, path: Path, place: Place) -> Record:
+        """As `access.read`."""
+        with access.open_pack(path) as file:
+            file.seek(place.offset)
+            # With the sums of its first block: the pack may have been written anew.
+            key = (path.name, *place[:2], file.read(_SUMS))
+            data = self._kept.get(key)
+            if data is None:
+                data = access.decoded(path, file, place, RECORD_MAX)
+        record = access.pick(data, place)
+        if place.size < len(data):
+            self._keep(key, data)
+        return record
+
+    def _keep(self, key: _Key, data: bytes) -> None:
+        if key not in self._kept:
+            self._kept[key] = data
+            self._size += len(data)
+        self._kept.move_to_end(key)
+        while self._size > self._most:
+            self._size -= len(self._kept.popitem(last=False)[1])

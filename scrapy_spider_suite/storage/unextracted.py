@@ -119,8 +119,8 @@ class Unextracted:
 
     def of_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[Unread]:
         """The same of one *host*."""
-        out, found = {*without}, []
-        digest = _digest(host)
+        found: list[Unread] = []
+        out, digest = {*without}, _digest(host)
         if not self._count:
             return []
         for page in self._rows(host, self._heads.get(digest, 0)):

@@ -1,5 +1,4 @@
-"""SUITE_EXTRACT = on-demand in real crawls: the same pages, links and counts as with eager (E4, E7).
-"""
+"""SUITE_EXTRACT = on-demand in real crawls: the same pages, links and counts as with eager (E4)."""
 
 from __future__ import annotations
 
