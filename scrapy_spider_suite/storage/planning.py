@@ -116,21 +116,16 @@ class Planner:
         *until* (wall), if it is given: they are due by then, and come early.
         """
         here: dict[str, int] = {}
-        left = limit
 
         def wanted(identity: bytes) -> bool:
-            nonlocal left
             host = pacing_of(identity)
             if host not in here:
                 here[host] = _OF_A_HOST if not self._residents.record(host).pending else 0
-            if not (left and here[host]):
-                return False
             here[host] -= 1
-            left -= 1
-            return True
+            return here[host] >= 0
 
         until = wall if until is None else until
-        return self._renew(self.revisits.take_wanted(until, wanted, _LOOKED_AT), now, wall)
+        return self._renew(self.revisits.take_wanted(until, wanted, limit, _LOOKED_AT), now, wall)
 
     def _renew(self, due: list[tuple[bytes, Plan]], now: float, wall: float) -> int:
         taken = sum(self._again(identity, plan, now, wall) for identity, plan in due)

@@ -187,16 +187,21 @@ class Revisits:
         return found
 
     def take_wanted(
-        self, now: float, wanted: Callable[[bytes], bool], limit: int
+        self, now: float, wanted: Callable[[bytes], bool], limit: int, looked: int
     ) -> list[tuple[bytes, Plan]]:
-        """As `take`, of the next *limit* pages those whose identity is *wanted*.
+        """As `take`, those whose identity is *wanted* of the next pages, *looked* at the most.
 
-        It goes on where the last call has ended, and begins again behind the last that is due.
+        It goes on where the last call has ended, and behind the last that is due from the first on.
         """
         found: list[tuple[bytes, Plan]] = []
-        for key in self._next_keys(now, limit):
-            self._passed = key
-            identity = _named(key)
+        passed, self._passed = self._passed, b""
+        for number, key in enumerate(self._keys(passed)):
+            if _time(key) > now:
+                break  # the next call begins with the first
+            if number == looked or len(found) == limit:
+                self._passed = passed
+                break
+            passed, identity = key, _named(key)
             if wanted(identity):
                 plan = self.get(identity)
                 if plan is not None:
@@ -204,24 +209,16 @@ class Revisits:
                 self._rows.delete(key)
         return found
 
-    def _next_keys(self, now: float, limit: int) -> list[bytes]:
-        """Up to *limit* keys of what is due, behind the last that was passed."""
-        found: list[bytes] = []
+    def _keys(self, after: bytes) -> Iterator[bytes]:
+        """What waits behind the key *after*, the first that is due first."""
         bucket = self._head
-        if self._passed and bucket is not None:
-            bucket = max(bucket, _bucket(self._passed))
+        if after and bucket is not None:
+            bucket = max(bucket, _bucket(after))
         while bucket is not None:
             for key, _ in self._rows.items(_DUE + bucket.to_bytes(_BUCKET, "big")):
-                if _time(key) > now:
-                    self._passed = b""
-                    return found
-                if key > self._passed:
-                    found.append(key)
-                    if len(found) == limit:
-                        return found
+                if key > after:
+                    yield key
             bucket = self._next_bucket(bucket)
-        self._passed = b""
-        return found
 
     def next_due(self) -> float | None:
         """When the first page is due, or was; None if none waits."""

@@ -85,6 +85,23 @@ def test_hastened_and_forgotten() -> None:
     assert len(pages) == 2
 
 
+def test_none_is_passed_over_for_ever() -> None:
+    """What was not wanted is asked about again, although others become due all the time."""
+    pages = Revisits(MemoryKV(), HOURLY)
+    for number in range(1_000):
+        pages.visited(b"%04d" % number, 10.0 * number, b"", NONE)
+    taken: set[bytes] = set()
+    for step in range(100):
+        now = 3600.0 + 10 * step
+        found = pages.take_wanted(now, lambda name: name >= b"0050", 7, 20)
+        assert len(found) <= 7
+        taken |= {name for name, _ in found}
+    assert taken == {b"%04d" % number for number in range(50, 100)}
+    again = [pages.take_wanted(now, lambda name: True, 7, 20) for _ in range(9)]
+    assert {name for found in again for name, _ in found} == {b"%04d" % n for n in range(50)}
+    assert len(pages.take_wanted(now + 100, lambda name: True, 70, 200)) == 10
+
+
 def test_off() -> None:
     """Nothing is planned, and no row written."""
     rows = MemoryKV()
