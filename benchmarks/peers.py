@@ -108,6 +108,7 @@ def main() -> None:
                 "pages": pages,
                 "seconds": seconds,
                 "cpu": time.process_time() - cpu,
+                "cpu_of_children": sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]),
                 "rate": pages / seconds,
                 "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "items": stats.get("item_scraped_count", 0),

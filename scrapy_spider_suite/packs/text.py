@@ -1,8 +1,8 @@
 """What a page says: its characters, its title, its main text, and the language of that.
 
 Encodings go by the rules of browsers (w3lib), titles and main text by resiliparse (Apache-2.0),
-which also guesses languages; language codes are turned by langcodes (MIT). The extra ``[parquet]``
-brings the last two.
+which also guesses languages; language codes are turned by langcodes (MIT). The extras ``[parquet]``
+and ``[index]`` bring the last two.
 """
 
 from __future__ import annotations

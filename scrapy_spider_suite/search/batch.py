@@ -23,7 +23,7 @@ from scrapy_spider_suite.search.writing import Change, Cursor
 
 PAGES_MAX: Final = 2_000
 TEXT_MAX: Final = 32 << 20
-SECONDS_MAX: Final = 5.0
+SECONDS_MAX: Final = 20.0
 """A batch is written when it has as many pages or characters, or has taken as long."""
 
 Unchanged: TypeAlias = dict[str, tuple[Cursor, tuple[int, int, int]]]

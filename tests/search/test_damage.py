@@ -118,6 +118,7 @@ print(Follower(Path(sys.argv[1])).step().skipped)
 """
 
 
+@pytest.mark.slow
 def test_a_page_that_ends_the_process(tmp_path: Path) -> None:
     """It is tried three times, then passed over: the others are found."""
     write(tmp_path, *(page(number, "apple") for number in range(6)))

@@ -14,10 +14,9 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     add_paths,
     choice_of,
     paths_of,
-    printable,
     progress,
 )
-from scrapy_spider_suite.commands.verb import Call, Verb, add_limit
+from scrapy_spider_suite.commands.verb import Call, Verb, add_limit, printable
 from scrapy_spider_suite.errors import PackError, SearchError
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.search import open_index, require
