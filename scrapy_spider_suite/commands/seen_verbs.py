@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from scrapy_spider_suite.commands.verb import printable
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.seen.manifest import Manifest
@@ -106,7 +107,7 @@ def _ls(folder: Path, argument: str, options: argparse.Namespace) -> int:
         raise JobError(f"{folder}: {_NO_URLS}")
     with TrieStore(folder, readonly=True) as store:
         for url in islice(store.iter(argument), options.limit or None):
-            print(json.dumps(url) if options.json else _printable(url))
+            print(json.dumps(url) if options.json else printable(url))
     return 0
 
 
@@ -146,18 +147,13 @@ def _facts(row: Mapping[str, Any], options: argparse.Namespace) -> None:
         print(json.dumps(row))
         return
     for key, value in row.items():
-        text = ", ".join(value) if isinstance(value, list) else _printable(str(value))
+        text = ", ".join(value) if isinstance(value, list) else printable(str(value))
         print(f"{key.replace('_', ' '):<12} {text or '-'}")
 
 
 def _no(why: str, options: argparse.Namespace) -> int:
-    print(json.dumps({"error": why}) if options.json else _printable(why))
+    print(json.dumps({"error": why}) if options.json else printable(why))
     return 1
-
-
-def _printable(text: str) -> str:
-    """*text* on one line, whatever a page put into its URLs."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 VERBS: dict[str, Callable[[Path, str, argparse.Namespace], int]] = {

@@ -89,11 +89,6 @@ def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-def printable(text: str) -> str:
-    """*text* on one line, whatever a page put into it."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def tell_damage(packs: Packs) -> int:
     """Say on stderr what could not be read; return the exit code: 1 if there is any."""
     for path, damage in packs.damage:

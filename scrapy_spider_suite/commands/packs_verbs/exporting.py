@@ -15,11 +15,10 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     add_paths,
     choice_of,
     packs_of,
-    printable,
     progress,
     tell_damage,
 )
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, printable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Crawl, Packs
 from scrapy_spider_suite.packs.choosing import Choice, choose

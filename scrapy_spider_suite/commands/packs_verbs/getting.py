@@ -10,13 +10,8 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.packs_verbs.common import (
-    add_paths,
-    packs_of,
-    printable,
-    progress,
-)
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
+from scrapy_spider_suite.commands.verb import Call, Verb, printable
 from scrapy_spider_suite.packs import Damage, Page
 from scrapy_spider_suite.packs.formats import OPEN, final
 from scrapy_spider_suite.packs.heads import split

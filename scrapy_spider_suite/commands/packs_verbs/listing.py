@@ -11,10 +11,9 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     add_paths,
     choice_of,
     packs_of,
-    printable,
     progress,
 )
-from scrapy_spider_suite.commands.verb import Call, Row, Verb
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, printable
 from scrapy_spider_suite.packs.access import open_pack
 from scrapy_spider_suite.packs.away import Uploaded, uploaded
 from scrapy_spider_suite.packs.cdxj import Entry
