@@ -86,6 +86,7 @@ BY_SETTING = {
     # Before the project's own, which may make something else of a page.
     "packs_dir": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.pagepacks.PagePackPipeline"),
     "index": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.index.IndexPipeline", order=1_000),
+    "link_stats": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.linkstats.LinkStatsPipeline"),
     # It closes after the packs, for which its pages wait.
     "items_dir": Component(
         "ITEM_PIPELINES", f"{_OURS}.pipelines.itempacks.ItemPackPipeline", order=1_000
@@ -97,7 +98,13 @@ BY_SETTING = {
 }
 """The components that a setting of the suite switches on, by the name of its field."""
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
-    "spider": _BOTH,
+    "spider": (
+        *_BOTH,
+        # Where the broad profile has what follows links.
+        Component(
+            "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.reading.LinkReading", order=950
+        ),
+    ),
     "broad": (
         *_BOTH,
         # Scrapy's jar grows with the hosts seen; this one is bounded.

@@ -16,6 +16,7 @@ from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -60,6 +61,9 @@ class CommitLog(Protocol):
     def waits(self) -> bool:
         """Whether the crawl has nothing to do but wait for sinks."""
 
+    def lease_of(self, request: Request | None) -> Lease | None:
+        """The lease of the page that *request* asked for, while it is out."""
+
     def written(self, leases: Iterable[Lease]) -> None:
         """What held each of *leases* is durable, or its faults say that it will not be."""
 
@@ -89,6 +93,10 @@ class FrontierLog:
         """See `CommitLog`."""
         frontier = self.core.frontier
         return bool(frontier.held) and frontier.leased == frontier.held
+
+    def lease_of(self, request: Request | None) -> Lease | None:
+        """See `CommitLog`."""
+        return None if request is None else self.core.leases.get(request)
 
     def written(self, leases: Iterable[Lease]) -> None:
         """See `CommitLog`."""
@@ -133,6 +141,9 @@ class PlainLog:
     def _tick(self) -> None:
         if self._sink is not None:
             self._sink.pulse()
+
+    def lease_of(self, request: Request | None) -> None:
+        """None: pages are out by themselves."""
 
     def written(self, leases: Iterable[Lease]) -> None:
         """Nobody waits."""

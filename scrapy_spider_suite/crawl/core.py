@@ -20,7 +20,6 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
-from scrapy_spider_suite.crawl.counting import LinkCounting
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
 from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.filtering import filtering_of
@@ -61,6 +60,8 @@ from scrapy_spider_suite.storage.store import MemoryStore, Store
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_spider_suite.crawl.counting import LinkCounting
+
 logger = logging.getLogger(__name__)
 
 _HOST_BYTES = 6144
@@ -81,6 +82,11 @@ def core_of(crawler: Crawler) -> CrawlCore:
     if core is None:
         core = _cores[crawler] = CrawlCore(crawler)
     return core
+
+
+def has_core(crawler: Crawler) -> bool:
+    """Whether the core of *crawler* was made, and has not been let go."""
+    return crawler in _cores
 
 
 def other_crawls(crawler: Crawler) -> bool:
@@ -134,8 +140,7 @@ class CrawlCore:
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         self.frontier = self._open_frontier()
         self.revisiting = PageRevisiting(self)
-        tables = self.settings.link_stats
-        self.counting = LinkCounting(self, tables) if tables else None
+        self.counting: LinkCounting | None = None
         self.overriding.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
         crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)

@@ -1,38 +1,65 @@
-"""Link statistics of a crawl: every page is counted in the batch that says that it is done."""
+"""Link statistics of a crawl: every page is counted in the batch that says that it is done.
+
+Without the suite's scheduler there is no such batch: page items are counted as they come.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scrapy.http import Response
 
+from scrapy_spider_suite.crawl.core import has_core
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
+from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.headers import header, media_type
+from scrapy_spider_suite.job.directory import close_job, job_of
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.urls.edges import link_texts
 from scrapy_spider_suite.urls.filters.subject import Page
 from scrapy_spider_suite.urls.normalize import normalize
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.commitlog import CommitLog
+    from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.storage.leases import Lease
+    from scrapy_spider_suite.storage.store import Store
+
+logger = logging.getLogger(__name__)
 
 # Plain integers: operators of flags are Python code.
 _USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
 class LinkCounting:
-    """One per crawl with SUITE_LINK_STATS, of which *tables* is the value."""
+    """A sink (see `commitlog`): one per crawl; *tables* is the value of SUITE_LINK_STATS.
 
-    def __init__(self, core: CrawlCore, tables: Sequence[str]) -> None:
-        self._stats = LinkStats(core.store.kv(ROWS), tables)
+    Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,
+    ``suite/link_stats/external``.
+
+    Raises `SettingsError`: there is nothing that counts could be rows of; the `JobError`s.
+    """
+
+    def __init__(self, log: CommitLog, tables: Sequence[str]) -> None:
+        self._log = log
+        self._store = _store(log)
+        self._counts = LinkStats(self._store.kv(ROWS), tables)
         self._words = "anchors" in tables
-        core.frontier.counting = self
+        self._chosen = log.settings.page_items
+        core = log.core
+        if core is None:
+            return
+        core.counting = core.frontier.counting = self
         call_witness(core.crawler, self._fetched)
+        if core.job is None:
+            logger.warning(
+                "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
+            )
 
     def _fetched(self, fetched: Fetched) -> None:
         lease, response = fetched.lease, fetched.response
@@ -51,6 +78,7 @@ class LinkCounting:
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
         """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
+        lease.wanted = True
         url, content_type = response.url, header(response.headers, "Content-Type")
         lease.facts = PageFacts(
             normalize(url) or url, response.status,
@@ -72,11 +100,76 @@ class LinkCounting:
             lease.facts, links=links, anchors=words, language=languages[0] if languages else ""
         )
 
+    def take(self, item: PageItem) -> None:
+        """The page of *item* is to be counted."""
+        lease = self._log.lease_of(None if item.source is None else item.source.request)
+        if lease is None:
+            self._counts.page(_facts(item))
+            return
+        lease.wanted = True
+        lease.facts = lease.facts or _facts(item)
+        if lease.facts.links is None:
+            lease.facts = replace(lease.facts, links=_links(item))
+
     def concluded(self, lease: Lease, event: Event) -> None:
         """The URL of *lease* is done, or has failed: that goes into the store's next batch."""
-        if lease.facts is not None and event is not Event.INTERRUPTED:
-            self._stats.page(lease.facts)
+        if lease.facts is None or event is Event.INTERRUPTED or (self._chosen and not lease.wanted):
+            return
+        self._counts.page(lease.facts)
 
     def save(self) -> None:
         """Have all that was counted in the store's next batch."""
-        self._stats.save()
+        self._counts.save()
+
+    # A sink: the frontier saves and flushes by itself, nobody else does
+
+    def settled(self, lease: Lease) -> None:
+        """See `Sink`: counts are part of the page's commit, so nothing is to be awaited."""
+
+    def pulse(self) -> None:
+        """See `Sink`."""
+        if self._log.core is None:
+            self.save()
+            try:
+                self._store.flush()
+            except StoreWriteError as error:
+                self._log.hold_still(str(error))
+
+    async def finish(self) -> None:
+        """See `Sink`."""
+        self.pulse()
+        self.save()
+        totals = self._counts.totals()
+        for name in ("pages", "links", "internal", "external"):
+            self._log.crawler.stats.set_value(f"suite/link_stats/{name}", getattr(totals, name))
+
+    async def close(self) -> None:
+        """See `Sink`. A job that nobody else has opened is closed."""
+        if self._log.core is None and not has_core(self._log.crawler):
+            close_job(self._log.crawler)
+
+
+def _store(log: CommitLog) -> Store:
+    if log.core is not None:
+        return log.core.store
+    job = job_of(log.crawler)
+    if job is None:
+        raise SettingsError("SUITE_LINK_STATS needs a JOBDIR without the suite's scheduler")
+    return job.store
+
+
+def _facts(item: PageItem) -> PageFacts:
+    """What is counted of a page that has not come over this crawl's wire."""
+    content_type = next(iter(item.headers.get("Content-Type", ())), "")
+    return PageFacts(
+        normalize(item.url) or item.url, item.status, media_type(content_type), len(item.body),
+        links=_links(item),
+    )  # fmt: skip
+
+
+def _links(item: PageItem) -> list[str] | None:
+    """The links of *item* that would be followed, each once; None if nobody has read it."""
+    if item.links is None:
+        return None
+    followed = (each for each in item.links if not each.nofollow and each.kind != "canonical")
+    return list(dict.fromkeys(filter(None, (normalize(each.url) for each in followed))))

@@ -85,8 +85,7 @@ class ItemPacking:
 
     def _put(self, line: bytes, response: Any) -> None:
         """Collect *line*: with its page, if there is one that waits for it. Raises `OSError`."""
-        core, request = self._log.core, getattr(response, "request", None)
-        lease = None if core is None or request is None else core.leases.get(request)
+        lease = self._log.lease_of(getattr(response, "request", None))
         if lease is not None:
             if lease.items is None:
                 lease.items = Pile(self._folder)

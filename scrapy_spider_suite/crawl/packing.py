@@ -38,8 +38,6 @@ from scrapy_spider_suite.signals import pack_closed
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from scrapy import Request
-
     from scrapy_spider_suite.crawl.commitlog import CommitLog
     from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.packs import Record, Recovery
@@ -131,19 +129,15 @@ class PagePacking:
 
     def take(self, item: PageItem) -> None:
         """The page of *item* is to be packed."""
-        lease = self._lease_of(None if item.source is None else item.source.request)
+        lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
-            self._pack([fetch_of_item(item, None)], self._lease_of(item.owner))
+            self._pack([fetch_of_item(item, None)], self._log.lease_of(item.owner))
             return
         lease.wanted = True
         if item.links is not None:
             lease.outlinks = item.links
         if not lease.fetches:
             lease.fetches.append(fetch_of_item(item, lease))
-
-    def _lease_of(self, request: Request | None) -> Lease | None:
-        core = self._log.core
-        return None if core is None or request is None else core.leases.get(request)
 
     def settled(self, lease: Lease) -> None:
         """Nothing more will come of the page of *lease*: it is held until its answers are on disk.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.crawl.commitlog import CommitLog, PlainLog, Sink
 from scrapy_spider_suite.errors import SettingsError
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
+
+SCHEDULER: Final = "scrapy_spider_suite.scheduler.FrontierScheduler"
 
 
 class SinkingPipeline:
@@ -53,6 +56,13 @@ class SinkingPipeline:
         """Have everything written, unless the scheduler will."""
         if self._plain is not None:
             await self._plain.stop()
+
+
+def has_frontier(crawler: Crawler) -> bool:
+    """Whether the scheduler of *crawler* is the suite's, or made of it."""
+    scheduler = load_object(crawler.settings["SCHEDULER"])
+    # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
+    return any(f"{each.__module__}.{each.__qualname__}" == SCHEDULER for each in scheduler.__mro__)
 
 
 def sinking_pipelines(crawler: Crawler) -> list[SinkingPipeline]:

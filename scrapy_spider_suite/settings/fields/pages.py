@@ -68,8 +68,8 @@ class Pages:
     )
     link_stats: tuple[str, ...] = setting(
         v.choices(*TABLES), (), FROM_NOW_ON,
-        "Which link statistics are kept while pages are read for links in bulk: rows of the job, "
-        "exact over kills.",
+        "Which link statistics are kept of the pages that are done: rows of the job, exact over "
+        "kills.",
     )
     crawl_name: str = setting(
         v.name(), "", FREE,

@@ -1,0 +1,45 @@
+"""Reads pages for their links where nobody follows them in bulk: for link statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.reading import LinkReader, has_links
+from scrapy_spider_suite.settings.suite import suite_settings
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+class LinkReading:
+    """Spider middleware closest to the spider, for SUITE_LINK_STATS in the spider profile.
+
+    Packs have the links, too, as far as the spider gives no others (`PageItem`).
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._reader = LinkReader(suite_settings(crawler))
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> LinkReading:
+        """Build it for *crawler*. Raises `NotConfigured`: no links are counted, or only those of
+        page items.
+        """
+        settings = suite_settings(crawler)
+        if not settings.link_stats or settings.page_items:
+            raise NotConfigured
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Read *response*, then let its callback have it."""
+        core, request = core_of(self._crawler), response.request
+        lease = None if request is None else core.leases.get(request)
+        if core.counting is None or lease is None or not has_links(response):
+            return
+        page, lease.outlinks = self._reader.links_of(response)
+        core.counting.read(lease, response, page.links)
