@@ -80,6 +80,7 @@ _BOTH = (
     # After Scrapy's FeedExporter (0), which writes the items first.
     Component("EXTENSIONS", f"{_OURS}.extensions.feeds.FeedFlush", order=1),
     Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
+    Component("EXTENSIONS", f"{_OURS}.extensions.chronicler.Chronicler"),
     Component("EXTENSIONS", f"{_OURS}.extensions.quietlog.QuietLog"),
 )
 BY_SETTING = {

@@ -15,8 +15,9 @@ from typing import Final
 
 from scrapy_spider_suite.control.asking import ask
 from scrapy_spider_suite.control.site import Site, lying_still, taken
-from scrapy_spider_suite.control.traces import Names, clean_audit, clean_fetches, named_in
+from scrapy_spider_suite.control.traces import Names, clean_fetches, clean_log, named_in
 from scrapy_spider_suite.errors import JobError, JobInUseError
+from scrapy_spider_suite.job.chronicle import NAME as CHRONICLE
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
@@ -73,7 +74,8 @@ def sweep(folder: Path, host: str, who: str, why: str, wait: float) -> Swept:
             for path in (folder / "store").glob("LOG*"):  # what the database did, with keys
                 path.unlink()
             swept.fetches = clean_fetches(folder / FETCHES, names)
-            swept.actions = clean_audit(folder / "audit.jsonl", names)
+            swept.actions = clean_log(folder / "audit.jsonl", names)
+            clean_log(folder / CHRONICLE, names)
             # Tables are compressed: their rows were looked at.
             swept.left += named_in(folder, names, lambda path: path.suffix == ".sst")
     except OSError as error:

@@ -70,8 +70,8 @@ def clean_fetches(folder: Path, names: Names) -> int:
     return sum(_rewrite(path, names, cleaned) for path in paths if path.exists())
 
 
-def clean_audit(path: Path, names: Names) -> int:
-    """Let a digest stand for the names of such hosts in the audit log; return in how many lines.
+def clean_log(path: Path, names: Names) -> int:
+    """Let a digest stand for the names of such hosts in a log; return in how many lines.
 
     Raises `OSError`: it is as it was.
     """

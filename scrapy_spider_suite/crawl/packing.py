@@ -10,8 +10,6 @@ scheduler of another kind), what it holds itself is packed.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import os
 import socket
@@ -31,6 +29,7 @@ from scrapy_spider_suite.crawl.reading import product_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.job.chronicle import digest_of
 from scrapy_spider_suite.packs import Crawl, Fetch, Link, Location, PackWriter, Plan, records
 from scrapy_spider_suite.packs.pages import LATER, SOFTWARE
 from scrapy_spider_suite.signals import pack_closed
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
     from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.packs import Record, Recovery
-    from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
 BEHIND: Final = 16 << 20
@@ -274,6 +272,7 @@ class PagePacking:
 
 def _plan(log: CommitLog, folder: Path) -> Plan:
     settings, crawler = log.settings, log.crawler
+    job = None if log.core is None else log.core.job
     agent = crawler.settings["USER_AGENT"] or ""
     spider = "" if crawler.spider is None else crawler.spider.name
     machine = socket.gethostname()
@@ -284,7 +283,8 @@ def _plan(log: CommitLog, folder: Path) -> Plan:
         robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
         user_agent=agent,
         hostname=machine,
-        settings_digest=_digest(settings),
+        settings_digest=digest_of(settings.as_stored()),
+        notes={} if job is None else {"job": job.file.id},
     )
     return Plan(
         folder=folder,
@@ -295,9 +295,3 @@ def _plan(log: CommitLog, folder: Path) -> Plan:
         max_age=settings.packs_age,
         power=settings.sync == "power",
     )
-
-
-def _digest(settings: SuiteSettings) -> str:
-    """Which settings of the suite there were: equal ones have equal digests."""
-    text = json.dumps(settings.as_stored(), sort_keys=True)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -23,7 +23,7 @@ from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 
-_AFTER = (FETCHES, "audit.jsonl")
+_AFTER = (FETCHES, "audit.jsonl", "chronicle.jsonl")
 _NOT_COPIED = (
     "store", ARCHIVE, SIEVE, "actions", "lock", "job.json", "job.json.new", "files.json",
     "files.json.new", "status.json", "status.json.new", "stacks.txt",

@@ -22,6 +22,7 @@ MODULES = {
     "blocks": "blocking",
     "drop": "dropping",
     "audit": "audit",
+    "manifest": "manifest",
     "snapshot": "snapshot",
     "upgrade": "upgrade",
     "log": "log",

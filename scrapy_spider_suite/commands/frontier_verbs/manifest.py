@@ -1,0 +1,70 @@
+"""``scrapy frontier manifest``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
+from scrapy_spider_suite.control.manifest import manifest
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.storage.reader import StoreReader
+
+_COUNTS = ("done", "failed", "filtered", "bytes")
+
+
+def _run(call: Call) -> int:
+    folder = call.folder()
+    job = JobFile.read(folder)
+    if job is None:
+        raise JobError(f"{call.jobdir} holds no job of scrapy-spider-suite")
+    with StoreReader(folder) as reader:
+        counters = reader.counters()
+        counts = {name: int(getattr(counters, name)) for name in _COUNTS}
+    found = manifest(folder, job, counts)
+    if call.json:
+        print(json.dumps(found))
+    else:
+        _show(call, found)
+    return 0
+
+
+def _show(call: Call, found: dict[str, Any]) -> None:
+    """What fits on a screen: runs, seeds, how often settings and filters changed."""
+    runs, last = found["runs"], found["runs"][-1] if found["runs"] else {}
+    changed = [row for row in found["settings"] if "name" in row]
+    call.facts({
+        "job": found["job"], "spider": found["spider"], "created": shown("when", found["created"]),
+        "versions": [f"{name} {number}" for name, number in last.get("versions", {}).items()],
+        "settings": last.get("settings"),
+        "changed": [f"{shown('when', row['when'])}: {row['name']} {row['old']!r} -> {row['new']!r}"
+                    for row in changed],
+        "filters": [f"{shown('when', row['when'])}: {row['stage']}: {row['text'][:60]!r}"
+                    for row in found["filters"]],
+        "seeds": [_seeds(row) for row in found["seeds"]],
+        **found["counts"],
+        "actions": len(found["actions"]),
+    })  # fmt: skip
+    print()
+    call.table(runs, ("run", "agent", "begun", "ended", "reason"))
+
+
+def _seeds(row: Row) -> str:
+    what = row.get("source") or f"{row.get('named')} seeds"
+    return f"{what}, sha256 {row['sha256']}" if "sha256" in row else str(what)
+
+
+VERBS = (
+    Verb(
+        "manifest", "all of a crawl that is to be cited: versions, settings, filters, seeds, runs",
+        _run,
+        about=(
+            "--json has the whole: each run with its agent, versions and counts, the settings and\n"
+            "the text of every filter with the moment from which on they held, digests of the\n"
+            "seeds, and the audit log. Of several agents, each has a job with a manifest. A run\n"
+            "without an end was killed, or goes on. Runs of releases before are not in it."
+        ),
+        examples=("manifest -j crawls/news", "manifest --json -j crawls/news > news.json"),
+    ),
+)

@@ -1,0 +1,192 @@
+"""Writes the chronicle of a job as its crawl begins, changes and ends (see `job.chronicle`)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import platform
+import socket
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.filtering import filtering_of
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.job.chronicle import Chronicle, digest_of
+from scrapy_spider_suite.seeds.lines import Kind, Source
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.project import uses_job
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.urls.filters import Stage
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_LOOK: Final = 5.0
+"""Seconds between two looks at the filters, which are read again as their files change."""
+_PACKAGES: Final = ("scrapy-spider-suite", "Scrapy", "Twisted", "rocksdict", "lxml")
+_COUNTS: Final = ("done", "failed", "filtered", "bytes")
+_FIRST: Final = 5
+"""Seeds that are named."""
+
+
+class Chronicler:
+    """One for each crawl that has a job."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._run = uuid.uuid4().hex[:12]
+        self._filters: dict[str, str] = {}
+        self._chronicle: Chronicle | None = None
+        self._hashing: asyncio.Task[None] | None = None
+        self._failed = False
+        self._ticker = Ticker(_LOOK, self._look)
+        crawler.signals.connect(self.opened, signals.spider_opened)
+        crawler.signals.connect(self.closed, signals.spider_closed)
+        crawler.signals.connect(self.changed, settings_changed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*. Raises `NotConfigured` without a job."""
+        if not uses_job(crawler):
+            raise NotConfigured  # without a word: Scrapy would make it a warning
+        return cls(crawler)
+
+    def opened(self) -> None:
+        """The crawl begins."""
+        core = core_of(self._crawler)
+        if core.job is None:
+            return
+        self._chronicle = Chronicle(core.job.folder)
+        last, self._filters = self._chronicle.last()
+        suite, scrapy = core.settings.as_stored(), _scrapy(core.settings)
+        rows = [self._begun(core.settings, digest_of(suite))]
+        if (last.get("suite"), last.get("scrapy")) != (suite, scrapy):
+            rows.append(
+                self._row("settings", digest=digest_of(suite), suite=suite, scrapy=scrapy)
+            )
+        self._write(*rows, *self._other_filters())
+        self._hashing = asyncio.ensure_future(self._note_seeds(core.settings))
+        self._ticker.start()
+
+    def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        """A setting has another value."""
+        before, after = old.as_stored(), new.as_stored()
+        self._write(*(
+            self._row("changed", name=full_name(name), old=before[name], new=value)
+            for name, value in after.items() if value != before[name]
+        ), *self._other_filters())  # fmt: skip
+
+    def closed(self, reason: str) -> None:
+        """The crawl is over."""
+        self._ticker.stop()
+        if self._hashing is not None:
+            self._hashing.cancel()
+        if self._chronicle is not None:
+            counters = core_of(self._crawler).frontier.counters
+            counts = {name: getattr(counters, name) for name in _COUNTS}
+            self._write(*self._other_filters(), self._row("ended", reason=reason, counts=counts))
+
+    def _look(self) -> None:
+        self._write(*self._other_filters())
+
+    def _begun(self, settings: SuiteSettings, digest: str) -> dict[str, Any]:
+        spider = self._crawler.spider
+        return self._row(
+            "begun", agent=settings.agent_name or socket.gethostname(),
+            crawl=settings.crawl_name or ("" if spider is None else spider.name),
+            machine=platform.platform(), python=platform.python_version(),
+            versions={name: found for name in _PACKAGES if (found := _version(name))},
+            settings=digest,
+        )  # fmt: skip
+
+    def _other_filters(self) -> list[dict[str, Any]]:
+        """Rows for the filters that are others than before."""
+        filtering = filtering_of(self._crawler)
+        texts = {stage.value: "" if (found := filtering.of(stage)) is None else found.text
+                 for stage in Stage}  # fmt: skip
+        others = [stage for stage, text in texts.items() if text != self._filters.get(stage, "")]
+        self._filters = texts
+        return [self._row("filter", stage=stage, text=texts[stage]) for stage in others]
+
+    async def _note_seeds(self, settings: SuiteSettings) -> None:
+        """Sources of seeds; a file of gigabytes is read in a thread."""
+        spider = self._crawler.spider
+        sources = [*settings.seeds, *getattr(spider, "start_urls", ()),
+                   *filter(None, str(getattr(spider, "seeds", "") or "").split(","))]  # fmt: skip
+        found = await asyncio.to_thread(_digests, sources)
+        self._write(*(self._row("seeds", **each) for each in found))
+
+    def _row(self, event: str, **facts: Any) -> dict[str, Any]:
+        return {"when": round(time.time(), 3), "run": self._run, "event": event, **facts}
+
+    def _write(self, *rows: dict[str, Any]) -> None:
+        if self._chronicle is None or not rows:
+            return
+        try:
+            self._chronicle.append(*rows)
+        except OSError as error:
+            if not self._failed:
+                logger.error("the chronicle of the job cannot be written: %s", error)
+            self._failed = True
+
+
+def _scrapy(settings: SuiteSettings) -> dict[str, Any]:
+    """Scrapy's settings that the suite goes by; where the job lies is none of them."""
+    found = asdict(settings.project)
+    del found["jobdir"]
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except ImportError:  # it is not installed
+        return ""
+
+
+def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
+    """What the sources are that *texts* name; of a file what it holds."""
+    found: list[dict[str, Any]] = []
+    single = []
+    for text in texts:
+        try:
+            source = Source.of(text)
+        except SettingsError:  # it was there when the job was begun
+            found.append({"source": text, "missing": True})
+            continue
+        if source.kind is Kind.SEED:
+            single.append(source.name)
+        else:
+            found.append({"source": source.name, **_contents(Path(source.name), source.kind)})
+    if single:
+        digest = hashlib.sha256("\n".join(single).encode()).hexdigest()
+        found.append({"named": len(single), "first": single[:_FIRST], "sha256": digest})
+    return found
+
+
+def _contents(path: Path, kind: Kind) -> dict[str, Any]:
+    """Size and digest of a file; nothing of what is elsewhere, or can be read only once."""
+    if kind is not Kind.FILE or not path.is_file():
+        return {}
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": path.stat().st_size, "sha256": digest}
+    except OSError as error:
+        return {"error": str(error)}
