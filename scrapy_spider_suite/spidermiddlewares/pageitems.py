@@ -55,6 +55,6 @@ class PageItems:
             return
         lease = core_of(self._crawler).leases.get(request)
         links = None
-        if lease is not None and isinstance(response, HtmlResponse):
+        if lease is not None and lease.unread is None and isinstance(response, HtmlResponse):
             links = [Link(*edge) for edge in lease.outlinks]
         yield PageItem.from_response(response, links)
