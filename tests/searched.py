@@ -11,7 +11,7 @@ from scrapy_spider_suite.packs import Fetch, PackWriter, Page, open_packs, recor
 from scrapy_spider_suite.packs.text import text_of
 from scrapy_spider_suite.search import open_index
 from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.schema import PAGE, from_tantivy
 from scrapy_spider_suite.search.writing import Opened
 
@@ -53,7 +53,7 @@ def followed(folder: Path) -> Contents:
 
 def contents(folder: Path) -> Contents:
     """What is in the index."""
-    found = map(from_tantivy, Opened(Place(folder).current()).find("kind", PAGE))
+    found = map(from_tantivy, Opened(IndexPlace(folder).current()).find("kind", PAGE))
     return {each.entry.url: (each.entry.stamp, each.title, each.text) for each in found}
 
 

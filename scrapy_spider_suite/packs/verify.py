@@ -20,6 +20,8 @@ from scrapy_spider_suite.packs.lines import SortedLines
 from scrapy_spider_suite.packs.packfile import INDEX, index_path
 from scrapy_spider_suite.packs.scan import Damage, scan
 from scrapy_spider_suite.packs.warc import Record, digest
+from scrapy_spider_suite.search.checking import damage
+from scrapy_spider_suite.search.place import IndexPlace
 
 NAMED: Final = 1000
 """Lines of an index that are named one by one, of each kind."""
@@ -52,6 +54,7 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
             for pack in sorted(filter(is_pack, path.iterdir())):
                 yield from verify_pack(pack, limit)
             yield from verify_merged(path)
+            yield from verify_texts(path)
         else:
             yield from verify_pack(path, limit)
 
@@ -170,6 +173,14 @@ def verify_merged(folder: Path) -> Iterator[Finding]:
             if _sum(content(run)) != wanted:
                 what = "it is not what the indexes of its packs are: remove it and merge again"
                 yield Finding(run.lines.path, "index", what)
+
+
+def verify_texts(folder: Path) -> Iterator[Finding]:
+    """Yield what is wrong with the files of the index of texts of *folder*; see `search`."""
+    place = IndexPlace(folder)
+    what = damage(place)
+    if what:
+        yield Finding(place.folder, "index", f"{what}: `scrapy packs index` makes another one")
 
 
 class _Sum:

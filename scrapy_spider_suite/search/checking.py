@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from scrapy_spider_suite.errors import SearchBusyError, SearchDamagedError
+from scrapy_spider_suite.search.place import IndexPlace
 
 _TAIL: Final = struct.Struct("<II")
 _MAGIC: Final = 1337
@@ -34,6 +35,27 @@ def verify(index: Path) -> None:
             why = _wrong(path)
             if why:
                 raise SearchDamagedError(f"{path}: {why}")
+
+
+def damage(place: IndexPlace) -> str:
+    """What is wrong with the index at *place*; "" if nothing is, or there is none. `OSError`."""
+    while place.exists():
+        before = _state(place)
+        try:
+            verify(place.current())
+            return ""
+        except (SearchDamagedError, FileNotFoundError) as error:
+            if _state(place) == before:  # it was not written meanwhile
+                return str(error)
+    return ""
+
+
+def _state(place: IndexPlace) -> tuple[Path, int]:
+    path = place.current()
+    try:
+        return path, (path / "meta.json").stat().st_mtime_ns
+    except FileNotFoundError:
+        return path, 0
 
 
 @contextmanager

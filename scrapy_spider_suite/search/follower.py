@@ -18,7 +18,7 @@ from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.search.batch import SECONDS_MAX, Batch, Progress, Unchanged
 from scrapy_spider_suite.search.checking import verify
 from scrapy_spider_suite.search.journal import Journal
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.reading import RECORD_MAX
 from scrapy_spider_suite.search.writing import Cursor, Opened
 
@@ -40,7 +40,7 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
         patience: float = 0.0,
     ) -> None:
-        self.place = Place(folder)
+        self.place = IndexPlace(folder)
         self._packs = Packs([folder], RECORD_MAX)
         self._stop = stop
         self._clock = clock

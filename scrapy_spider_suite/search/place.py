@@ -24,7 +24,7 @@ _OLD: Final = "old"
 _LOCK: Final = "lock"
 
 
-class Place:
+class IndexPlace:
     """The place of the index of the packs in the folder *packs*."""
 
     def __init__(self, packs: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.errors import SearchError
 from scrapy_spider_suite.search import require
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def redact_texts(folder: Path, takes: Callable[[str, str], bool]) -> None:
 
 def _usable(folder: Path) -> bool:
     """Whether there is an index; one that cannot be read here goes as a whole."""
-    place = Place(folder)
+    place = IndexPlace(folder)
     if not place.exists():
         return False
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.errors import SearchDamagedError
 from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.schema import from_tantivy, key_of
 from scrapy_spider_suite.search.writing import Change, Opened
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def hide(folder: Path, field: str, value: str, wait: float) -> None:
     """See `redacting.hide_texts`: *field* is ``host`` or ``url``."""
-    place = Place(folder)
+    place = IndexPlace(folder)
     with place.held(wait):
         try:
             change = Change(place.current())
@@ -36,7 +36,7 @@ def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> Non
 
     Of a URL of which a version was left out, an older one that is in the packs is put in.
     """
-    place = Place(folder)
+    place = IndexPlace(folder)
     with place.held(wait):
         try:
             dropped = _copy(place, takes)
@@ -49,7 +49,7 @@ def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> Non
         pass
 
 
-def _copy(place: Place, takes: Callable[[str, str], bool]) -> list[str]:
+def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
     """Put what stays into a new index; return the URLs of which something does not."""
     dropped = []
     old = Opened(place.current())
@@ -66,7 +66,7 @@ def _copy(place: Place, takes: Callable[[str, str], bool]) -> list[str]:
     return dropped
 
 
-def _clear(place: Place, error: SearchDamagedError) -> None:
+def _clear(place: IndexPlace, error: SearchDamagedError) -> None:
     """Remove an index of which nobody knows what is in it; the follower makes another one."""
     logger.error("%s: it is made anew of the packs that are here", error)
     place.clear()

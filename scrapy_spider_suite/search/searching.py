@@ -15,7 +15,7 @@ from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.search.asking import query_of
 from scrapy_spider_suite.search.checking import sound
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.schema import Document, Version, from_tantivy
 from scrapy_spider_suite.search.snippets import Snippet, Snippets
 from scrapy_spider_suite.search.writing import Opened
@@ -92,7 +92,7 @@ class _FolderIndex:
     """That of one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._place = Place(folder)
+        self._place = IndexPlace(folder)
         self._packs = Packs([folder])
         self._opened: Opened | None = None
         self._state: tuple[int, int, int] | None = None

@@ -13,7 +13,7 @@ from scrapy.exceptions import UsageError
 from searched import contents, expected, page, write
 
 from scrapy_spider_suite.commands.packs_verbs import searching
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 
 ENGLISH = ("The size of towns and of countries is not always the same, as everybody knows, and "
            "the weather is not the same everywhere, but changes with the place.")  # fmt: skip
@@ -70,22 +70,22 @@ def test_rebuild_and_damage(packs: Packs, folder: Path, monkeypatch: pytest.Monk
     """Damaged packs and indexes are named; another one that writes is waited for, and named."""
     second = write(folder, page(3, "apple " * 3000), time=NOW + 1)
     assert packs("index", folder).code == 0
-    first = Place(folder).current()
+    first = IndexPlace(folder).current()
     assert packs("index", folder, "--rebuild").code == 0
-    assert Place(folder).current() != first
+    assert IndexPlace(folder).current() != first
     data = bytearray(second.read_bytes())
     data[len(data) // 2] ^= 1
     second.write_bytes(data)
     said = packs("index", folder, "--rebuild")
     assert said.code == 1
     assert second.name in said.err
-    store = next(Place(folder).current().glob("*.store"))
+    store = next(IndexPlace(folder).current().glob("*.store"))
     store.write_bytes(store.read_bytes()[:-1])
     said = packs("index", folder, "--json")
     assert store.name in said.rows[0]["rebuilt"]
     assert contents(folder) == expected(folder)
     monkeypatch.setattr(searching, "_WAIT", "0.2")
-    with Place(folder).held():
+    with IndexPlace(folder).held():
         said = packs("index", folder)
     assert said.code == 2
     assert "another process" in said.err

@@ -15,7 +15,7 @@ from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, reco
 from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.search import rewriting
 from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.schema import key_of
 from scrapy_spider_suite.search.writing import Opened
 
@@ -42,14 +42,14 @@ def fill(folder: Path) -> None:
 
 def left(folder: Path, *words: str) -> list[str]:
     """The files of the index that hold one of *words* in their bytes."""
-    files = [path for path in Place(folder).folder.rglob("*") if path.is_file()]
+    files = [path for path in IndexPlace(folder).folder.rglob("*") if path.is_file()]
     return [str(path) for path in files
             if any(word.encode() in path.read_bytes() for word in words)]  # fmt: skip
 
 
 def terms(folder: Path) -> int:
     """How often the index knows the host and the hidden word: of what is deleted in it, too."""
-    searcher = Opened(Place(folder).current()).searcher
+    searcher = Opened(IndexPlace(folder).current()).searcher
     wanted = [("host", HOST), ("host", f"*.{HOST}"), ("url", "secret"), ("text", HIDDEN),
               ("title", HIDDEN), ("text", f"{HIDDEN}1"), ("key", key_of(f"http://{HOST}/1"))]
     return sum(searcher.doc_freq(field, word) for field, word in wanted)
@@ -135,20 +135,20 @@ def test_where_nothing_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "__import__", refuse)
         redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
-    assert not Place(tmp_path).exists()
+    assert not IndexPlace(tmp_path).exists()
     assert left(tmp_path, HIDDEN) == []
     assert followed(tmp_path) == expected(tmp_path)
-    for path in Place(tmp_path).current().glob("*.store"):
+    for path in IndexPlace(tmp_path).current().glob("*.store"):
         path.write_bytes(path.read_bytes()[:40])
     redact(tmp_path, Subject(host="a.test"), NOW, lambda done: None)
-    assert not Place(tmp_path).exists()
+    assert not IndexPlace(tmp_path).exists()
     assert followed(tmp_path) == expected(tmp_path)
 
 
 def test_one_writes_at_a_time(tmp_path: Path) -> None:
     """The others are told, or wait."""
     write(tmp_path, page(1, "apple"))
-    place, free = Place(tmp_path), threading.Event()
+    place, free = IndexPlace(tmp_path), threading.Event()
     with place.held():
         with pytest.raises(SearchBusyError, match="another process"):
             Follower(tmp_path).step()

@@ -13,7 +13,7 @@ from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.packs.choosing import Choice
 from scrapy_spider_suite.search import open_index
 from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import Place
+from scrapy_spider_suite.search.place import IndexPlace
 
 GERMAN = ("Die Größe der Städte und der Länder ist nicht immer dieselbe, wie man weiß, und das "
           "Wetter ist auch nicht überall gleich, sondern ändert sich mit dem Ort.")  # fmt: skip
@@ -167,7 +167,7 @@ def test_while_it_is_written(tmp_path: Path) -> None:
     write(tmp_path, page(3, "apple"), time=NOW + 2)
     follower.step()
     assert len(index.search("apple")) == 3
-    Place(tmp_path).clear()
+    IndexPlace(tmp_path).clear()
     with pytest.raises(SearchError, match="no index"):
         index.search("apple")
     with pytest.raises(PackError, match="not a folder"):

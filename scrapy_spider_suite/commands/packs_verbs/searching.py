@@ -157,8 +157,8 @@ VERBS = (
             "Every word of QUERY has to be in the title or the text; words in quotes stand\n"
             "one after the other, -word is not there, a OR b is either, title:word and url:word\n"
             "are of that part, * is every page. Of a URL the newest version is found.\n"
-            "`scrapy packs index` makes the index, and so does a crawl with SUITE_INDEX, which may\n"
-            "be running."
+            "`scrapy packs index` makes the index, and so does a crawl with SUITE_INDEX, which\n"
+            "may be running."
         ),
         examples=(
             "search 'full text'",

@@ -9,7 +9,7 @@ from pathlib import Path
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb, printable
 from scrapy_spider_suite.packs.formats import final
-from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_pack
+from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_pack, verify_texts
 
 
 def _run(call: Call) -> int:
@@ -22,7 +22,7 @@ def _run(call: Call) -> int:
             found += _tell(call, _verified(path))
             move(sizes.get(path, 0))
     for folder in (path for path in packs.paths if path.is_dir()):
-        found += _tell(call, verify_merged(folder))
+        found += _tell(call, [*verify_merged(folder), *verify_texts(folder)])
     if not found and not call.json:
         print(f"{len(files)} packs: everything is as it was written")
     return 1 if found else 0
