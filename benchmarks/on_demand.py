@@ -68,8 +68,9 @@ def main() -> int:
     parser.add_argument("--degree", type=int, default=20, help="links of a page")
     options = parser.parse_args()
     hosts, pages = (4, 300) if options.small else (options.hosts, options.pages)
+    degree = 10 if options.small else options.degree
     config = FakeWebConfig(
-        hosts=hosts, addresses=max(1, hosts // 4), pages=pages, degree=options.degree,
+        hosts=hosts, addresses=max(1, hosts // 4), pages=pages, degree=degree,
         page_size=6000, errors=0.0, redirects=0.02,
     )  # fmt: skip
     found: dict[str, dict[str, str]] = {}

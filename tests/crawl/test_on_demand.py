@@ -6,6 +6,8 @@ import gzip
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +34,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 Run = Callable[[Any], Crawled]
 
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "on_demand.py"
 WEB = FakeWebConfig(hosts=5, pages=40, degree=8, addresses=5, errors=0.03, redirects=0.03)
 TABLES = "links,hosts,statuses,types,sizes,languages,out"
 
@@ -98,11 +101,20 @@ def test_the_same_as_eager(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_benchmark_small() -> None:
+    """benchmarks/on_demand.py: no outcome differs, and a tenth of the frontier is enough."""
+    ended = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--small"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", ["trie", "sieve"])
 def test_kills_lose_nothing(seen: str, tmp_path: Path) -> None:
     """Killed several times: in the end all is as it is in a crawl that nobody has killed."""
     chance = random.Random(seen)
-    with FakeWebProcess(replace(WEB, hosts=20, pages=60)) as web:
+    with FakeWebProcess(replace(WEB, hosts=20, pages=40)) as web:
         settings = settings_of(
             tmp_path, "on-demand", web, SUITE_SEEN=seen, SUITE_SIEVE_WAITING=1024
         )
@@ -208,6 +220,7 @@ def test_packs_that_were_redacted(run: Run, site: Site, tmp_path: Path) -> None:
     assert set(found) == {url for url in everything(site) if not url.startswith(f"{below}/")}
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_away_for_a_moment(
     run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,8 +120,8 @@ def store_in(folder: Path, *, sieve: bool = False) -> RocksStore:
 @pytest.mark.parametrize("policy", [QUICK, Policy(host=Pace(4.0), address=Pace(0.5))])
 def test_the_same_pages_with_a_small_frontier(policy: Policy, tmp_path: Path) -> None:
     """Each page once, in either way; a tenth of the URLs wait at most. And no time is lost."""
-    web, ends = trees(10, 250, 5), []
-    expected = all_urls(web, 250)
+    web, ends = trees(6, 200, 3), []
+    expected = all_urls(web, 200)
     eager = Crawl(store_in(tmp_path / "eager"), web, policy)
     eager.seed("http://h0.t/0")
     peak = peak_of(eager)
@@ -157,24 +157,24 @@ def test_a_chain_over_hosts_that_are_all_idle(tmp_path: Path) -> None:
 
 def test_room_that_is_always_free_does_not_have_all_read_at_once(tmp_path: Path) -> None:
     """Two slow hosts of many pages never fill the places of a crawl: its frontier stays small."""
-    web = trees(2, 1500, 2)
+    web = trees(2, 900, 2)
     crawl = OnDemand(store_in(tmp_path), web, seats=64)
     crawl.seed("http://h0.t/0")
-    crawl.run(fetches=600)
+    crawl.run(fetches=400)
     frontier = crawl.frontier
     assert crawl.peak < 100
-    assert len(frontier.extraction.waiting) > 300
+    assert len(frontier.extraction.waiting) > 200
     store = frontier.store
     store.close()
 
 
 def test_with_a_sieve(tmp_path: Path) -> None:
     """Links wait for the sieve, and a host whose links do is not read on for that."""
-    web = trees(10, 40, 5)
+    web = trees(5, 30, 5)
     crawl = OnDemand(store_in(tmp_path, sieve=True), web, QUICK, sift=True)
     crawl.seed("http://h0.t/0")
     crawl.run()
-    assert Counter(crawl.urls) == Counter(dict.fromkeys(all_urls(web, 40), 1))
+    assert Counter(crawl.urls) == Counter(dict.fromkeys(all_urls(web, 30), 1))
     crawl.frontier.store.close()
 
 
@@ -197,7 +197,7 @@ def web_of(graph: dict[int, list[int]], hosts: int = 5) -> tuple[Web, set[str]]:
     return Web({f"h{n}.t": "10.0.0.1" for n in range(hosts)}, by_url.__getitem__), reached
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(graph=graphs, steps=st.lists(st.integers(1, 8), max_size=3), sieve=st.booleans())
 def test_ends_of_all_kinds_lose_nothing_and_double_nothing(
     graph: dict[int, list[int]], steps: list[int], sieve: bool
@@ -244,7 +244,7 @@ def test_a_kill_after_any_batch(tmp_path: Path) -> None:
 
     def flush_and_copy() -> None:
         flush()
-        if next(batches) % 5 == 0 and len(copies) < 20:
+        if next(batches) % 7 == 0 and len(copies) < 10:
             copies.append(copy_of(store._path, tmp_path / str(len(copies)) / "store").parent)
 
     batches = count()
@@ -254,7 +254,7 @@ def test_a_kill_after_any_batch(tmp_path: Path) -> None:
         crawl.seed("http://h0.t/0")
         crawl.run()
     store.close()
-    assert len(copies) == 20
+    assert len(copies) == 10
     for folder in copies:
         again = OnDemand(store_in(folder), web, QUICK, resume=True, unclean=True)
         again.seed("http://h0.t/0")

@@ -56,6 +56,14 @@ class KVContract(ABC):
         assert kv.get(b"a") is None
         assert list(kv.items()) == []
 
+    def test_items_from_a_key_on(self, kv: KV, tmp_path: Path) -> None:
+        """Those of a prefix whose rest is as great, or greater."""
+        for key in (b"a\x01", b"b\x01", b"b\x02", b"b\x02\x00", b"b\xff", b"c"):
+            kv.put(key, b"")
+        kv = self.reopen(kv, tmp_path)
+        assert [key for key, _ in kv.items(b"b", b"\x02")] == [b"b\x02", b"b\x02\x00", b"b\xff"]
+        assert [key for key, _ in kv.items(b"b", b"\xff\x00")] == []
+
     def test_items_are_those_of_a_prefix_in_byte_order(self, kv: KV, tmp_path: Path) -> None:
         """The order is that of unsigned bytes, up to the highest."""
         for key in (b"b\xff\xff", b"b", b"c", b"b\x00", b"a", b"b\xff", b"\xff", b"\xff\xff"):
