@@ -7,7 +7,6 @@ that nobody takes it for one that a crash left behind.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import BinaryIO
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.formats import OPEN
+from scrapy_spider_suite.packs.locking import locked
 
 
 class GroupFile:
@@ -32,7 +32,7 @@ class GroupFile:
         self._ended = self._named = False
         self._file: BinaryIO = self.open_path.open("xb", buffering=0)
         try:
-            lock(self._file)
+            locked(self._file)
             write_all(self._file, start)
             if power:
                 durable.sync(path.parent)
@@ -117,12 +117,3 @@ def cut(file: BinaryIO, size: int) -> None:
         file.seek(size)
     except OSError:
         file.close()
-
-
-def lock(file: BinaryIO) -> bool:
-    """Lock *file* (flock) until it is closed; whether no other process has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

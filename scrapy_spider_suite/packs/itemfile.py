@@ -19,7 +19,8 @@ from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.container import RECORD_MAX
 from scrapy_spider_suite.packs.formats import OPEN, final
-from scrapy_spider_suite.packs.groupfile import GroupFile, lock
+from scrapy_spider_suite.packs.groupfile import GroupFile
+from scrapy_spider_suite.packs.locking import locked
 from scrapy_spider_suite.packs.members import GzipContainer, MemberContainer, ZstdContainer
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ def recover_items(path: Path, size: int) -> Recovered | None:
     """
     form = FORMATS[_form(path)]()
     with path.open("r+b") as file:
-        if not lock(file):
+        if not locked(file):
             return None
         there = kept = file.seek(0, 2)
         if there > size:
