@@ -87,7 +87,7 @@ def _slowly(honest: Any) -> Any:
 @pytest.mark.slow
 def test_kills(tmp_path: Path) -> None:
     """Killed again and again, the index is that of the packs."""
-    config = FakeWebConfig(hosts=40, pages=12, degree=8, addresses=20, errors=0.05, redirects=0.05)
+    config = FakeWebConfig(hosts=24, pages=10, degree=8, addresses=12, errors=0.05, redirects=0.05)
     job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(7)
     with FakeWebProcess(config) as web:
         given = web_settings(
@@ -95,7 +95,7 @@ def test_kills(tmp_path: Path) -> None:
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here", SUITE_INDEX=True,
             SUITE_RETRY_TIMES=1, SUITE_BACKOFF_BASE=0.01, SUITE_BACKOFF_MAX=0.01,
         )  # fmt: skip
-        for _ in range(4):
+        for _ in range(3):
             ended = crawl(
                 "crawl_spiders.Bulk", given, tmp_path, kill_after=chance.uniform(0.5, 2.5),
                 seeds=web.ready.seeds[0],

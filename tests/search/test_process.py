@@ -70,7 +70,7 @@ def test_kills(tmp_path: Path) -> None:
     """Killed at random moments while packs are written: the index is that of a rebuild."""
     chance = random.Random(3)
     writer = PackWriter(plan(tmp_path, max_bytes=1 << 15))
-    for number in range(12):
+    for number in range(8):
         following = Following(tmp_path)
         for place in range(150):
             url, words = chance.randrange(600), [f"word{chance.randrange(999)}" for _ in range(60)]
