@@ -43,7 +43,7 @@ _CALM = 60.0
 """Seconds without a failure after which the next one is another."""
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 """What a failure says that ends as soon as there is room, which may take as long as it likes."""
-_PAUSES = "%s: the crawl pauses until there is room; nothing is lost"
+_PAUSES = "%s: the crawl pauses until %s; nothing is lost"
 
 
 class DiskGuard:
@@ -73,7 +73,7 @@ class DiskGuard:
         """Nothing can be written: send nothing more, and try again every few seconds."""
         self.stuck = True
         self._next = self._core.now() + _RETRY
-        self._pause(why)
+        self._pause(why, full=_is_full(why))
         self._failed(why)
 
     def _failed(self, why: str) -> None:
@@ -82,7 +82,7 @@ class DiskGuard:
         if self._failing_since is None or now - self._failed_at > _CALM:
             self._failing_since = now
         self._failed_at = now
-        if any(text in why for text in _FULL):
+        if _is_full(why):
             self._failing_since = None
         elif now - self._failing_since >= _GIVE_UP and not self._scheduler.closing:
             logger.critical(
@@ -101,8 +101,8 @@ class DiskGuard:
             self._failing_since = None
             self._pause(
                 f"{short.path} has {in_units(short.free)} free, SUITE_MIN_FREE and what the store "
-                f"may need for a while come to {in_units(short.needed)}"
-            )
+                f"may need for a while come to {in_units(short.needed)}", full=True,
+            )  # fmt: skip
         elif not self.stuck:
             self._go_on("there is room again")
         elif self._writes():
@@ -141,10 +141,10 @@ class DiskGuard:
             return False
         return True
 
-    def _pause(self, why: str) -> None:
+    def _pause(self, why: str, *, full: bool) -> None:
         if not self._paused:
             self._paused = True
-            logger.error(_PAUSES, why)
+            logger.error(_PAUSES, why, "there is room" if full else "it can be written again")
             self._core.crawler.stats.inc_value("suite/disk/pauses")
             self._scheduler.pause(DISK)
 
@@ -153,6 +153,10 @@ class DiskGuard:
             self._paused = False
             logger.info("%s: the crawl goes on", why)
             self._scheduler.unpause(DISK)
+
+
+def _is_full(why: str) -> bool:
+    return any(text in why for text in _FULL)
 
 
 def _log_folder(core: CrawlCore) -> Path | None:

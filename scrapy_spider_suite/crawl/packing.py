@@ -94,7 +94,8 @@ class PagePacking:
             self._closed = ClosedPacks(log, folder, plan.agent)
             self._writer = PackWriter(plan, closed=self._closed_pack)
         except (OSError, PackError) as error:
-            raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
         self._writer.recovery.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._recovered, done)
         )

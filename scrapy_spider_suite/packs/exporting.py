@@ -49,13 +49,16 @@ def export_warc(
 ) -> Exported:
     """Write the pages of *choice*, with their requests and metadata, to gzip files of WARC records.
 
-    *target* is a file ``*.warc.gz``, or a folder that gets several of *file_max* bytes. Each has an
-    index beside it and is a pack itself. Until it is whole, its name ends with ``.open``. *now* in
-    seconds since the epoch; *told* is called with 1 for each page. Raises `PackError` (a file is
-    there already, or has another name) and `OSError` (nothing is left of an unfinished file).
+    *target* is a file ``*.warc.gz``, or a folder, made if need be, that gets several of *file_max*
+    bytes. Each has an index beside it and is a pack itself. Until it is whole, its name ends with
+    ``.open``. *now* in seconds since the epoch; *told* is called with 1 for each page. Raises
+    `PackError` (a file is there already, or has another name) and `OSError` (nothing is left of an
+    unfinished file).
     """
     done = Exported()
     folder = not target.name.endswith(_EXTENSION)
+    if folder and not target.suffix:
+        target.mkdir(parents=True, exist_ok=True)
     if folder and not target.is_dir():
         raise PackError(f"neither a folder nor a name that ends with {_EXTENSION}: {target}")
     pack: PackFile | None = None

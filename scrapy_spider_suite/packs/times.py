@@ -17,8 +17,8 @@ def stamp(text: str, *, last: bool = False) -> str:
     rest = "1231235959" if last else "0101000000"
     full = digits + rest[len(digits) - 4 :]
     if last and len(digits) == 6:  # the last day of that month
-        full = next(found for day in ("31", "30", "29", "28")
-                    if _is_time(found := f"{digits}{day}235959"))  # fmt: skip
+        days = (f"{digits}{day}235959" for day in ("31", "30", "29", "28"))
+        full = next(filter(_is_time, days), full)
     if not _is_time(full):
         raise ValueError(f"{text!r}: there is no such time")
     return full

@@ -51,7 +51,7 @@ class Target:
             what = "fsspec is not installed: pip install 'scrapy-spider-suite[upload]'"
             raise PackError(what if error.name == "fsspec" else str(error)) from error
         except ValueError as error:
-            raise PackError(f"{url}: {error}") from error
+            raise PackError(str(error)) from error
 
     def send(self, pack: Path, now: float) -> Uploaded:
         """Have *pack* there, and its index before. *now* in seconds since the epoch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from scrapy_spider_suite.settings.values import ValueType
+from scrapy_spider_suite.settings.values import ValueType, WrongLine
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
@@ -18,7 +18,10 @@ def place() -> ValueType:
 
     def parse(raw: object) -> str:
         text = str(raw)
-        if not isinstance(raw, str) or not text.isprintable() or _PASSWORD.search(text):
+        if _PASSWORD.search(text):  # nor may the error show it
+            raise WrongLine("a password in a URL is kept in jobs and logs: leave it out, and give "
+                            "it as fsspec takes it, such as in FSSPEC_SFTP_PASSWORD")  # fmt: skip
+        if not isinstance(raw, str) or not text.isprintable():
             raise ValueError(raw)
         if text and not text.startswith("/") and not _URL.match(text.replace(":///", "://")):
             raise ValueError(raw)

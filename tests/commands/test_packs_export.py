@@ -105,3 +105,10 @@ def test_wrong_usage(packs: Packs, folders: list[Path], tmp_path: Path) -> None:
         packs("export", *folders)
     said = packs("export", *folders, "--warc-gz", tmp_path / "x.warc")
     assert (said.code, said.err.count("\n")) == (2, 1)
+
+
+def test_into_a_new_folder(packs: Packs, folders: list[Path], tmp_path: Path) -> None:
+    """It is made, as ``--dir`` makes one."""
+    said = packs("export", *folders, "--warc-gz", f"{tmp_path}/new/warcs/", "--json")
+    assert (said.code, len(said.rows[0]["files"])) == (0, 1)
+    assert len(list(open_packs(tmp_path / "new" / "warcs"))) == said.rows[0]["pages"]

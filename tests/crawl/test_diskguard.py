@@ -63,6 +63,13 @@ class Crawl:
             self.guard.pulse(self.time)
 
 
+def test_what_a_pause_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    """For room, or until it can be written: more room would not help there."""
+    for number, words in ((errno.ENOSPC, "until there is room;"), (errno.EROFS, "until it can be")):
+        Crawl().guard.hold(f"cannot write packs in packs: {os.strerror(number)}")
+        assert words in caplog.messages[-1]
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
 def test_a_broken_disk_ends_the_crawl(number: int, caplog: pytest.LogCaptureFixture) -> None:
     """After a quarter of an hour, once, with a reason that a person has to look at."""

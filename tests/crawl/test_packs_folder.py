@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.packing import require_writable
-from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.crawl.commitlog import PlainLog
+from scrapy_spider_suite.crawl.packing import PagePacking, require_writable
+from scrapy_spider_suite.errors import PackError, SettingsError
 
 
 def test_a_folder_that_cannot_be_written_is_refused(
@@ -28,3 +32,23 @@ def test_a_folder_that_cannot_be_written_is_refused(
     with pytest.raises(PackError, match="cannot be written"):
         require_writable(tmp_path)
     assert asked == [(tmp_path, os.W_OK | os.X_OK)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [({}, "SUITE_PACKS_DIR = '{}': Not a directory"),
+     ({"SUITE_PACKS_UPLOAD": "odd://a/b"}, "SUITE_PACKS_UPLOAD = 'odd://a/b': Protocol not")],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_words(
+    settings: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    """Not as Python shows errors of the system."""
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "packs"
+
+    async def begin() -> None:
+        PagePacking(PlainLog(get_crawler(settings_dict=settings)), folder)
+
+    with pytest.raises(SettingsError) as caught:
+        asyncio.run(begin())
+    assert str(caught.value).startswith(line.format(folder))

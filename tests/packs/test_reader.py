@@ -315,3 +315,17 @@ def test_scrapy_is_not_imported(tmp_path: Path) -> None:
     )
     assert not {"scrapy", "twisted"} & loaded
     assert isinstance(next(iter(open_packs(tmp_path))), Page)
+
+
+def test_a_time_in_words(tmp_path: Path) -> None:
+    """A text is the last moment of it; what is none is said, not stumbled over."""
+    write(tmp_path, fetch(1, b"old"), fetch(1, b"new", time=NOW + 400 * 86_400))
+    packs, url = open_packs(tmp_path), "http://www.example.com/1"
+    for at, text in (("2026", b"old"), ("2026-11-18", b"old"), ("2028", b"new")):
+        page = packs.get(url, at=at)
+        assert page is not None
+        assert page.body == text
+    assert packs.get(url, at="2025") is None
+    for wrong in ("yesterday", "2026-13", 2026):
+        with pytest.raises(ValueError, match=str(wrong)):
+            packs.get(url, at=wrong)  # type: ignore[arg-type]

@@ -1,0 +1,39 @@
+"""Places on other file systems: what is one, and that no password is kept or shown."""
+
+from __future__ import annotations
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.suite import SuiteSettings
+
+
+def read(value: object) -> str:
+    """The setting."""
+    return SuiteSettings.from_settings(Settings({"SUITE_PACKS_UPLOAD": value})).packs_upload
+
+
+@pytest.mark.parametrize(
+    "value", ["", "s3://bucket", "s3://bucket/a/b", "/mnt/nas", "file:///mnt/nas", "memory://a",
+              "sftp://me@host:2222/packs"],
+)  # fmt: skip
+def test_a_place(value: str) -> None:
+    """As fsspec has it."""
+    assert read(value) == value
+
+
+@pytest.mark.parametrize(
+    "value", ["bucket/a", "s3:/a", "s3://", "://a", 5, "/a\n", "simplecache::s3"]
+)
+def test_no_place(value: object) -> None:
+    """Said with what is allowed."""
+    with pytest.raises(SettingsError, match="expected a URL without a password"):
+        read(value)
+
+
+def test_a_password() -> None:
+    """Is not even shown."""
+    with pytest.raises(SettingsError, match="FSSPEC_SFTP_PASSWORD") as caught:
+        read("sftp://me:secret@host/packs")
+    assert "secret" not in str(caught.value)
