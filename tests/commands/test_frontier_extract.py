@@ -1,0 +1,80 @@
+"""A job with pages whose links nobody has read yet, seen and asked from outside."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from frontier_command import Frontier, small_crawl
+
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.unextracted import NAME
+from scrapy_spider_suite.testing import FakeWebProcess
+from scrapy_spider_suite.urls.normalize import host_of
+
+
+@pytest.fixture(scope="module")
+def made(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job of a crawl that was stopped in the middle."""
+    folder = tmp_path_factory.mktemp("on-demand")
+    crawl = small_crawl(
+        web, folder, SUITE_EXTRACT="on-demand", SUITE_PACKS_DIR=str(folder / "packs"),
+        CLOSESPIDER_PAGECOUNT=20, CONCURRENT_REQUESTS=1,
+    )  # fmt: skip
+    assert crawl.reason == "closespider_pagecount", crawl.log[-2000:]
+    return folder / "job"
+
+
+@pytest.fixture
+def job(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(made, tmp_path / "job")
+    return tmp_path / "job"
+
+
+def unread(job: Path) -> list[str]:
+    """The URLs of those pages."""
+    with StoreReader(job / FOLDER) as reader:
+        return [page.entry.url for page in reader.unextracted.everything()]
+
+
+def test_what_is_told_of_it(job: Path, frontier: Frontier) -> None:
+    """status, why and check."""
+    on, urls = ("-j", str(job)), unread(job)
+    assert urls
+    [row] = frontier("status", "--json", *on).rows
+    assert row["unextracted"] == len(urls)
+    assert "not read yet" in frontier("why", urls[0], *on).out
+    host = host_of(urls[0])
+    [row] = frontier("why", host, "--json", *on).rows
+    assert row["unextracted"] == sum(host_of(url) == host for url in urls)
+    assert f"{len(urls)} stored pages" in frontier("why", f"http://{host}/never", *on).out
+    assert "everything agrees" in frontier("check", *on).out
+
+
+def test_check_finds_what_does_not_agree(job: Path, frontier: Frontier) -> None:
+    """A page without a turn, a turn without a page, and a wrong count."""
+    store = RocksStore(job / FOLDER / "store")
+    rows = store.kv(NAME)
+    [[turn, _], *_] = rows.items(b"n")
+    rows.delete(turn)
+    rows.put(b"n" + b"\xfe" * 8, b"\0" * 8)
+    rows.put(b"c", bytes(7) + b"\1")
+    store.close()
+    said = frontier("check", "-j", str(job))
+    assert said.code == 1
+    for line in ("has no turn", "has no row", "counts 1 pages"):
+        assert line in said.out
+
+
+def test_drop(job: Path, frontier: Frontier) -> None:
+    """Pages of a dropped host are not read any more; no byte of them is left in the store."""
+    on, urls = ("-j", str(job)), unread(job)
+    host = host_of(urls[0])
+    [row] = frontier("drop", host, "--yes", "--json", *on).rows
+    assert row["unread"] == sum(host_of(url) == host for url in urls)
+    assert unread(job) == [url for url in urls if host_of(url) != host]
+    assert "everything agrees" in frontier("check", *on).out
