@@ -1,8 +1,8 @@
 """Follows packs: ``python -m scrapy_spider_suite.search.follow FOLDER``, a process of its own.
 
 Finding out what pages say takes milliseconds each, which no crawl has. It writes a line of JSON for
-each batch that had something in it, and ends when its standard input has and everything is read; so
-it does not outlive by long what started it. SIGTERM ends it after what it has at hand.
+each batch that was news, and ends when its standard input has and everything is read; so it does
+not outlive by long what started it. SIGTERM ends it after what it has at hand.
 
 With ``--rebuild`` it makes the index anew, and ends; with ``--wait`` it waits so many seconds for
 another process that writes, instead of coming again later.
@@ -38,6 +38,7 @@ def follow(
 
     Raises `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
     """
+    behind = 0
     while not stopped.is_set():
         last = ending.is_set()
         try:
@@ -47,7 +48,9 @@ def follow(
                 raise
             ending.wait(PAUSE)
             continue
-        tell(progress)
+        if progress != Progress(behind=behind):
+            tell(progress)
+        behind = progress.behind
         if progress.more:
             continue
         if last:
@@ -56,9 +59,8 @@ def follow(
 
 
 def tell(progress: Progress) -> None:
-    """Write what a batch came to, if it is news."""
-    if progress != Progress():
-        print(json.dumps(asdict(progress)), flush=True)
+    """Write what a batch came to."""
+    print(json.dumps(asdict(progress)), flush=True)
 
 
 def main(arguments: list[str]) -> int:
