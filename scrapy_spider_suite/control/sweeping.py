@@ -114,6 +114,8 @@ def _sweep_store(site: Site, names: Names, swept: Swept) -> None:
         entry.referrer = ""
         store.put_row(entry)
         swept.referrers += 1
+    waiting = site.frontier.extraction.waiting
+    swept.referrers += waiting.forget_referrers(names.takes_url)
     named = [(key, state) for key, packed in store.every_state(b"")
              if names.pattern.search(packed)
              and names.takes_url((state := UrlState.from_bytes(packed)).via)]  # fmt: skip

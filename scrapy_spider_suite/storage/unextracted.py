@@ -61,13 +61,16 @@ class Unextracted:
     def add(self, entry: Entry, place: bytes) -> None:
         """The page of *entry* is done, and stored at *place*."""
         self._counters.sequence += 1
-        number, host = _NUMBER.pack(self._counters.sequence), _digest(entry.host)
+        number = self._counters.sequence
         if not self._count:
-            self._first = self._counters.sequence
-        row = msgpack.packb((entry.host, pack_row(entry), place))
-        self._kv.put(_OF_HOST + host + number, row)
-        self._kv.put(_BY_AGE + number, host)
+            self._first = number
+        self._put(number, entry, place)
+        self._kv.put(_BY_AGE + _NUMBER.pack(number), _digest(entry.host))
         self._counted(1)
+
+    def _put(self, number: int, entry: Entry, place: bytes) -> None:
+        row = msgpack.packb((entry.host, pack_row(entry), place))
+        self._kv.put(_OF_HOST + _digest(entry.host) + _NUMBER.pack(number), row)
 
     def remove(self, page: Unread) -> bool:
         """The links of *page* are known, or given up; False if it is not here any more."""
@@ -174,6 +177,14 @@ class Unextracted:
         while rows := list(islice(self._rows(host, at), limit)):
             at = rows[-1].number + 1
             yield sum(self.remove(page) for page in rows if belongs(page.entry.url))
+
+    def forget_referrers(self, gone: Callable[[str], bool]) -> int:
+        """Forget where pages were found whose referrers are *gone*; how many that are."""
+        found = [page for page in self.everything() if gone(page.entry.referrer)]
+        for page in found:
+            page.entry.referrer = ""
+            self._put(page.number, page.entry, page.place)
+        return len(found)
 
     @staticmethod
     def keys_of(host: str) -> tuple[bytes, bytes]:

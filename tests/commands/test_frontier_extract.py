@@ -70,6 +70,24 @@ def test_check_finds_what_does_not_agree(job: Path, frontier: Frontier) -> None:
         assert line in said.out
 
 
+def test_referrers_of_a_host_that_is_taken_out(job: Path, made: Path, packs: Frontier) -> None:
+    """Where other hosts' pages were found is forgotten, too."""
+    with StoreReader(job / FOLDER) as reader:
+        pages = [page.entry for page in reader.unextracted.everything()]
+    found_there = {host_of(each.referrer): each.url for each in pages if each.referrer
+                   and host_of(each.referrer) != each.host}  # fmt: skip
+    assert found_there
+    gone = min(found_there)
+    folder = shutil.copytree(made.parent / "packs", job.parent / "packs")
+    said = packs("redact", folder, "--job", job, "--host", gone, "--mentions", "--yes", "--json")
+    assert said.rows[-1]["left"] == []
+    with StoreReader(job / FOLDER) as reader:
+        left = [page.entry for page in reader.unextracted.everything()]
+        assert list(reader.check()) == []
+    assert {each.url for each in left} == {each.url for each in pages if each.host != gone}
+    assert not any(gone in each.referrer for each in left)
+
+
 def test_drop(job: Path, frontier: Frontier) -> None:
     """Pages of a dropped host are not read any more; no byte of them is left in the store."""
     on, urls = ("-j", str(job)), unread(job)
