@@ -29,22 +29,25 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
     """The page of *item*, as Scrapy's middlewares have left it.
 
     They take a Content-Encoding that they have undone out of the head, so one that is there holds
-    for the body.
+    for the body. Where the handler has kept the head of the wire, that is taken.
     """
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
+    sent: Sent | None = None if request is None else request.meta.pop(WIRE, None)
+    protocols = () if source is None else _protocols(source)
     fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
               for name, values in item.headers.items() for value in values]  # fmt: skip
     return Fetch(
         url=item.url,
         time=item.time.timestamp(),
-        head=build(item.status, fields),
+        head=build(item.status, fields) if sent is None else sent.head,
         body=item.body,
-        form=Form.JOINED,
+        form=Form.JOINED if "Content-Encoding" in item.headers else Form.DECODED,
         method="GET" if request is None else request.method,
+        request=b"" if sent is None else sent.request,
         address="" if source is None else _address(source),
         truncated="" if source is None else _truncated(source),
-        protocols=() if source is None else _protocols(source),
+        protocols=protocols if sent is None else sent.protocols,
         links=item.links or (),
         via=via,
         hops=hops,

@@ -188,6 +188,26 @@ def test_a_plain_project_packs_what_it_yields(
     assert done.stat("suite/packs/answers") == 2
 
 
+def test_a_plain_project_with_the_suites_handler(
+    pages: Site, crawl: Crawling, tmp_path: Path
+) -> None:
+    """Has what was on the wire but for the body, and says so."""
+    handler = "scrapy_spider_suite.handlers.http1.Http1Handler"
+    plain(
+        crawl, type("Own", (Paging,), {"site": pages.url}), tmp_path,
+        DOWNLOAD_HANDLERS={"http": handler}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,
+    )  # fmt: skip
+    assert packed(tmp_path) == {"/": 200, "/more": 200}
+    packs = open_packs(tmp_path)
+    page = packs.get(f"{pages.url}/")
+    assert page is not None
+    assert page.headers["x-crawler-content-encoding"] == "gzip"
+    assert "content-encoding" not in page.headers
+    assert page.body.endswith(b"x" * 5000)
+    kinds = [record.kind for record in packs.records()]
+    assert kinds.count("request") == 2
+
+
 def test_a_plain_project_waits_for_a_disk(
     pages: Site, crawl: Crawling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
