@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from extract import made_up_page
 from peers import SUITE, measure
@@ -69,6 +70,7 @@ def crawl(names: dict[str, Path], count: int, packs: Path) -> dict[str, Any]:
             "SUITE_IP_CONCURRENCY": 0, "SUITE_PACKS_DIR": str(packs), "SUITE_INDEX": True,
             "SUITE_PACKS_FORMAT": "zst",
             "SUITE_SEEN": "plain", "SUITE_STOP_TIMEOUT": 3600, "CLOSESPIDER_PAGECOUNT": count,
+            "SUITE_SCHEDULE_FILTER": r"URLMatchesRegex(.*\.html)",
         }  # fmt: skip
         report: dict[str, Any] = {}
         job = {"spider": "bulk", "settings": settings, "seeds": seeds}
@@ -158,7 +160,7 @@ def retrieve(best: Sequence[Hit], names: dict[str, Path]) -> None:
 
 
 def _file(site: Path, path: str) -> Path:
-    found = site / path.partition("?")[0]
+    found = site / unquote(path.partition("?")[0])
     return found / "index.html" if found.is_dir() else found
 
 
@@ -182,19 +184,22 @@ def main() -> None:
             sites = sorted(path for path in options.pages.iterdir() if path.is_dir())
         else:
             sites = [made_up_site(Path(folder), min(count, 2_000))]
-        names, packs = served(sites, count), Path(folder) / "packs"
-        report = crawl(names, count, packs)
+        # Of some answers nothing is indexed: robots.txt, and what is not there.
+        answers = count + count // 20
+        names, packs = served(sites, answers), Path(folder) / "packs"
+        report = crawl(names, answers, packs)
         pages = list(open_packs(packs))
         sizes = [len(page.body) for page in pages if page.status == 200]
         indexed = report["stats"]["suite/index/pages"]
         files = {kind: sum(path.stat().st_size for path in packs.rglob(f"*{kind}"))
-                 for kind in ("warc.zst", ".store", ".term", ".idx", ".pos")}  # fmt: skip
+                 for kind in ("warc.zst", "store", "term", "idx", "pos")}  # fmt: skip
         print(f"{report['pages']:,} answers of {statistics.fmean(sizes):,.0f} bytes in "
               f"{report['seconds']:.0f} s, {indexed:,} pages indexed in that time; behind "
               f"{report['stats']['suite/index/behind']} bytes")  # fmt: skip
         print(f"{report['cpu_of_children'] / indexed * 1e3:.2f} ms of CPU for each that is "
               f"indexed, in its process; {report['cpu'] / report['pages'] * 1e3:.2f} ms a page "
               "in the crawl's")  # fmt: skip
+        files["index"] = sum(path.stat().st_size for path in (packs / "search").rglob("*"))
         print(", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in files.items()))
         retrieve(search(packs, 20 if options.small else 1_000), names)
 
