@@ -1,6 +1,6 @@
 """Revisits in a real crawl: how many pages of its copy are fresh, by what the servers know.
 
-    python benchmarks/freshness.py [--plot FOLDER]   # 1,000 pages, some seven minutes
+    python benchmarks/freshness.py [--plot FOLDER]   # 500 pages, some seven minutes
     python benchmarks/freshness.py --small           # for CI: 300 pages, half a minute
 
 Two crawls of in-vitro webs that are alike, at the same time: one with ``SUITE_REVISIT = fixed``,
@@ -48,7 +48,7 @@ class Size:
     seconds: float
 
 
-FULL, SMALL = Size(50, 20, 20.0, 400.0), Size(20, 15, 5.0, 25.0)
+FULL, SMALL = Size(25, 20, 20.0, 400.0), Size(20, 15, 5.0, 25.0)
 
 
 class Reader(BroadSpider):

@@ -297,6 +297,8 @@ class FrontierScheduler(BaseScheduler):
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
         core.revisiting.settle(lease)
+        if core.duplicates is not None:
+            core.duplicates.settle(lease)
         self.extractor.settle(lease)
         for sink in self.sinks:
             sink.settled(lease)

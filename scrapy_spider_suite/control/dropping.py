@@ -22,6 +22,7 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.records import UrlState, host_key
@@ -184,6 +185,17 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
     return "", {}
 
 
+def _forget_originals(site: Site, host: str) -> Work:
+    """Let no page be compared with those of *host*."""
+    for originals in (Originals(site.store.kv(each)) for each in (PAYLOADS, STRUCTURES)):
+        for first in range(256):
+            for digest in originals.of_host(host, first):
+                originals.forget(digest)
+            if first % _BUCKETS == _BUCKETS - 1:
+                yield
+    return "", {}
+
+
 def _forget_plans(site: Site, subject: Subject) -> Work:
     """Visit nothing again: of many pages no other row says that they are done."""
     revisits = site.frontier.planner.revisits
@@ -227,6 +239,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     site.store.kv("trusted").delete(host.encode())
     sitemaps.forget_host(site.store, host)
     site.frontier.planner.revisits.forget_claims(host)
+    yield from _forget_originals(site, host)
     site.frontier.grounds.forget(host)
     site.forget_twins(host)
     if site.store.sieve is not None:

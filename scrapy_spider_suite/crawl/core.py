@@ -21,6 +21,7 @@ from scrapy.http import Response
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
+from scrapy_spider_suite.crawl.duplicatepages import DuplicatePages
 from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.filtering import filtering_of
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
@@ -140,6 +141,7 @@ class CrawlCore:
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         self.frontier = self._open_frontier()
         self.revisiting = PageRevisiting(self)
+        self.duplicates = DuplicatePages(self) if self.settings.duplicates else None
         self.counting: LinkCounting | None = None
         self.overriding.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.

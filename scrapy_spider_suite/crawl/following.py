@@ -74,6 +74,9 @@ class Follower:
         if page.nofollow:
             self._stats.inc_value("suite/links/nofollow_pages")
             links = []
+        elif self._repeats(lease):
+            self._stats.inc_value("suite/duplicates/not_followed")
+            links = []
         if page.canonical is not None and page.canonical != response.url:
             links = [page.canonical, *links]
         spelt = self._spelling.links(response, links)
@@ -84,6 +87,11 @@ class Follower:
         self._stats.inc_value("suite/links/followed", len(kept))
         if not page.nofollow:
             self._mine(lease, response)
+
+    def _repeats(self, lease: Lease) -> bool:
+        """Whether the page of *lease* is a duplicate, whose links nobody wants."""
+        found = lease.likeness
+        return found is not None and found.repeats and not self._core.settings.follow_duplicates
 
     def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
         """Hand those of *links*, of a sitemap, over that are wanted; return them.

@@ -35,7 +35,10 @@ class Trapping:
         url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
             pages = frontier.residents.touch(lease.entry.host).done
-            self._traps.saw(url, host_of(url), response.body, links, pages=pages)
+            repeats = lease.likeness is not None and lease.likeness.of_host
+            self._traps.saw(
+                url, host_of(url), response.body, links, pages=pages, repeats=repeats
+            )
 
     def passed(self, links: list[str]) -> list[str]:
         """Those of *links* that lead into no trap."""

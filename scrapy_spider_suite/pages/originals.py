@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.storage.plans import Packed
+from scrapy_spider_suite.urls.normalize import host_of
+
+PAYLOADS: Final = "payloads"
+STRUCTURES: Final = "structures"
+"""The mappings of a job's store that hold the originals by either digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,33 @@ class Original:
     """Seconds, wall: ``WARC-Refers-To-Date``."""
     record: str = ""
     """``WARC-Refers-To``: the id of the record, if it is known."""
+
+
+@dataclass(slots=True)
+class Likeness:
+    """What is known of a page that came: its digests, and whether it was there before.
+
+    Attributes:
+        url: what was asked for.
+        when: when it came (wall, seconds).
+        payload: the digest of its bytes; empty: it is to be nobody's original.
+        structure: that of its structure; likewise.
+        packed: the record that has its body already.
+        lost: its original is in the packs no more, and it takes its place.
+        settled: it is being packed, whole.
+        repeats: it is a duplicate of another page.
+        of_host: one of its own host.
+    """
+
+    url: str
+    when: float
+    payload: bytes = b""
+    structure: bytes = b""
+    packed: Packed | None = None
+    lost: bool = False
+    settled: bool = False
+    repeats: bool = False
+    of_host: bool = False
 
 
 class Originals:
@@ -55,6 +89,13 @@ class Originals:
         """Let *page* be the original: the one that was is gone (a host was redacted)."""
         if digest:
             self._rows.put(digest, msgpack.packb((page.url, page.when, page.record)))
+
+    def of_host(self, host: str, first: int) -> list[bytes]:
+        """The digests that begin with the byte *first* and whose original lies on *host*."""
+        return [
+            digest for digest, data in self._rows.items(bytes([first]))
+            if host_of(str(msgpack.unpackb(data)[0])) == host
+        ]  # fmt: skip
 
     def forget(self, digest: bytes) -> None:
         """Let the next page with *digest* be an original."""

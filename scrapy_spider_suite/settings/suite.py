@@ -26,6 +26,7 @@ from scrapy_spider_suite.settings.declarations import (
     read_given,
     words,
 )
+from scrapy_spider_suite.settings.fields.duplicates import Duplicates
 from scrapy_spider_suite.settings.fields.limits import Limits
 from scrapy_spider_suite.settings.fields.links import Links
 from scrapy_spider_suite.settings.fields.network import Network
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSettings(
-    Watching, Revisits, Pages, Network, Store, Links, Limits, Politeness, Running
+    Watching, Revisits, Duplicates, Pages, Network, Store, Links, Limits, Politeness, Running
 ):
     """All settings of one crawl, read, checked and complete.
 

@@ -8,7 +8,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
@@ -114,6 +114,9 @@ class Frontier:
             self.extraction.demand,
         )
         self.counting: Counting | None = None
+        self.told: list[Callable[[Lease, Event], None]] = []
+        """Are called with each lease that is over, in the operation that says how its URL ended, or
+        that it is pending again."""
         self.held = 0
         """Leases of which nothing more will come, but that something holds."""
 
@@ -252,6 +255,8 @@ class Frontier:
         self.residents.save_touched()
         if state is not State.PENDING:
             self._let_go(entry, now)
+        for told in self.told:
+            told(lease, event)
 
     def _let_go(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led there need not wait for it."""

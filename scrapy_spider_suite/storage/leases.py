@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.packs import Fetch
     from scrapy_spider_suite.packs.itemfile import Pile
     from scrapy_spider_suite.packs.stored import Stored
+    from scrapy_spider_suite.pages.originals import Likeness
     from scrapy_spider_suite.storage.planning import Found
     from scrapy_spider_suite.storage.plans import Packed, Plan
     from scrapy_spider_suite.urls.edges import Edge
@@ -44,9 +45,9 @@ class Lease:
 
     __slots__ = (
         "asked", "booked", "children", "entry", "event", "facts", "faults", "fetches", "found",
-        "heard", "held_since", "holds", "items", "last", "links", "outlinks", "packed", "plan",
-        "received", "retry_after", "settled", "states", "status", "stored", "unread", "visit",
-        "wanted",
+        "heard", "held_since", "holds", "items", "last", "likeness", "links", "outlinks", "packed",
+        "plan", "received", "retry_after", "settled", "states", "status", "stored", "unread",
+        "visit", "wanted",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -65,6 +66,7 @@ class Lease:
         self.plan: Plan | None = None  # of a page that is visited again
         self.asked = False  # only for the page if it has changed
         self.found: Found | None = None  # what the visit found, where pages have plans
+        self.likeness: Likeness | None = None  # to pages that were there before
         self.packed: Packed | None = None  # where its body is packed
         self.event = Event.IGNORED
         self.faults: set[Event] = set()

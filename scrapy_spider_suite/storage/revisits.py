@@ -191,14 +191,15 @@ class Revisits:
     ) -> list[tuple[bytes, Plan]]:
         """As `take`, those whose identity is *wanted* of the next pages, *looked* at the most.
 
-        It goes on where the last call has ended, and behind the last that is due from the first on.
+        Where too few of these are, the next call goes on behind them; else it begins with the first
+        that is due again.
         """
         found: list[tuple[bytes, Plan]] = []
         passed, self._passed = self._passed, b""
         for number, key in enumerate(self._keys(passed)):
-            if _time(key) > now:
-                break  # the next call begins with the first
-            if number == looked or len(found) == limit:
+            if _time(key) > now or len(found) == limit:
+                break
+            if number == looked:
                 self._passed = passed
                 break
             passed, identity = key, _named(key)

@@ -217,11 +217,13 @@ class Traps:
             self._stand_ins.concluded(entry, event)
 
     def saw(
-        self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int
-    ) -> None:
+        self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int,
+        repeats: bool = False,
+    ) -> None:  # fmt: skip
         """A page was fetched: *body*, at *url* on *host*, of which *pages* others were.
 
-        *links* are those that it has, whether they are followed or not.
+        *links* are those that it has, whether they are followed or not. *repeats*: another page of
+        *host* was the same, by what somebody else has compared.
         """
         limits = self._policy.traps
         if limits.query and "?" in url:
@@ -229,10 +231,10 @@ class Traps:
         if limits.sessions and (session := session_of(url)) is not None:
             self._saw_session(url, host, body, session)
         number = None
-        if limits.same and self._is_compared(url, host, pages):
+        if limits.same and (repeats or self._is_compared(url, host, pages)):
             number = likeness(body, host)
             if number:
-                same = self._recent.meets(host, number)
+                same = self._recent.meets(host, number) or repeats
                 if same or self._grounds.get(host) is not None:
                     self._grounds.learn(host).saw(url, limits.same, same=same)
         if limits.hosts and not pages:

@@ -290,3 +290,18 @@ def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     record.attempts = 1
     store.put_record("x.farm4.test", record)
     assert ours.closed("http://x.farm4.test/", "x.farm4.test") is None, "it was visited before"
+
+
+def test_what_somebody_else_has_compared() -> None:
+    """Pages that repeat others of their host are evidence, however unlike they look."""
+    for repeats in (True, False):
+        store = MemoryStore()
+        policy = Policy(traps=Limits(same=6))
+        traps = Traps(store, policy, Grounds(store), lambda identity: False)
+        for number in range(40):
+            url = f"http://a.test/same/{number}"
+            letters = random.Random(number)
+            words = ["".join(letters.choices("abcdefgh", k=5)) for _ in range(60)]
+            body = f"<p>{' '.join(words)}".encode()
+            traps.saw(url, "a.test", body, (), pages=9, repeats=repeats)
+        assert (traps.closed("http://a.test/same/99", "a.test") is not None) is repeats

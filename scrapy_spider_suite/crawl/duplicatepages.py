@@ -1,0 +1,189 @@
+"""Duplicates in a crawl: pages that were there before, by their bytes, in what they say, or nearly.
+
+A page is compared when it comes, and becomes one that others are compared with in its commit: when
+its record is on disk. One that is equal to a page that is under way waits for the commit of that
+page with its own; if that does not come to pass, both are fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import xxhash
+from scrapy import Request
+from scrapy.http import HtmlResponse, Response
+
+from scrapy_spider_suite.crawl.packed import PackedBodies
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.packs import Original as PackedOriginal
+from scrapy_spider_suite.packs.warc import IDENTICAL
+from scrapy_spider_suite.pages.digests import labelled, payload_digest, structural_digest
+from scrapy_spider_suite.pages.originals import (
+    PAYLOADS,
+    STRUCTURES,
+    Likeness,
+    Original,
+    Originals,
+)
+from scrapy_spider_suite.storage.plans import Packed
+from scrapy_spider_suite.urls.normalize import host_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.pages.near import NearIndex
+    from scrapy_spider_suite.storage.leases import Lease
+
+_STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
+
+
+class DuplicatePages:
+    """One per crawl with SUITE_DUPLICATES. Raises `SettingsError`: the extra ``near`` is missing.
+
+    Stats: ``suite/duplicates/…``, see there.
+    """
+
+    def __init__(self, core: CrawlCore) -> None:
+        kinds = core.settings.duplicates
+        self._core = core
+        self._stats = core.crawler.stats
+        folder = core.settings.packs_dir
+        self._packs = None if folder is None else PackedBodies(folder)
+        payloads, structures = (Originals(core.store.kv(each)) for each in (PAYLOADS, STRUCTURES))
+        self._payloads = payloads if "payload" in kinds else None
+        self._structures = structures if "structure" in kinds else None
+        self._near = _near_index(core.settings.near_memory) if "near" in kinds else None
+        self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
+        self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
+        core.frontier.told.append(self._told)
+
+    # In
+
+    def meets(self, lease: Lease, answer: Request | Response) -> bool:
+        """An answer has come: compare it. True: `look_up` is to be awaited."""
+        if not isinstance(answer, Response) or not 200 <= answer.status < 300 or not answer.body:
+            return False
+        lease.likeness = found = Likeness(answer.url, time.time())
+        original = None
+        if self._payloads is not None:
+            # Of what is packed, the bytes in the record count: compressed ones, as they were sent.
+            body = lease.fetches[-1].body if lease.fetches else answer.body
+            found.payload = payload_digest(body)
+            original = self._payloads.find(found.payload)
+            first = self._under_way.setdefault(found.payload, lease).likeness or found
+            self._meet("payload", found, original or Original(first.url, 0.0), answer.url)
+        if isinstance(answer, HtmlResponse):
+            self._compare(answer, found)
+        if original is None or self._packs is None:
+            return False
+        found.packed = Packed(original.url, original.when, labelled(found.payload))
+        return True
+
+    def _compare(self, answer: HtmlResponse, found: Likeness) -> None:
+        """What a page says."""
+        if self._structures is not None:
+            found.structure = structural_digest(answer.body, host_of(answer.url))
+            self._meet("structure", found, self._structures.find(found.structure), answer.url)
+        if self._near is not None:
+            self._look_nearby(self._near, answer, found)
+
+    async def look_up(self, lease: Lease) -> None:
+        """See whether the original that the page of *lease* would refer to is there."""
+        found = lease.likeness
+        if found is None or found.packed is None or self._packs is None:
+            return
+        if not await asyncio.to_thread(self._packs.has, found.packed):
+            found.lost, found.packed = True, None
+
+    def _look_nearby(self, near: NearIndex, answer: Response, found: Likeness) -> None:
+        from scrapy_spider_suite.pages.near import signature
+
+        page = signature(answer.body)
+        if page is None:
+            return
+        host = xxhash.xxh32_intdigest(host_of(answer.url).encode())
+        number = host << 32 | xxhash.xxh32_intdigest(answer.url.encode())
+        like = near.find(page)
+        if like is None:
+            near.add(page, number)
+        elif like[0] != number:
+            self._count("near", found, of_host=like[0] >> 32 == host)
+
+    def _meet(self, kind: str, found: Likeness, original: Original | None, url: str) -> None:
+        """A page was met before, unless *original* is itself, at an earlier visit."""
+        if original is not None and original.url != url:
+            self._count(kind, found, of_host=host_of(original.url) == host_of(url))
+
+    def _count(self, kind: str, found: Likeness, *, of_host: bool) -> None:
+        found.repeats = True
+        found.of_host = found.of_host or of_host
+        self._stats.inc_value(f"suite/duplicates/{kind}")
+
+    # Out
+
+    def settle(self, lease: Lease) -> None:
+        """Nothing more will come of *lease*: its answer refers to its original, if it has one."""
+        found = lease.likeness
+        if found is None or not lease.fetches:
+            return
+        fetch = lease.fetches[-1]
+        found.url, found.when = fetch.url, fetch.time
+        if fetch.truncated:
+            self._leave(lease, found)
+            found.payload = b""
+        if fetch.truncated or fetch.original is not None:
+            return
+        packed = found.packed or self._wait_for_first(lease, found)
+        if packed is None:
+            found.settled = not lease.faults
+            return
+        self._stats.inc_value("suite/duplicates/bytes", len(fetch.body))
+        original = PackedOriginal(packed.url, packed.when, packed.digest)
+        lease.fetches[-1] = replace(fetch, body=b"", original=original, profile=IDENTICAL)
+        if lease.found is not None:
+            lease.packed = packed
+
+    def _wait_for_first(self, lease: Lease, found: Likeness) -> Packed | None:
+        """The record of an equal page whose commit *lease* is to wait for, if there is one."""
+        first = self._under_way.get(found.payload)
+        known = None if first is None or first is lease else first.likeness
+        if first is None or known is None or not known.settled or lease.faults:
+            return None
+        lease.holds += 1
+        self._waiting.setdefault(first, []).append(lease)
+        return Packed(known.url, known.when, labelled(found.payload))
+
+    def _leave(self, lease: Lease, found: Likeness) -> None:
+        if self._under_way.get(found.payload) is lease:
+            del self._under_way[found.payload]
+
+    def _told(self, lease: Lease, event: Event) -> None:
+        """*lease* is over, in the batch that says so: others may be compared with its page."""
+        found = lease.likeness
+        if found is None:
+            return
+        self._leave(lease, found)
+        if event in _STORED:
+            page = Original(found.url, found.when)
+            if self._payloads is not None:
+                settle = self._payloads.replace if found.lost else self._payloads.settle
+                settle(found.payload, page)
+            if self._structures is not None:
+                self._structures.settle(found.structure, page)
+        for other in self._waiting.pop(lease, ()):
+            if event not in _STORED:
+                other.faults.add(Event.DISK_FULL)
+            self._core.frontier.unhold(other, self._core.now())
+
+
+def _near_index(memory: int) -> NearIndex:
+    try:
+        from scrapy_spider_suite.pages.near import NearIndex
+    except ImportError as error:
+        raise SettingsError(
+            "SUITE_DUPLICATES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
+        ) from error
+    return NearIndex(memory)
