@@ -81,7 +81,7 @@ class ClosedPacks:
         self._stats.set_value("suite/packs/upload_waiting", len(left))
         if left:
             logger.warning(
-                "%d packs wait to be uploaded, %s the first: the next run does it, or "
+                "packs wait to be uploaded: %d, from %s on: the next run does it, or "
                 "`scrapy packs upload`", len(left), left[0].name,
             )  # fmt: skip
 

@@ -83,7 +83,8 @@ class Target:
             yield self._connect()
         except Exception as error:  # each library of a file system has errors of its own
             self._system = None  # with its connections, which may be what is broken
-            raise PackUploadError(f"{pack.name} to {self.url}: {_words(error)}") from error
+            what = f"{pack.name} could not be uploaded to {self.url}: {_words(error)}"
+            raise PackUploadError(what) from error
 
     def _connect(self) -> tuple[Any, str]:
         import fsspec
@@ -183,5 +184,6 @@ def _md5_of(info: Mapping[str, Any]) -> str:
 
 def _words(error: Exception) -> str:
     """What went wrong, in a line, without what a URL may have of passwords."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = getattr(error, "strerror", None) or str(error)
+    text = " ".join(str(said).split()) or type(error).__name__
     return re.sub(r"://[^/\s@]*@", "://", text)[:300]

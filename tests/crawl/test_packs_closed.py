@@ -78,7 +78,7 @@ def test_a_target_that_fails_holds_up_nothing(
     assert done.reason == "finished"
     assert done.stat("suite/packs/upload_failed") >= 1
     assert done.stat("suite/packs/upload_waiting") == 1
-    assert "1 packs wait to be uploaded" in caplog.text
+    assert "packs wait to be uploaded: 1, from" in caplog.text
     assert open_packs(packs).get(f"{site.url}/next") is not None
     far.unlink()
     again = run(crawl_here(Broad, arguments=arguments, **settings))

@@ -22,6 +22,7 @@ from scrapy_spider_suite.packs.lzop import BLOCK
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.packing import GROUP, Job, Location, Packing
 from scrapy_spider_suite.packs.pages import links, records
+from scrapy_spider_suite.packs.recovery import Recovery
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
 from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.packs.writer import PackWriter
@@ -379,4 +380,46 @@ def test_what_a_crash_left_is_recovered_first(tmp_path: Path) -> None:
     writer = PackWriter(plan(tmp_path))
     assert [found.records for found in writer.recovered] == [4]
     writer.close()
+    assert len(all_records(tmp_path)) == 1
+
+
+def test_recovery_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not who starts the writer: what is handed in waits, and nothing is written before its end."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(folder: Path, agent: str) -> list[Recovery]:
+        began.set()
+        assert go_on.wait(20)
+        return []
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", slow)
+    writer = PackWriter(plan(tmp_path))
+    assert began.wait(20)
+    [bundle] = some(1)
+    future = writer.append(bundle)
+    assert not writer.recovery.done()
+    assert list(tmp_path.iterdir()) == []
+    assert writer.backlog > 0
+    go_on.set()
+    writer.flush().result(20)
+    assert writer.recovered == []
+    assert future.done()
+    writer.close()
+
+
+def test_recovery_that_fails_costs_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left stays as it is, and others are written."""
+
+    def fail(folder: Path, agent: str) -> list[Recovery]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", fail)
+    writer = PackWriter(plan(tmp_path))
+    [bundle] = some(1)
+    writer.append(bundle)
+    writer.close()
+    with pytest.raises(OSError, match="No space"):
+        _ = writer.recovered
     assert len(all_records(tmp_path)) == 1

@@ -51,7 +51,9 @@ def _show(call: Call, found: dict[str, Any]) -> None:
 
 
 def _seeds(row: Row) -> str:
-    what = row.get("source") or f"{row.get('named')} seeds"
+    first = row.get("first", [])
+    more = row.get("named", 0) - len(first)
+    what = row.get("source") or ", ".join(first) + (f" and {more} more" if more else "")
     return f"{what}, sha256 {row['sha256']}" if "sha256" in row else str(what)
 
 
