@@ -189,7 +189,7 @@ class ItemPacking:
 
     async def finish(self) -> None:
         """Have everything written. Pages whose items cannot be written are fetched again."""
-        if self._task is not None:
+        if self._task is not None and self._writing:
             await self._task
         while self._waiting and await self._write():
             pass

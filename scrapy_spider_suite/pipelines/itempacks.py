@@ -10,6 +10,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
 from scrapy_spider_suite.crawl.itempacks import ItemPacking
 from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
+from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class ItemPackPipeline(SinkingPipeline):
         """Build it for *crawler*. Raises `NotConfigured` without a folder for items."""
         if suite_settings(crawler).items_dir is None:
             raise NotConfigured("SUITE_ITEMS_DIR is not set: there is no folder for items")
+        if not is_crawl(crawler):
+            raise NotConfigured("items are kept of crawls only")
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:

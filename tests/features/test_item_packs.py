@@ -42,8 +42,7 @@ def paths(folder: Path) -> Counter[str]:
 EACH = Counter({"/": 1, "/1": 1, "/2": 1})
 
 
-@pytest.mark.parametrize("form", ["gz", "zst"])
-@pytest.mark.parametrize("job", [True, False], ids=["job", "no job"])
+@pytest.mark.parametrize(("form", "job"), [("gz", True), ("zst", False)])
 def test_items_of_every_page(
     pages: Site, crawl: Crawling, tmp_path: Path, form: str, job: bool
 ) -> None:

@@ -75,15 +75,13 @@ def packed(folder: Path) -> dict[str, int]:
     return {f"/{path}": status for path, status in found}
 
 
-@pytest.mark.parametrize("job", [True, False])
 def test_what_a_spider_yields_is_packed_as_it_came(
-    pages: Site, crawl: Crawling, tmp_path: Path, job: bool
+    pages: Site, crawl: Crawling, tmp_path: Path
 ) -> None:
     """In the spider profile: no robots.txt, no page without an item; redirects with their page."""
     done = crawl(
         type("Own", (Paging,), {"site": pages.url}), SUITE_PACKS_DIR=str(tmp_path / "packs"),
-        SUITE_PAGE_ITEMS=True, ROBOTSTXT_OBEY=True,
-        **(FAST | ({"JOBDIR": str(tmp_path / "job")} if job else {})),
+        SUITE_PAGE_ITEMS=True, ROBOTSTXT_OBEY=True, JOBDIR=str(tmp_path / "job"), **FAST,
     )  # fmt: skip
     assert done.reason == "finished"
     assert packed(tmp_path / "packs") == {"/": 200, "/more": 200}
