@@ -284,6 +284,17 @@ def test_what_is_not_packed_is_read_at_once(run: Run, site: Site, tmp_path: Path
     assert done.stat("suite/extract/read") == 1
 
 
+def test_duplicates_are_read_at_once(run: Run, site: Site, tmp_path: Path) -> None:
+    """Whether their links are followed is decided as with eager: pages with one link are alike."""
+    done = crawl_site(
+        run, site, tmp_path, SUITE_DUPLICATES="payload", SUITE_FOLLOW_DUPLICATES=False
+    )
+    assert set(states(tmp_path)) == everything(site)
+    assert done.stat("suite/extract/at_once") == 99
+    assert done.stat("suite/duplicates/not_followed") == 99
+    assert done.stat("suite/extract/read") == len(everything(site)) - 99
+
+
 def test_compressed_pages(run: Run, tmp_path: Path) -> None:
     """They are decompressed as ever; what nobody can decompress is no page."""
     kinds = {"Content-Encoding": "gzip", "Content-Type": "text/html; charset=utf-8"}
