@@ -154,7 +154,7 @@ def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str
     for path in map(Path, paths):
         if path.is_dir():
             for file in sorted(path.iterdir()):
-                if _NAME.fullmatch(file.name):
+                if is_item_pack(file):
                     yield from _read(file, limit)
         elif path.exists() or final(path).exists():
             yield from _read(path, limit)
@@ -175,6 +175,16 @@ def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
                 continue
             for line in frame.data.splitlines():
                 yield json.loads(line)
+
+
+def is_item_pack(path: Path) -> bool:
+    """Return whether that is the name of an item pack, open ones included."""
+    return _NAME.fullmatch(path.name) is not None
+
+
+def container_of(path: Path) -> MemberContainer:
+    """Return the format of *path*, by its name. Raises `PackError`: it is no item pack."""
+    return FORMATS[_form(path)]()
 
 
 def _form(path: Path) -> str:

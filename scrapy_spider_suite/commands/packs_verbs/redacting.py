@@ -17,6 +17,8 @@ from scrapy_spider_suite.control.sweeping import sweep
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.job.directory import FOLDER as JOB
 from scrapy_spider_suite.packs.formats import is_pack
+from scrapy_spider_suite.packs.itemfile import is_item_pack
+from scrapy_spider_suite.packs.itemredaction import redact_items
 from scrapy_spider_suite.packs.redaction import Subject, count, redact
 
 _WAIT: Final = 60.0
@@ -39,6 +41,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--job", type=Path, metavar="DIR",
         help="the host goes from that job, too: store, link statistics, logs (no crawl may use it)",
     )  # fmt: skip
+    parser.add_argument(
+        "--items", type=Path, metavar="DIR",
+        help="items that name it go from the item packs there, too",
+    )  # fmt: skip
     add_caution(parser, asks=True)
 
 
@@ -56,7 +62,7 @@ def _run(call: Call) -> int:
     code = _job(call) if options.job is not None and not options.dry_run else 0
     for folder in folders:
         code = max(code, _folder(call, folder, subject))
-    return code
+    return code if options.items is None else max(code, _items(call, subject))
 
 
 def _job(call: Call) -> int:
@@ -64,6 +70,15 @@ def _job(call: Call) -> int:
     swept = sweep(options.job / JOB, options.host, whoami(), "scrapy packs redact", _WAIT)
     call.facts({"job": str(options.job), **asdict(swept)})
     return 4 if swept.left else 0
+
+
+def _items(call: Call, subject: Subject) -> int:
+    folder, dry = call.options.items, call.options.dry_run
+    total = sum(path.stat().st_size for path in folder.iterdir() if is_item_pack(path))
+    with progress(total, "B") as move:
+        receipt = redact_items(folder, subject, move, dry=dry)
+    call.facts({"folder": str(folder), "done": not dry, **asdict(receipt)})
+    return 4 if receipt.open and not dry else 0
 
 
 def _folder(call: Call, folder: Path, subject: Subject) -> int:

@@ -1,0 +1,66 @@
+"""``scrapy packs redact --items``: items that name a host go, all others are as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from packed import NOW
+from packs_command import Packs
+
+from scrapy_spider_suite.packs import open_items
+from scrapy_spider_suite.packs.itemfile import FORMATS, ItemFile
+
+HOST = "secret.test"
+
+
+def fill(folder: Path, form: str) -> list[dict[str, str]]:
+    """Two files of items, in blocks; those that stay."""
+    others = []
+    (folder / "packs").mkdir()
+    for number in range(2):
+        file = ItemFile(folder / f"n-{number}-a.jsonl.{form}", FORMATS[form](), NOW)
+        for block in range(3):
+            items = [{"url": f"http://a.test/{number}/{block}", "text": "é"}]
+            if number == 0 and block == 1:
+                items += [{"url": f"http://{HOST}/{block}"}, {"text": f"see http://{HOST}/x there"}]
+                others.append({"url": f"http://my{HOST}/"})
+                items.append(others[-1])
+            others.append(items[0])
+            file.append(json.dumps(item).encode() + b"\n" for item in items)
+        file.close()
+    return others
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
+    """Counted, then gone; a file without any keeps its bytes."""
+    others = fill(tmp_path, form)
+    untouched = (tmp_path / f"n-1-a.jsonl.{form}").read_bytes()
+    arguments = ("redact", tmp_path / "packs", "--items", tmp_path, "--host", HOST, "--json")
+    said = packs(*arguments, "--dry-run")
+    assert (said.rows[1]["items"], len(list(open_items(tmp_path)))) == (2, len(others) + 2)
+    said = packs(*arguments, "--yes")
+    assert (said.code, said.rows[1]["items"], said.rows[1]["files"]) == (0, 2, 1)
+    found = list(open_items(tmp_path))
+    assert sorted(map(str, found)) == sorted(map(str, others))
+    assert (tmp_path / f"n-1-a.jsonl.{form}").read_bytes() == untouched
+    assert packs(*arguments, "--yes").rows[1]["files"] == 0
+
+
+def test_what_is_open_or_damaged(packs: Packs, tmp_path: Path) -> None:
+    """Open files are named; what cannot be read is left out of what is written anew."""
+    others = fill(tmp_path, "gz")
+    path = tmp_path / "n-0-a.jsonl.gz"
+    data = bytearray(path.read_bytes())
+    data[30] ^= 255
+    path.write_bytes(data)
+    opened = ItemFile(tmp_path / "n-2-a.jsonl.gz", FORMATS["gz"](), NOW)
+    opened.append([json.dumps({"url": f"http://{HOST}/"}).encode() + b"\n"])
+    said = packs("redact", tmp_path / "packs", "--items", tmp_path, "--host", HOST, "--yes",
+                 "--json")  # fmt: skip
+    opened.abandon()
+    assert (said.code, said.rows[1]["open"]) == (4, ["n-2-a.jsonl.gz.open"])
+    assert (said.rows[1]["items"], said.rows[1]["damaged"] > 0) == (2, True)
+    assert len(list(open_items(path, tmp_path / "n-1-a.jsonl.gz"))) == len(others) - 1
