@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from scrapy_spider_suite.packs.warc import Record, clean_url, date
 
 _KEPT: Final = 8 << 20
 """Bytes of groups that are kept decompressed."""
+_MOMENT: Final = 0.05
+"""Seconds."""
 _SUMS: Final = 16
 """Bytes with which a block of lzop begins, its sums among them."""
 _Key: TypeAlias = tuple[str, int, int, bytes]
@@ -99,6 +102,9 @@ class Finder:
         except PackDamagedError as error:
             damage = str(error)
         found = self._packs_in(folder).exact(stored.url, when)
+        if found is None:
+            time.sleep(_MOMENT)  # a pack that is just written anew has no index so long
+            found = self._packs_in(folder).exact(stored.url, when)
         if found is None:
             raise PackError(f"{location.filename}: {damage or 'the page is not there any more'}")
         return found
