@@ -7,10 +7,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.chronicle import Chronicle
 from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.storage.reader import StoreReader
 
 FORMAT: Final = 1
+_COUNTS: Final = ("done", "failed", "filtered", "bytes")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return that of the job whose ``suite`` folder is *folder*. Raises `JobError`s."""
+    job = JobFile.read(folder)
+    if job is None:
+        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    with StoreReader(folder) as reader:
+        counters = reader.counters()
+    return manifest(folder, job, {name: int(getattr(counters, name)) for name in _COUNTS})
 
 
 def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ _LOOK: Final = 5.0
 """Seconds between two looks at the filters, which are read again as their files change."""
 _PACKAGES: Final = ("scrapy-spider-suite", "Scrapy", "Twisted", "rocksdict", "lxml")
 _COUNTS: Final = ("done", "failed", "filtered", "bytes")
+_PATIENCE: Final = 5.0
+"""Seconds that the end of a crawl waits for the digests of its seeds."""
 _FIRST: Final = 5
 """Seeds that are named."""
 
@@ -92,15 +94,16 @@ class Chronicler:
             for name, value in after.items() if value != before[name]
         ), *self._other_filters())  # fmt: skip
 
-    def closed(self, reason: str) -> None:
+    async def closed(self, reason: str) -> None:
         """The crawl is over."""
         self._ticker.stop()
-        if self._hashing is not None:
-            self._hashing.cancel()
         if self._chronicle is not None:
             counters = core_of(self._crawler).frontier.counters
             counts = {name: getattr(counters, name) for name in _COUNTS}
             self._write(*self._other_filters(), self._row("ended", reason=reason, counts=counts))
+        if self._hashing is not None:  # of a crawl that took no second
+            await asyncio.wait([self._hashing], timeout=_PATIENCE)
+            self._hashing.cancel()
 
     def _look(self) -> None:
         self._write(*self._other_filters())

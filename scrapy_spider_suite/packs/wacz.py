@@ -46,10 +46,12 @@ def export_wacz(
     crawl: Crawl,
     now: float,
     told: Callable[[int], object],
+    manifest: bytes = b"",
 ) -> Exported:
     """Write the pages of *choice* to the WACZ file *target*.
 
-    *now* in seconds since the epoch. Needs twice the room of the file for a time. Raises
+    *now* in seconds since the epoch. *manifest*: what is known of the crawl, as JSON, to be put
+    with it as ``crawl/manifest.json``. Needs twice the room of the file for a time. Raises
     `PackError` (it is there already) and `OSError`: nothing is left of it, then.
     """
     if target.exists():
@@ -65,6 +67,9 @@ def export_wacz(
         if not done.pages:
             raise PackError("there is no such page: an empty WACZ is none")
         done.failed = _write_index_and_pages(folder)
+        if manifest:
+            (folder / "crawl").mkdir()
+            (folder / "crawl" / "manifest.json").write_bytes(manifest)
         _write_package(folder, crawl, now)
         _zip(folder, new, now)
     done.files = [target]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from frontier_command import Frontier
 from inprocess import Crawled, crawl_here
+from packs_command import parsed
 from websites import Site, links
 from websites import running as serving
 
@@ -130,3 +132,24 @@ def test_torn_and_strange_lines(tmp_path: Path) -> None:
     assert [(each["begun"], each["ended"]) for each in found["runs"]] == [(2.0, 3.0), (5.0, None)]
     assert len(list(chronicle.rows())) == 5
     assert json.dumps(found)
+
+
+def test_with_the_pages(
+    run: Run, site: Site, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A WACZ file has it among what its package names; what is no job is said."""
+    job, pages = tmp_path / "job", tmp_path / "packs"
+    crawl(run, site, job, SUITE_PACKS_DIR=str(pages))
+    for given, code in ((job, 0), (tmp_path, 2)):
+        target = tmp_path / f"{code}.wacz"
+        command, options, left = parsed(["export", pages, "--wacz", target, "--job", given], {})
+        command.run(left, options)
+        assert command.exitcode == code
+        assert target.exists() is (code == 0)
+    with zipfile.ZipFile(tmp_path / "0.wacz") as archive:
+        found = archive.read("crawl/manifest.json")
+        package = json.loads(archive.read("datapackage.json"))
+    assert json.loads(found)["runs"][0]["reason"] == "finished"
+    [named] = [each for each in package["resources"] if each["path"] == "crawl/manifest.json"]
+    assert named["hash"] == f"sha256:{hashlib.sha256(found).hexdigest()}"
+    assert "holds no job" in capfd.readouterr().err

@@ -6,23 +6,11 @@ import json
 from typing import Any
 
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
-from scrapy_spider_suite.control.manifest import manifest
-from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job.directory import JobFile
-from scrapy_spider_suite.storage.reader import StoreReader
-
-_COUNTS = ("done", "failed", "filtered", "bytes")
+from scrapy_spider_suite.control.manifest import read_manifest
 
 
 def _run(call: Call) -> int:
-    folder = call.folder()
-    job = JobFile.read(folder)
-    if job is None:
-        raise JobError(f"{call.jobdir} holds no job of scrapy-spider-suite")
-    with StoreReader(folder) as reader:
-        counters = reader.counters()
-        counts = {name: int(getattr(counters, name)) for name in _COUNTS}
-    found = manifest(folder, job, counts)
+    found = read_manifest(call.folder())
     if call.json:
         print(json.dumps(found))
     else:

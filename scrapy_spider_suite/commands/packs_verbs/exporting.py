@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb, printable
+from scrapy_spider_suite.control.manifest import read_manifest
 from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import Crawl, Packs
 from scrapy_spider_suite.packs.choosing import Choice, choose
 from scrapy_spider_suite.packs.exporting import Exported, export_files, export_warc
@@ -40,6 +43,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
         help="a table as Common Crawl's index has it, with title, language and text ([parquet])",
     )  # fmt: skip
     to.add_argument("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz")
+    parser.add_argument(
+        "--job", type=Path, metavar="DIR", help="with --wacz: put the manifest of that job with it"
+    )
     add_choice(parser, sample=True)
 
 
@@ -64,8 +70,14 @@ def _export(
     if options.dir is not None:
         return export_files(packs, choice, options.dir, move)
     if options.wacz is not None:
-        return export_wacz(packs, choice, options.wacz, _crawl(), time.time(), move)
+        known = b"" if options.job is None else _manifest(options.job)
+        return export_wacz(packs, choice, options.wacz, _crawl(), time.time(), move, known)
     return export_warc(packs, choice, options.warc_gz, _crawl(), time.time(), move)
+
+
+def _manifest(job: Path) -> bytes:
+    """The manifest of the crawl. Raises `JobError`s."""
+    return json.dumps(read_manifest(job / FOLDER), indent=1).encode()
 
 
 def _table() -> ModuleType:
@@ -95,7 +107,7 @@ VERBS = (
             "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
             "export crawls/news/packs --warc-gz warcs/ --from 2026-11",
             "export crawls/news/packs --parquet news.parquet",
-            "export crawls/news/packs --wacz news.wacz --host example.com",
+            "export crawls/news/packs --wacz news.wacz --host example.com --job crawls/news",
             "export crawls/news/packs --dir pages --sample 100 --mime text/html",
         ),
         exits={1: "something could not be read, and was left out"},
