@@ -2,6 +2,7 @@
 
     python benchmarks/revisits.py [--plot FOLDER]
     python benchmarks/revisits.py --small
+    python benchmarks/revisits.py --rows       # what plans cost in a job's store
 
 Pages change as Poisson processes, as often as those of Cho and Garcia-Molina ("The evolution of the
 web and implications for an incremental crawler", VLDB 2000): 23 % within a day, 15 % within a week,
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import tempfile
 import time
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
@@ -30,6 +32,7 @@ from pathlib import Path
 
 from charts import line_charts
 
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.revisits import (
     DAY,
     Demand,
@@ -38,6 +41,11 @@ from scrapy_spider_suite.frontier.revisits import (
     Revisiting,
     interval_for,
 )
+from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.pages.digests import payload_digest
+from scrapy_spider_suite.storage.plans import row_of
+from scrapy_spider_suite.storage.revisits import Revisits
+from scrapy_spider_suite.storage.rocks import RocksStore
 
 CLASSES = ((0.23, 0.2, 1), (0.15, 1, 7), (0.16, 7, 30), (0.16, 30, 120), (0.30, 120, 1000))
 """Parts of the pages, and the days between two changes, from and to."""
@@ -201,12 +209,54 @@ def compare(number: int, days: int, every: float) -> dict[str, list[tuple[float,
     return lines
 
 
+def rows(number: int, rounds: int) -> None:
+    """Print the CPU time that plans of *number* pages take on disk, in each round of visits."""
+    entries = [
+        Entry(f"h{n % 50}.test", f"http://h{n % 50}.test/section/page-{n}.html", depth=3,
+              referrer=f"http://h{n % 50}.test/section/")
+        for n in range(number)
+    ]  # fmt: skip
+    tags = Validators.of(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
+    with tempfile.TemporaryDirectory() as folder:
+        store = RocksStore(Path(folder) / "store")
+        plans = Revisits(store.kv("revisits"), Revisiting(Mode.ADAPTIVE))
+        for visit in range(rounds):
+            began = time.process_time()
+            for n, entry in enumerate(entries):
+                # A third of them changes each time; a lease looks for the plan of its page.
+                digest, now = b"%020d" % (0 if n % 3 else visit), visit * 7 * DAY + n
+                plans.get(entry.identity)
+                plans.visited(
+                    entry.identity, now, digest, tags, host=entry.host, row=row_of(entry)
+                )
+                if n % 20 == 0:
+                    plans.save()
+                    store.flush()
+            micros = (time.process_time() - began) / number * 1e6
+            print(f"visit {visit + 1}: {micros:.0f} us a page, written 20 at a time")
+            plans.tick(number / (7 * DAY))
+        began = time.process_time()
+        while plans.take(1e10, 200):
+            store.flush()
+        print(f"taken: {(time.process_time() - began) / number * 1e6:.0f} us a page, 200 at a time")
+        store.close()
+    began = time.process_time()
+    for _ in range(number):
+        payload_digest(b"x" * 6_000)
+        Validators.of(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
+    print(f"digest and validators: {(time.process_time() - began) / number * 1e6:.0f} us a page")
+
+
 def main() -> None:
     """Print the tables, and plot the days."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--small", action="store_true", help="300 pages")
     parser.add_argument("--plot", type=Path, help="a folder for revisits.svg")
+    parser.add_argument("--rows", action="store_true", help="the cost of plans on disk")
     options = parser.parse_args()
+    if options.rows:
+        rows(4_000, 5)
+        return
     number, days = (300, 300) if options.small else (2_000, 400)
     every = (10,) if options.small else (3, 10, 30)
     charts = {f"fresh, a visit in {n} days": compare(number, days, n) for n in every}

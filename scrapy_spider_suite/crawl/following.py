@@ -60,7 +60,8 @@ class Follower:
         lease = None if request is None else self._core.leases.get(request)
         if lease is None or not has_links(response):
             return
-        if self._core.settings.extract == "on-demand" and not lease.entry.volatile:
+        later = self._core.settings.extract == "on-demand" and not lease.entry.volatile
+        if later and not self._repeats(lease):
             lease.unread = response  # until it is settled, when it is known where it is packed
         else:
             self.read(lease, response)

@@ -17,7 +17,7 @@ from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.testing import FakeWebProcess
 
 
-@pytest.fixture(scope="module", params=["trie", "sieve"])
+@pytest.fixture(scope="module", params=["trie", pytest.param("sieve", marks=pytest.mark.slow)])
 def planned(
     request: pytest.FixtureRequest, web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
