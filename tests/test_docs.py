@@ -168,7 +168,11 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
     ("family", "names"),
     [
         ("connections", {field.name for field in dataclasses.fields(PoolStatistics)}),
-        ("frontier", {*FrontierStatistics.__slots__, "hosts_max"} - {"abandoning", "in_sieve"}),
+        (
+            "frontier",
+            {*FrontierStatistics.__slots__, "hosts_max", "queued_max"}
+            - {"abandoning", "in_sieve", "unextracted"},
+        ),
         (
             "job",
             {field.name for field in dataclasses.fields(Counters)}

@@ -175,7 +175,7 @@ class Extractor:
         if (isinstance(answer, OSError) and self._tries <= _TRIES) or not demand.wants(page):
             demand.over(page)
         elif isinstance(answer, Exception):
-            self._give_up(page, Event.UNREADABLE, "suite/extract/lost", str(answer))
+            self._lose(page, str(answer))
         else:
             self._extract(page, found.stored, answer, found.size)
 
@@ -215,16 +215,19 @@ class Extractor:
             return False
         return True
 
-    def _give_up(self, page: Unread, event: Event, stat: str = "", why: str = "") -> None:
-        core, url = self._core, page.entry.url
-        wall = core.now() + core.frontier.wall_offset
-        if not core.frontier.extraction.give_up(page, event, wall) or not stat:
+    def _lose(self, page: Unread, why: str) -> None:
+        if not self._give_up(page, Event.UNREADABLE):
             return
-        self._stats.inc_value(stat)
-        lost = self._stats.get_value(stat)
+        self._stats.inc_value("suite/extract/lost")
+        lost = self._stats.get_value("suite/extract/lost", 0)
         if lost <= _TOLD:
             more = " (further ones are only counted)" if lost == _TOLD else ""
-            logger.error("the links of %s cannot be read: %s%s", url, why, more)
+            logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
+
+    def _give_up(self, page: Unread, event: Event) -> bool:
+        """*event* is the last word on *page* now; False if that was dropped meanwhile."""
+        core = self._core
+        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset)
 
     def stop(self) -> None:
         """Read nothing more."""
