@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import scrapy
 from scrapy.http import Response, TextResponse
 
+from scrapy_spider_suite.crawl.itemfiles import ItemFiles
 from scrapy_spider_suite.spiders import BroadSpider
 
 
@@ -23,9 +25,32 @@ class Bulk(BroadSpider):
 
 
 class BulkItems(BroadSpider):
-    """Follows everything, with two items for each page."""
+    """Follows everything, with two items for each page.
+
+    TEST_KILL_AT: a method of `ItemFiles` that ends the process when it is called (`commit`: for
+    the second time), or after that.
+    """
 
     name = "bulkitems"
+
+    @classmethod
+    def from_crawler(cls, crawler: scrapy.crawler.Crawler, *args: Any, **kwargs: Any) -> Any:
+        """Lay the trap."""
+        after, _, method = crawler.settings.get("TEST_KILL_AT", "").rpartition(" ")
+        calls: list[None] = []
+
+        def kill(*arguments: Any) -> None:
+            calls.append(None)
+            ends = len(calls) > 1 or method != "commit"
+            if not ends or after:
+                original(*arguments)
+            if ends:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if method:
+            original = getattr(ItemFiles, method)
+            setattr(ItemFiles, method, kill)
+        return super().from_crawler(crawler, *args, **kwargs)
 
     def parse_page(self, response: Response) -> Iterator[Any]:
         """Yield the URL, twice."""
