@@ -5,7 +5,7 @@ goes the same way then: the same response, out of its pack, is handed to the sam
 
 What cannot be read later is read at once: pages that are not packed, whose body was cut off or is
 in another record (a revisit), is not what a middleware of the project made of it, or is compressed
-in a way that is not known here. So are duplicates, of which it is known only as they come.
+in a way that is not known here.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Extractor:
         self._tries = 0
         self._packings = [each for each in scheduler.sinks if isinstance(each, PagePacking)]
         own = core.settings.packs_dir
-        if own is not None and core.settings.extract == "on-demand":
-            pages.waiting.note_folder(str(own.absolute()))
+        self._folder = "" if own is None else str(own.absolute())
         folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
         self._finder = Finder(dict.fromkeys(each.absolute() for each in folders))
 
@@ -89,8 +88,8 @@ class Extractor:
             return
         if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
-        repeats = lease.likeness is not None and lease.likeness.repeats
-        if not repeats and self._is_packed(lease) and _can_wait(lease.fetches[-1], response):
+        if self._is_packed(lease) and _can_wait(lease.fetches[-1], response):
+            self._pages.waiting.note_folder(self._folder)
             fetch, facts = lease.fetches[-1], lease.facts
             lease.stored = Stored(fetch.url, fetch.time, again=facts is not None and facts.again)
             return

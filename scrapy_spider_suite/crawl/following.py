@@ -61,7 +61,8 @@ class Follower:
         if lease is None or not has_links(response):
             return
         later = self._core.settings.extract == "on-demand" and not lease.entry.volatile
-        if later and not self._repeats(lease):
+        # What is known of a duplicate is known as it comes.
+        if later and not (lease.likeness is not None and lease.likeness.repeats):
             lease.unread = response  # until it is settled, when it is known where it is packed
         else:
             self.read(lease, response)

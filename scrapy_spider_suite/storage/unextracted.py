@@ -47,6 +47,7 @@ class Unextracted:
         self._kv = store.kv(NAME)
         self._counters = counters
         self._heads: dict[bytes, int] = {}
+        self._folder = ""
         count = self._kv.get(_COUNT)
         self._count = 0 if count is None else _number(count)
         # Nothing of the remains before the first row is walked over again.
@@ -200,7 +201,8 @@ class Unextracted:
 
     def note_folder(self, path: str) -> None:
         """From now on pages are stored in the folder *path*, too."""
-        if self._kv.get(_FOLDER + path.encode()) is None:
+        if path != self._folder:
+            self._folder = path
             self._kv.put(_FOLDER + path.encode(), b"")
 
 

@@ -48,8 +48,8 @@ class Running:
     scores: Path | None = setting(
         v.file(), None, FROM_NOW_ON,
         "For best-first, instead of a function: a file with a URL or host, a tab and a number a "
-        "line, such as `scrapy packs graph DIR --rank` writes; a URL without one has that of the host "
-        "it was found on.",
+        "line, such as `scrapy packs graph DIR --rank` writes; a URL without one has that of the "
+        "host it was found on.",
     )
     window: Literal["none", "top", "leaf"] = setting(
         v.choice("none", "top", "leaf"), "none", FROM_NOW_ON,
