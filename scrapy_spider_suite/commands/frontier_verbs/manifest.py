@@ -55,6 +55,6 @@ VERBS = (
             "seeds, and the audit log. Of several agents, each has a job with a manifest. A run\n"
             "without an end was killed, or goes on. Runs of releases before are not in it."
         ),
-        examples=("manifest -j crawls/news", "manifest --json -j crawls/news > news.json"),
+        examples=("manifest -j crawls/news", "manifest --json -j crawls/news"),
     ),
 )
