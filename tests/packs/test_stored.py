@@ -61,7 +61,7 @@ def test_moved_and_gone(tmp_path: Path) -> None:
     redact(tmp_path, Subject(url=stored[1].url), NOW, lambda size: None)
     for number in (0, 2, 3, 4):
         assert finder.find(stored[number]).body == body(number)
-    with pytest.raises(PackError, match="news-.*: "):
+    with pytest.raises(PackError, match=r"news-.*: "):
         finder.find(stored[1])
 
 
