@@ -85,6 +85,8 @@ def sniff(body: bytes, declared: str) -> str:
     """
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     found = next((mime for magic, mime in _MAGIC if magic.match(start)), "")
+    if declared in _HTML and found == "application/xml":  # XHTML, as it begins
+        return declared
     if not found or (declared.endswith(("+xml", "/xml")) and found.endswith(("/xml", "/html"))):
         return declared
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packed import NOW
+from packed import NOW, fetch
 from searched import followed, page, write
 
 from scrapy_spider_suite.errors import PackError, QueryError, SearchError
@@ -23,7 +23,7 @@ ENGLISH = ("The size of towns and of countries is not always the same, as everyb
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six pages."""
+    """Seven pages."""
     write(
         tmp_path,
         page(1, ENGLISH, title="On sizes"),
@@ -32,6 +32,8 @@ def folder(tmp_path: Path) -> Path:
         page(4, "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย", host="C.test"),
         page(5, f"{'hay ' * 9000} needle \x1b[31m in the {'hay ' * 9000}", host="xa.test"),
         page(6, "size in plain", kind="text/plain", status=203),
+        fetch(7, b'<?xml version="1.0"?>\n<!DOCTYPE html><html><title>X</title><p>xhtml</p></html>',
+              url="http://x.test/7"),
     )
     followed(tmp_path)
     return tmp_path
@@ -61,7 +63,8 @@ def folder(tmp_path: Path) -> Path:
         ("host:c.test", {4}),
         ("language:de", {2}),
         ("status:203", {6}),
-        ("* -size", {2, 3, 4, 5}),
+        ("xhtml", {7}),
+        ("* -size", {2, 3, 4, 5, 7}),
         ("nowhere", set()),
     ],
 )
@@ -78,13 +81,13 @@ def test_queries(folder: Path, query: str, expected: set[int]) -> None:
         (Choice(hosts=("a.test",)), {1, 3, 6}),
         (Choice(hosts=("*.a.test",)), {1, 2, 3, 6}),
         (Choice(hosts=("b.a.test", "c.test")), {2, 4}),
-        (Choice(statuses=("2xx",)), {1, 2, 3, 4, 5, 6}),
+        (Choice(statuses=("2xx",)), {1, 2, 3, 4, 5, 6, 7}),
         (Choice(statuses=("203",)), {6}),
         (Choice(mimes=("text/plain",)), {6}),
-        (Choice(mimes=("text/*",)), {1, 2, 3, 4, 5, 6}),
+        (Choice(mimes=("text/*",)), {1, 2, 3, 4, 5, 6, 7}),
         (Choice(mimes=("text/p.*",)), set()),
         (Choice(first="20261118110800"), {2}),
-        (Choice(last="20261118110800"), {1, 3, 4, 5, 6}),
+        (Choice(last="20261118110800"), {1, 3, 4, 5, 6, 7}),
     ],
 )
 def test_filters(folder: Path, choice: Choice, expected: set[int]) -> None:
