@@ -22,6 +22,7 @@ from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.revisits import Mode
 from scrapy_spider_suite.handlers.keeping import crawler_pool
 from scrapy_spider_suite.settings.changing import AT_START, change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
@@ -100,9 +101,18 @@ def _anew(name: str) -> Callable[[Parts], Any]:
     return lambda parts: parts.read(name)
 
 
+def _revisiting(name: str) -> Callable[[Parts], Any]:
+    def probe(parts: Parts) -> Any:
+        parts.core.revisiting.pulse()
+        return getattr(parts.core.frontier.planner.revisits.settings, name)
+
+    return probe
+
+
 Probe = Callable[[Parts], Any]
 PROBES: dict[str, tuple[str, Any, Probe]] = {
     "follow": ("true", True, _anew("follow")),
+    "extract": ("on-demand", "on-demand", _anew("extract")),
     "seeds": ("http://127.0.0.1:9/", True, lambda p: p.crawler.engine._slot.scheduler.starting),
     "host_delay": ("7s", 7.0, lambda p: p.policy.host.delay),
     "ip_delay": ("3", 3.0, lambda p: p.policy.of_address("192.0.2.1").delay),
@@ -171,6 +181,13 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "robots_cache_size": ("14", 14, lambda p: p.robots.store._max_entries),
     "cookies_max_bytes": ("1K", 1024, lambda p: p.cookies._max_bytes),
     "cookies_max_hosts": ("15", 15, lambda p: p.cookies._max_hosts),
+    "follow_duplicates": ("false", False, _anew("follow_duplicates")),
+    "revisit": ("adaptive", Mode.ADAPTIVE, _revisiting("mode")),
+    "revisit_interval": ("2d", 172_800.0, _revisiting("seconds")),
+    "revisit_least": ("1m", 60.0, _revisiting("least")),
+    "revisit_most": ("9d", 777_600.0, _revisiting("most")),
+    "revisit_prior": ("100", 0.01, _revisiting("prior")),
+    "revisit_weight": ("0.5", 0.5, _anew("revisit_weight")),
     "fetch_log_size": ("16M", 16 << 20, lambda p: p.evidence._log and p.evidence._log.size),
     "fetch_log_max": ("1G", 1 << 30, lambda p: p.evidence._log and p.evidence._log.most),
     "fetch_log": ("false", None, lambda p: p.evidence._log),
@@ -204,7 +221,8 @@ def _beside(
         task = asyncio.ensure_future(
             crawl_here(
                 Waiting, watch=crawlers.append, arguments={"seeds": web.ready.seeds[0]},
-                JOBDIR=str(tmp_path / "job"), USER_AGENT="x (+mailto:a@b.test)",
+                JOBDIR=str(tmp_path / "job"), SUITE_PACKS_DIR=str(tmp_path / "packs"),
+                USER_AGENT="x (+mailto:a@b.test)",
                 SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"], SUITE_HOST_DELAY=0.01,
                 SUITE_DNS_SERVERS=[f"127.0.0.1:{web.ready.dns_port}"],
             )
@@ -236,6 +254,8 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
             text = text.replace("OVERRIDES", str(rules))
             change_setting(parts.core, full_name(name), text)
             assert probe(parts) == expected, name
+        for name in PROBES:
+            change_setting(parts.core, full_name(name), "default")
         for name, declared in DECLARATIONS.items():
             if declared.kind is Kind.FIXED:
                 with pytest.raises(SettingsError, match="fixed for the life of a job"):
@@ -245,7 +265,6 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
                     change_setting(parts.core, full_name(name), "default")
             else:
                 assert name in PROBES, f"{name}: where does it take effect?"
-                change_setting(parts.core, full_name(name), "default")
 
     _beside(web, tmp_path, act, run)
 
