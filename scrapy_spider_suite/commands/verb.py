@@ -151,5 +151,11 @@ def confirm(call: Call, question: str) -> None:
 
 
 def host(text: str) -> str:
-    """The type of a HOST argument: lower case, without a dot at its end."""
-    return text.lower().rstrip(".")
+    """The type of a HOST argument: lower case, without a dot at its end.
+
+    Raises `argparse.ArgumentTypeError`: nothing is left that names a host.
+    """
+    name = text.lower().rstrip(".")
+    if any(map(str.isalnum, name)):
+        return name
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a host")

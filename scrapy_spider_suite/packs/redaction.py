@@ -42,17 +42,30 @@ from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
 RECEIPTS: Final = "redactions.jsonl"
 """What was taken out, when: the subject as a digest only."""
 _NEW: Final = "redacting"
+_HOST: Final = re.compile(r"[^\W_]")
+_URL: Final = re.compile(r"[a-z][\w+.-]*:.*[^\W_]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to go: all of a *host* (``*.example.com``: with those below it), or one *url*."""
+    """What is to go: all of a *host* (``*.example.com``: with those below it), or one *url*.
+
+    Raises `PackError` unless it is one of them, and names something: every record that lacks a
+    URL has the empty one, and a sign is in every text.
+    """
 
     host: str = ""
     url: str = ""
 
+    def __post_init__(self) -> None:
+        named = _HOST.search(self.host) if self.host else _URL.match(self.url)
+        if not named or (self.host and self.url):
+            raise PackError(f"{self.host or self.url!r}: expected a host, or else a whole URL")
+
     def takes(self, url: str) -> bool:
-        """Whether *url* is to go."""
+        """Whether *url* is to go; none is no URL."""
+        if not url:
+            return False
         if self.host:
             return is_of(url, self.host)
         return url == self.url

@@ -15,6 +15,7 @@ from packed import NOW, body, fetch, head, plan
 from packs_command import Packs
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import (
     FORMATS,
     Link,
@@ -182,6 +183,28 @@ def test_not_by_mistake(packs: Packs, tmp_path: Path) -> None:
         packs("redact", tmp_path, "--host", HOST)
     assert left(tmp_path)
     assert packs("redact", next(tmp_path.glob("*.gz")), "--host", HOST, "--yes").code == 2
+
+
+@pytest.mark.parametrize("empty", [
+    ("--host", ""), ("--host", "."), ("--host", "*."), ("--host", "*"), ("--url", ""),
+    ("--url", "/"), ("--url", "a"), ("--url", "http://"),
+])  # fmt: skip
+def test_nothing_is_no_subject(packs: Packs, tmp_path: Path, empty: tuple[str, str]) -> None:
+    """Every record that has no URL of some kind has an empty one: nothing goes for that."""
+    fill(tmp_path, "gz")
+    before = everything(tmp_path)
+    kind, name = empty
+    if kind == "--host":
+        with pytest.raises(UsageError, match="expected a host"):
+            packs("redact", tmp_path, *empty, "--yes")
+    else:
+        said = packs("redact", tmp_path, *empty, "--yes")
+        assert (said.code, said.err.count("\n")) == (2, 1)
+    with pytest.raises(PackError, match="expected a host"):
+        Subject(**{kind.strip("-"): name})
+    with pytest.raises(PackError, match="expected a host"):
+        Subject(HOST, f"http://{HOST}/")
+    assert everything(tmp_path) == before
 
 
 def test_what_was_uploaded(packs: Packs, tmp_path: Path) -> None:
