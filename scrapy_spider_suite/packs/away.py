@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.formats import OPEN, is_pack, plain
@@ -36,14 +36,26 @@ def mark_of(pack: Path) -> Path:
 
 def uploaded(pack: Path) -> Uploaded | None:
     """Return what is known of the upload of *pack*; None if it has not been uploaded yet."""
+    found = _read(pack)
     try:
-        found = json.loads(mark_of(pack).read_bytes())
         return Uploaded(str(found["url"]), int(found["size"]), str(found["md5"]),
                         str(found["time"]))  # fmt: skip
-    except FileNotFoundError:
+    except (ValueError, TypeError, KeyError):  # then it is uploaded once more
         return None
-    except (ValueError, TypeError, KeyError, RecursionError):  # then it is uploaded once more
-        return None
+
+
+def begun(pack: Path) -> str:
+    """Return the URL under which something is *pack*'s own, whole or not; "" if there is none."""
+    return str(_read(pack).get("url", ""))
+
+
+def _read(pack: Path) -> dict[str, Any]:
+    """What the mark of *pack* holds; nothing if there is none, or it is damaged."""
+    try:
+        found = json.loads(mark_of(pack).read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def mark(pack: Path, done: Uploaded) -> None:
@@ -51,28 +63,35 @@ def mark(pack: Path, done: Uploaded) -> None:
     durable.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
 
 
-def begin(pack: Path) -> None:
-    """Note that what bears the name of *pack* there is its own from now on. Raises `OSError`."""
-    durable.replace(mark_of(pack), b"{}\n")
+def begin(pack: Path, url: str) -> None:
+    """Note that what is at *url* is *pack*'s own from now on. Raises `OSError`."""
+    durable.replace(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
 
 
 def unmark(pack: Path) -> None:
     """Note that *pack* is to be uploaded once more, if it was. Raises `OSError`."""
     if mark_of(pack).exists():
-        begin(pack)
+        begin(pack, begun(pack))
 
 
-def waiting(folder: Path, agent: str = "", *, keep: bool = True) -> list[Path]:
+def waiting(
+    folder: Path, agent: str = "", *, keep: bool = True, target: str = ""
+) -> list[Path]:
     """Return the closed packs of *folder*, or of an *agent*, that wait to be uploaded, by name.
 
-    Unless they are to be kept, also those that were uploaded and are still here: a kill came
-    between. Raises `OSError`.
+    *target* is the URL of the folder where they are to be, "" for any. Unless they are to be kept,
+    also those that are there and still here: a kill came between. Raises `OSError`.
     """
     ending = f"-{plain(agent)}.warc." if agent else ".warc."
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     found = (folder / name for name in sorted(names) if ending in name and is_pack(Path(name)))
     return [path for path in found
-            if not path.name.endswith(OPEN) and not (keep and uploaded(path))]  # fmt: skip
+            if not path.name.endswith(OPEN) and not (keep and _is_at(path, target))]  # fmt: skip
+
+
+def _is_at(pack: Path, target: str) -> bool:
+    done = uploaded(pack)
+    return done is not None and target in ("", done.url.removesuffix(f"/{pack.name}"))
 
 
 def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError, PackUploadError
-from scrapy_spider_suite.packs.away import Uploaded, begin, mark, mark_of, uploaded
+from scrapy_spider_suite.packs.away import Uploaded, begin, begun, mark, uploaded
 from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.lines import identity
 from scrapy_spider_suite.packs.locking import indexes_held, locked
@@ -66,13 +66,23 @@ class Target:
         with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
                 self._put(system, path, f"{folder}/{path.name}", size, md5)
-        size, md5 = sums[1]
-        return Uploaded(f"{self.url}/{pack.name}", size, md5, date(now))
+        return Uploaded(self.place(pack), *sums[1], date(now))
+
+    def place(self, pack: Path) -> str:
+        """Return the URL that *pack* has there."""
+        return f"{self.url}/{pack.name}"
 
     def require_free(self, pack: Path) -> None:
-        """Raises `PackUploadError` if something is there under the name of *pack*, or it fails."""
+        """Raises `PackUploadError` if another file is there under the name of *pack*, or it fails.
+
+        One with the same bytes is the pack itself: its mark tells of another target by now.
+        """
         with self._connected(pack) as (system, folder):
-            if system.exists(f"{folder}/{pack.name}"):
+            name = f"{folder}/{pack.name}"
+            if not system.exists(name):
+                return
+            size, md5 = _sum_of(pack)
+            if system.info(name)["size"] != size or _sum_there(system, name) != md5:
                 raise PackUploadError("another file of that name is there: two agents must not "
                                       "have one SUITE_AGENT_NAME")  # fmt: skip
 
@@ -127,10 +137,12 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
         if not locked(file):
             return None
         before = identity(pack.stat())
-        if not mark_of(pack).exists():
+        if begun(pack) != target.place(pack):
             target.require_free(pack)
-            begin(pack)
-        done = uploaded(pack) or target.send(pack, now)
+            begin(pack, target.place(pack))
+        done = uploaded(pack)
+        if done is None or (done.size, done.md5) != _sum_of(pack):
+            done = target.send(pack, now)
         return done if _settle(pack, done, before, keep=keep) else None
 
 

@@ -72,7 +72,9 @@ class Uploads:
     def left(self) -> list[Path]:
         """The packs that wait."""
         try:
-            return waiting(self._folder, self._agent, keep=self._keep)
+            return waiting(
+                self._folder, self._agent, keep=self._keep, target=self._target.url
+            )
         except OSError:  # the folder is gone, and they with it
             return []
 

@@ -290,6 +290,50 @@ def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
     assert (far / pack.name).read_bytes() == pack.read_bytes()
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_another_target(tmp_path: Path, keep: bool) -> None:
+    """What is at one target is sent to the other before it is deleted; and back again."""
+    pack = write(tmp_path, 1)
+    data = pack.read_bytes()
+    assert upload(pack, Target("memory://a"), NOW, keep=True)
+    assert waiting(tmp_path, target="memory://a") == []
+    assert waiting(tmp_path, target="memory://b") == [pack]
+    assert upload(pack, Target("memory://b"), NOW, keep=True)
+    done = upload(pack, Target("memory://a"), NOW, keep=keep)
+    assert there("memory://b") == there("memory://a")
+    assert there("memory://a")[pack.name] == data
+    assert done is not None
+    assert done.url == f"memory://a/{pack.name}"
+    assert pack.exists() is keep
+
+
+def test_another_file_at_another_target(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """An attempt that failed elsewhere makes nothing there one's own."""
+    flaky.away_until = 1.0
+    pack = write(tmp_path / "here", 1)
+    with pytest.raises(PackUploadError):
+        upload(pack, Target("flaky://a"), NOW, keep=False)
+    far = tmp_path / "far"
+    far.mkdir()
+    (far / pack.name).write_bytes(b"of another agent")
+    with pytest.raises(PackUploadError, match="SUITE_AGENT_NAME"):
+        upload(pack, Target(str(far)), NOW, keep=False)
+    assert (far / pack.name).read_bytes() == b"of another agent"
+    flaky.now = 1.0
+    assert upload(pack, Target("flaky://a"), NOW, keep=False)
+
+
+def test_what_is_not_what_was_sent_is_not_deleted(tmp_path: Path) -> None:
+    """The mark says what was sent: other bytes here are sent first."""
+    pack = write(tmp_path, 1)
+    assert upload(pack, Target("memory://a"), NOW, keep=True)
+    other = pack.read_bytes() + b"more"
+    pack.write_bytes(other)
+    assert upload(pack, Target("memory://a"), NOW, keep=False)
+    assert not pack.exists()
+    assert there("memory://a")[pack.name] == other
+
+
 def test_only_ones_own_packs(tmp_path: Path) -> None:
     """Of an agent; open ones and those that another process has in hand are left alone."""
     pack = write(tmp_path, 1)

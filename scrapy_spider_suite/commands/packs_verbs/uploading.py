@@ -38,7 +38,7 @@ def _run(call: Call) -> int:
         raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
     keep = settings.packs_keep if options.keep is None else options.keep
     target = Target(url)
-    packs = [pack for path in paths_of(call) for pack in _packs(path, keep=keep)]
+    packs = [pack for path in paths_of(call) for pack in _packs(path, target, keep=keep)]
     failed = 0
     with progress(sum(pack.stat().st_size for pack in packs), "B") as move:
         for pack in packs:
@@ -60,12 +60,12 @@ def _run(call: Call) -> int:
     return 1 if failed else 0
 
 
-def _packs(path: Path, *, keep: bool) -> list[Path]:
+def _packs(path: Path, target: Target, *, keep: bool) -> list[Path]:
     """What of *path* waits. Raises `PackError`: it is no pack."""
     if path.is_dir():
-        return waiting(path, keep=keep)
+        return waiting(path, keep=keep, target=target.url)
     format_of(path)
-    return [pack for pack in waiting(path.parent, keep=keep) if pack == path]
+    return [pack for pack in waiting(path.parent, keep=keep, target=target.url) if pack == path]
 
 
 VERBS = (
@@ -73,8 +73,9 @@ VERBS = (
         "upload", "bring packs to another file system: what a crawl did not get done", _run,
         _options, "[PATH...] --to URL",
         about=(
-            "Each closed pack that was not uploaded yet, with its index. What arrived is checked,\n"
-            "and noted in a small file beside the pack (NAME.uploaded), before it may be deleted.\n"
+            "Each closed pack that was not uploaded there yet, with its index. What arrived is\n"
+            "checked, and noted in a small file beside the pack (NAME.uploaded), before it may be\n"
+            "deleted.\n"
             "Its index stays: `ls` and `get` say where its pages are. Prints where each pack is."
         ),
         examples=(
