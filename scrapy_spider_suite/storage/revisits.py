@@ -27,8 +27,8 @@ MISSES_MAX: Final = 3
 _PLAN, _DUE, _DEMAND, _CLAIMS = b"p", b"d", b"m", b"c"
 _TIME = struct.Struct(">Q")
 _BUCKET = 5
-"""Bytes of a time in microseconds by which the index is looked into: 17 seconds at a time, so that
-nobody walks over the remains of all that was taken."""
+"""Bytes of a time in microseconds, 17 seconds of it, before which nothing waits: the index is looked
+into from there on, so that nobody walks over the remains of all that was taken."""
 
 
 def plan_of(rows: KV, identity: bytes) -> Plan | None:
@@ -174,16 +174,16 @@ class Revisits:
         Whoever takes them makes them pending in the same batch. Raises `JobDamagedError`.
         """
         found: list[tuple[bytes, Plan]] = []
-        while self._head is not None:
-            for key, _ in self._rows.items(_DUE + self._head.to_bytes(_BUCKET, "big")):
-                if len(found) == limit or _time(key) > now:
-                    return found
-                identity = _named(key)
-                plan = self.get(identity)
-                if plan is not None:
-                    found.append((identity, plan))
-                self._rows.delete(key)
-            self._head = self._next_bucket(self._head)
+        for key in self._keys():
+            self._head = _bucket(key)
+            if len(found) == limit or _time(key) > now:
+                return found
+            identity = _named(key)
+            plan = self.get(identity)
+            if plan is not None:
+                found.append((identity, plan))
+            self._rows.delete(key)
+        self._head = None
         return found
 
     def take_wanted(
@@ -210,24 +210,19 @@ class Revisits:
                 self._rows.delete(key)
         return found
 
-    def _keys(self, after: bytes) -> Iterator[bytes]:
+    def _keys(self, after: bytes = b"") -> Iterator[bytes]:
         """What waits behind the key *after*, the first that is due first."""
-        bucket = self._head
-        if after and bucket is not None:
-            bucket = max(bucket, _bucket(after))
-        while bucket is not None:
-            for key, _ in self._rows.items(_DUE + bucket.to_bytes(_BUCKET, "big")):
-                if key > after:
-                    yield key
-            bucket = self._next_bucket(bucket)
+        if self._head is not None:
+            # The first key that can follow *after*; nothing waits before the head.
+            first = max(self._head.to_bytes(_BUCKET, "big"), after[len(_DUE) :] + b"\0")
+            for key, _ in self._rows.items(_DUE, since=first):
+                yield key
 
     def next_due(self) -> float | None:
         """When the first page is due, or was; None if none waits."""
-        while self._head is not None:
-            for key, _ in self._rows.items(_DUE + self._head.to_bytes(_BUCKET, "big")):
-                return _time(key)
-            self._head = self._next_bucket(self._head)
-        return None
+        key = next(self._keys(), None)
+        self._head = None if key is None else _bucket(key)
+        return None if key is None else _time(key)
 
     def withdraw(self, identity: bytes) -> None:
         """A page is fetched before it is due, since somebody asked for that."""
@@ -274,15 +269,6 @@ class Revisits:
         """Seconds to the next visit: as with ``fixed`` as long as there is no price."""
         wanted = self.settings.interval(history, self.price) if self.price else None
         return wanted or self.settings.seconds
-
-    def _next_bucket(self, bucket: int) -> int | None:
-        """The first after *bucket* with anything in it; sought nearby first, then further off."""
-        near = _DUE + bucket.to_bytes(_BUCKET, "big")
-        for length in range(len(near) - 1, 0, -1):
-            for key, _ in self._rows.items(near[:length]):
-                if _bucket(key) > bucket:
-                    return _bucket(key)
-        return None
 
     def _leave(self, identity: bytes, plan: Plan) -> None:
         """Take a plan out of what is counted, and out of the index if it stands there."""

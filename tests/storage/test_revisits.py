@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,38 @@ def test_none_is_passed_over_for_ever() -> None:
     again = [pages.take_wanted(now, lambda name: True, 7, 20) for _ in range(9)]
     assert {name for found in again for name, _ in found} == {b"%04d" % n for n in range(50)}
     assert len(pages.take_wanted(now + 100, lambda name: True, 70, 200)) == 10
+
+
+class Counted(MemoryKV):
+    """Counts the rows that are read one after another."""
+
+    read = 0
+
+    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """See `KV`."""
+        for row in super().items(prefix, since):
+            self.read += 1
+            yield row
+
+
+def test_only_what_is_asked_for_is_read() -> None:
+    """With a backlog of 5,000 pages over hours, whoever takes some reads those and one more."""
+    rows = Counted()
+    pages = Revisits(rows, HOURLY)
+    for number in range(5_000):
+        pages.visited(b"%04d" % number, 3.0 * number, b"", NONE)
+    rows.read = 0
+    assert len(pages.take(1e5, 100)) == 100
+    assert rows.read == 101
+    rows.read = 0
+    assert pages.next_due() == 3600.0 + 300
+    assert rows.read == 1
+    for _ in range(10):  # each goes on where the one before has stopped
+        assert pages.take_wanted(1e5, lambda name: False, 10, 200) == []
+    assert rows.read == 1 + 10 * 201
+    rows.read = 0
+    assert len(pages.take(1e5, 5_000)) == 4_900
+    assert (rows.read, pages.next_due()) == (4_900, None)
 
 
 def test_off() -> None:
