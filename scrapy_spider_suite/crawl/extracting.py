@@ -122,9 +122,18 @@ class Extractor:
         if starving and not pages:
             self._hurry()
         if pages:
-            self._busy = True
+            self._find(pages)
+
+    def _find(self, pages: list[Unread]) -> None:
+        try:
             task = self._loop.run_in_executor(None, _find, self._finder, pages)
-            task.add_done_callback(self._found)
+        except RuntimeError as error:  # there is no room for a thread
+            self._wait(error)
+            for page in pages:
+                self._pages.demand.over(page)
+            return
+        self._busy = True
+        task.add_done_callback(self._found)
 
     def _hurry(self) -> None:
         """Have pages written that were fetched: they may be the ones that are wanted."""
@@ -174,11 +183,11 @@ class Extractor:
         if (isinstance(answer, OSError) and self._tries <= _TRIES) or not demand.wants(page):
             demand.over(page)
         elif isinstance(answer, Exception):
-            self._lose(page, str(answer))
+            self._lose(page, str(answer) or repr(answer))
         else:
             self._extract(page, found.stored, answer, found.size)
 
-    def _wait(self, error: OSError) -> None:
+    def _wait(self, error: Exception) -> None:
         """It may be read later: a folder on another machine that is away for a moment."""
         self._tries += 1
         self._not_before = self._core.now() + _RETRY
@@ -250,7 +259,7 @@ def _find(finder: Finder, pages: Sequence[Unread]) -> list[Found]:
         try:
             stored = Stored.from_bytes(page.place)
             found.append(Found(page, stored, *response_of(finder.find(stored))))
-        except (PackError, OSError) as error:
+        except Exception as error:  # or nobody would hear of it, and the crawl would never end
             found.append(Found(page, stored, error))
     return found
 

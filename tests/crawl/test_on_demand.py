@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import shutil
@@ -21,12 +22,15 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from websites import Answer, Page, Site, links, running
 
+from scrapy_spider_suite.crawl import extracting
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
+from scrapy_spider_suite.packs import Page as StoredPage
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.packs.stored import Finder, Stored
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -218,6 +222,36 @@ def test_packs_that_were_redacted(run: Run, site: Site, tmp_path: Path) -> None:
     assert done.stat("suite/extract/lost") == 1
     below = taken.removesuffix("/")
     assert set(found) == {url for url in everything(site) if not url.startswith(f"{below}/")}
+
+
+def test_what_nobody_expected(
+    run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a page fails with costs that page; one for which no thread could begin, nothing."""
+    find, begin = Finder.find, asyncio.BaseEventLoop.run_in_executor
+    refused: list[Any] = []
+
+    def failing(finder: Finder, stored: Stored) -> StoredPage:
+        if stored.url == f"{site.url}/5":
+            raise MemoryError
+        return find(finder, stored)
+
+    def beginning(loop: Any, executor: Any, call: Any, *args: Any) -> Any:
+        if call is extracting._find and not refused:
+            refused.append(args)
+            raise RuntimeError("can't start new thread")
+        return begin(loop, executor, call, *args)
+
+    monkeypatch.setattr(Finder, "find", failing)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", beginning)
+    monkeypatch.setattr(extracting, "_RETRY", 0.05)
+    done = crawl_site(run, site, tmp_path)
+    assert (done.reason, len(refused)) == ("finished", 1)
+    found = states(tmp_path)
+    below = {url for url in everything(site) if "/5/" in url}
+    assert found.pop(f"{site.url}/5") is Event.UNREADABLE
+    assert set(found) == everything(site) - below - {f"{site.url}/5"}
+    assert set(found.values()) == {Event.SUCCESS}
 
 
 @pytest.mark.slow
