@@ -27,8 +27,8 @@ MISSES_MAX: Final = 3
 _PLAN, _DUE, _DEMAND, _CLAIMS = b"p", b"d", b"m", b"c"
 _TIME = struct.Struct(">Q")
 _BUCKET = 5
-"""Bytes of a time in microseconds, 17 seconds of it, before which nothing waits: the index is looked
-into from there on, so that nobody walks over the remains of all that was taken."""
+"""Bytes of a time in microseconds, by which is known before when nothing waits, to 17 seconds: the
+index is looked into from there on, so that nobody walks over the remains of all that was taken."""
 
 
 def plan_of(rows: KV, identity: bytes) -> Plan | None:
