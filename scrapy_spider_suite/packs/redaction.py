@@ -8,15 +8,12 @@ each pack whole, as it was or as it will be; the same call again finishes what w
 
 from __future__ import annotations
 
-import hashlib
-import json
 import operator
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -33,14 +30,13 @@ from scrapy_spider_suite.packs.locking import indexes_held
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.payload import decode
 from scrapy_spider_suite.packs.reader import PAGES
+from scrapy_spider_suite.packs.receipts import Receipt, Receipts
 from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
 from scrapy_spider_suite.packs.sorting import write_lines
-from scrapy_spider_suite.packs.warc import Record, date, digest
+from scrapy_spider_suite.packs.warc import Record, digest
 from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
 
-RECEIPTS: Final = "redactions.jsonl"
-"""What was taken out, when: the subject as a digest only."""
 _NEW: Final = "redacting"
 _HOST: Final = re.compile(r"[^\W_]")
 _URL: Final = re.compile(r"[a-z][\w+.-]*:.*[^\W_]", re.IGNORECASE)
@@ -62,6 +58,9 @@ class Subject:
         if not named or (self.host and self.url):
             raise PackError(f"{self.host or self.url!r}: expected a host, or else a whole URL")
 
+    def __str__(self) -> str:
+        return f"host {self.host}" if self.host else f"url {self.url}"
+
     def takes(self, url: str) -> bool:
         """Whether *url* is to go; none is no URL."""
         if not url:
@@ -79,31 +78,6 @@ class Subject:
         return re.compile(before + re.escape(name.encode()) + rb"(?![\w-]|\.\w)", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class Receipt:
-    """What was taken out.
-
-    Attributes:
-        pages: pages of the subject, revisits of them included.
-        revisits: revisits elsewhere whose body was that of such a page.
-        mentions: pages elsewhere that name it; *removed* with it only if that was asked for.
-        notes: links to it, and requests that came from it, in records that stay.
-        packs: packs that were written anew.
-        damaged: bytes that could not be read and were left out of them.
-        open: packs that are being written: they were left as they are.
-        away: packs that were uploaded, are not here any more, and hold pages of the subject.
-    """
-
-    pages: int = 0
-    revisits: int = 0
-    mentions: int = 0
-    notes: int = 0
-    packs: int = 0
-    damaged: int = 0
-    open: list[str] = field(default_factory=list)
-    away: list[str] = field(default_factory=list)
-
-
 def redact(
     folder: Path, subject: Subject, now: float, told: Callable[[int], object], *,
     mentions: bool = False,
@@ -114,7 +88,7 @@ def redact(
     Raises `PackError` (indexes are being merged just now) and `OSError` (a full disk, which needs
     room for one pack: what is done is done, and the same call goes on).
     """
-    receipt = Receipt()
+    receipt, receipts = Receipt(), Receipts(folder, str(subject))
     with indexes_held(folder) as mine:
         if not mine:
             raise PackError(f"{folder}: its indexes are being merged: try again")
@@ -125,8 +99,10 @@ def redact(
         closed = [path for path in packs if not path.name.endswith(OPEN)]
         away = list(packs_away(folder))
         receipt.away = [done.url for pack, done in away if _listed(pack, subject)]
-        _hide(folder, [*closed, *(pack for pack, _ in away)], subject)
+        # First what may have to wait for another process: nothing has begun until then.
         hide_texts(folder, host=subject.host, url=subject.url)
+        receipts.begin(receipt, now)
+        _hide(folder, [*closed, *(pack for pack, _ in away)], subject)
         for path in closed:
             size = path.stat().st_size
             if not index_path(path).exists():  # a kill came between the pack and its index
@@ -135,7 +111,7 @@ def redact(
             told(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         redact_texts(folder, lambda url, text: _is_of(subject, url, text, mentions=mentions))
-        _write_receipt(folder, subject, receipt, now)
+        receipts.finish(receipt, now)
     return receipt
 
 
@@ -298,12 +274,3 @@ def _group(form: Container, old: BinaryIO, group: Group, keep: _Filter) -> bytes
         old.seek(group.offset)
         return old.read(group.length)
     return form.encode([record.to_bytes() for record in after])[0] if after else b""
-
-
-def _write_receipt(folder: Path, subject: Subject, receipt: Receipt, now: float) -> None:
-    name = f"host {subject.host}" if subject.host else f"url {subject.url}"
-    what = hashlib.sha256(name.encode()).hexdigest()
-    row = {"id": uuid.uuid4().hex, "time": date(now), "subject_sha256": what, **asdict(receipt)}
-    path = folder / RECEIPTS
-    before = path.read_bytes() if path.exists() else b""
-    durable.replace(path, before + json.dumps(row).encode() + b"\n")

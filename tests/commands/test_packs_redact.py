@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
+import shutil
 import signal
 import sys
 import warnings
@@ -28,6 +30,7 @@ from scrapy_spider_suite.packs import (
     verify,
 )
 from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.receipts import RECEIPTS
 from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.packs.upload import Target, upload
 
@@ -137,6 +140,42 @@ def test_a_kill_at_every_step(tmp_path: Path, form: str) -> None:
         if not killed:
             break
     assert step > 18  # it was killed several times before
+
+
+def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
+    """Whichever step it comes after, the call that ends it names what was uploaded."""
+    far, whole = tmp_path / "far", tmp_path / "whole"
+    for number in range(2):
+        writer = PackWriter(plan(whole, "gz"), clock=lambda n=number: NOW + n)
+        writer.append(records(fetch(number, url=f"http://{HOST}/{number}")))
+        writer.append(records(fetch(number)))
+        writer.close()
+    pack = waiting(whole)[0]
+    assert upload(pack, Target(str(far)), NOW, keep=False)
+    step = 0
+    while True:
+        step += 1
+        folder = tmp_path / str(step)
+        shutil.copytree(whole, folder)
+        killed = _killed_at(folder, step)
+        if not killed:
+            break
+        receipt = redact(folder, Subject(host=HOST), NOW, lambda done: None)
+        assert receipt.away == [str(far / pack.name)]
+        [row] = map(json.loads, (folder / RECEIPTS).read_bytes().splitlines())
+        assert (row["away"], "unfinished" in row) == (receipt.away, False)
+    assert step > 9
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[1]\n", b'{"unfinished": true, "away": ["x"]}\n'])
+def test_receipts_of_others_stay(tmp_path: Path, line: bytes) -> None:
+    """What another subject has begun, and what is no receipt."""
+    fill(tmp_path, "gz")
+    (tmp_path / RECEIPTS).write_bytes(line)
+    assert redact(tmp_path, Subject(host=HOST), NOW, lambda done: None).away == []
+    lines = (tmp_path / RECEIPTS).read_bytes().splitlines()
+    assert [*line.splitlines(), lines[-1]] == lines
+    assert json.loads(lines[-1])["pages"] == 4
 
 
 def _killed_at(folder: Path, step: int) -> bool:
