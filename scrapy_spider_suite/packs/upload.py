@@ -1,9 +1,9 @@
 """A pack to another file system, through `fsspec`: whole or not at all, and looked at afterwards.
 
 Where a file can be seen before it is whole (a folder, SFTP, ...) it goes up under another name,
-is read back, and gets its own name then. An object store shows no object before it is whole, and
-checks what arrives: there it goes up under its own name, and its size, and the MD5 sum where the
-store names one, are compared.
+is read back, gets its own name then, and is looked at again. An object store shows no object
+before it is whole, and checks what arrives: there it goes up under its own name, and its size, and
+the MD5 sum where the store names one, are compared.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _WHOLE: Final = frozenset({
     "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf",
 })  # fmt: skip
 """Protocols of object stores."""
+_HERE: Final = frozenset({"file", "local"})
+_RENAMES: Final = _HERE | {"sftp", "ssh"}
+"""Protocols whose ``mv`` is a rename that takes the place of what is there; others may copy."""
 _PART: Final = ".part"
 _STEP: Final = 1 << 20
 
@@ -110,21 +113,23 @@ class Target:
         whole = self._protocol in _WHOLE
         name = target if whole else f"{target}{_PART}"
         system.put_file(str(path), name)
-        system.invalidate_cache()
-        info = system.info(name)
-        there = _md5_of(info)
-        if not there and not whole:
-            there = _sum_there(system, name)
-        if info["size"] != size or (there and there != md5):
-            system.rm_file(name)
-            raise PackUploadError(f"what arrived is not what was sent: {info['size']} bytes of "
-                                  f"{size}, MD5 {there or '-'}, not {md5}")  # fmt: skip
+        _require_sent(system, name, size, md5, read=not whole)
         if not whole:
-            if self._protocol == "file":
-                durable.sync(Path(name))
-            system.mv(name, target)
-            if self._protocol == "file":
-                durable.sync(Path(target).parent)
+            self._rename(system, name, target)
+            if system.exists(name):
+                raise PackUploadError(f"it cannot be renamed: {name} is still there")
+            _require_sent(system, target, size, md5, read=self._protocol not in _RENAMES)
+
+    def _rename(self, system: Any, name: str, target: str) -> None:
+        """Let *name* take the place of *target*."""
+        if self._protocol in _HERE:
+            durable.sync(Path(name))
+        if self._protocol not in _RENAMES and system.exists(target):
+            system.rm_file(target)  # WebHDFS renames nothing onto a file, and does not say so
+        system.mv(name, target)
+        system.invalidate_cache()
+        if self._protocol in _HERE:
+            durable.sync(Path(target).parent)
 
 
 def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | None:
@@ -159,6 +164,22 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
             pack.unlink()
             durable.sync(pack.parent)
     return True
+
+
+def _require_sent(system: Any, name: str, size: int, md5: str, *, read: bool) -> None:
+    """Remove *name* and raise `PackUploadError` if something else is there than was sent.
+
+    The sum is that which the store names; if it names none, *read* it back.
+    """
+    system.invalidate_cache()
+    info = system.info(name)
+    there = _md5_of(info)
+    if not there and read:
+        there = _sum_there(system, name)
+    if info["size"] != size or (there and there != md5):
+        system.rm_file(name)
+        raise PackUploadError(f"what arrived is not what was sent: {info['size']} bytes of "
+                              f"{size}, MD5 {there or '-'}, not {md5}")  # fmt: skip
 
 
 def _sum_of(path: Path) -> tuple[int, str]:

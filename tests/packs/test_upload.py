@@ -8,52 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
-from packed import NOW, fetch, plan
+from packed import NOW
+from uploading import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackAwayError, PackError, PackUploadError
-from scrapy_spider_suite.packs import PackWriter, open_packs, records, verify
+from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.away import Uploaded, mark_of, packs_away, unmark, uploaded, waiting
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.upload import Target, upload
 from scrapy_spider_suite.packs.uploads import Uploads
-
-
-def write(folder: Path, *numbers: int) -> Path:
-    """Write a pack of the pages *numbers*."""
-    found: list[Path] = []
-    writer = PackWriter(plan(folder), closed=found.append)
-    for number in numbers:
-        writer.append(records(fetch(number)))
-    writer.close()
-    return found[0]
-
-
-class Flaky(MemoryFileSystem):
-    """A store that is away until a time, or brings other bytes than were sent."""
-
-    protocol = "flaky"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    now = 0.0
-    away_until = 0.0
-    breaks: ClassVar[Callable[[str, str], None] | None] = None
-    attempts = 0
-
-    def put_file(self, lpath: str, rpath: str, *args: Any, **more: Any) -> None:
-        """Fail, or store, and perhaps break it."""
-        type(self).attempts += 1
-        if self.now < self.away_until:
-            raise ConnectionError("503 Slow Down")
-        super().put_file(lpath, rpath, *args, **more)
-        if type(self).breaks is not None:
-            type(self).breaks(lpath, rpath)
 
 
 @pytest.fixture(autouse=True)
@@ -65,12 +35,6 @@ def flaky() -> Iterator[type[Flaky]]:
     Flaky.attempts, Flaky.breaks = 0, None
     yield Flaky
     MemoryFileSystem.store.clear()
-
-
-def there(url: str) -> dict[str, bytes]:
-    """What is in a folder there, by its name."""
-    system, folder = fsspec.core.url_to_fs(url)
-    return {path.rpartition("/")[2]: system.cat_file(path) for path in system.find(folder)}
 
 
 @pytest.mark.parametrize("url", ["memory://news/a", "{}/far/away", "file://{}/far"])
@@ -288,50 +252,6 @@ def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
     assert waiting(tmp_path / "here") == [pack]
     assert upload(pack, Target(str(far)), NOW, keep=True)
     assert (far / pack.name).read_bytes() == pack.read_bytes()
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_another_target(tmp_path: Path, keep: bool) -> None:
-    """What is at one target is sent to the other before it is deleted; and back again."""
-    pack = write(tmp_path, 1)
-    data = pack.read_bytes()
-    assert upload(pack, Target("memory://a"), NOW, keep=True)
-    assert waiting(tmp_path, target="memory://a") == []
-    assert waiting(tmp_path, target="memory://b") == [pack]
-    assert upload(pack, Target("memory://b"), NOW, keep=True)
-    done = upload(pack, Target("memory://a"), NOW, keep=keep)
-    assert there("memory://b") == there("memory://a")
-    assert there("memory://a")[pack.name] == data
-    assert done is not None
-    assert done.url == f"memory://a/{pack.name}"
-    assert pack.exists() is keep
-
-
-def test_another_file_at_another_target(tmp_path: Path, flaky: type[Flaky]) -> None:
-    """An attempt that failed elsewhere makes nothing there one's own."""
-    flaky.away_until = 1.0
-    pack = write(tmp_path / "here", 1)
-    with pytest.raises(PackUploadError):
-        upload(pack, Target("flaky://a"), NOW, keep=False)
-    far = tmp_path / "far"
-    far.mkdir()
-    (far / pack.name).write_bytes(b"of another agent")
-    with pytest.raises(PackUploadError, match="SUITE_AGENT_NAME"):
-        upload(pack, Target(str(far)), NOW, keep=False)
-    assert (far / pack.name).read_bytes() == b"of another agent"
-    flaky.now = 1.0
-    assert upload(pack, Target("flaky://a"), NOW, keep=False)
-
-
-def test_what_is_not_what_was_sent_is_not_deleted(tmp_path: Path) -> None:
-    """The mark says what was sent: other bytes here are sent first."""
-    pack = write(tmp_path, 1)
-    assert upload(pack, Target("memory://a"), NOW, keep=True)
-    other = pack.read_bytes() + b"more"
-    pack.write_bytes(other)
-    assert upload(pack, Target("memory://a"), NOW, keep=False)
-    assert not pack.exists()
-    assert there("memory://a")[pack.name] == other
 
 
 def test_only_ones_own_packs(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""What is at which target: other targets, other files, and file systems that do not rename."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from packed import NOW
+from uploading import Flaky, there, write
+
+from scrapy_spider_suite.errors import PackUploadError
+from scrapy_spider_suite.packs.away import uploaded, waiting
+from scrapy_spider_suite.packs.upload import Target, upload
+
+
+@pytest.fixture(autouse=True)
+def flaky() -> Iterator[type[Flaky]]:
+    """The store, empty and sound."""
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    Flaky.store.clear()
+    Flaky.now = Flaky.away_until = 0.0
+    Flaky.attempts, Flaky.breaks = 0, None
+    yield Flaky
+    MemoryFileSystem.store.clear()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_another_target(tmp_path: Path, keep: bool) -> None:
+    """What is at one target is sent to the other before it is deleted; and back again."""
+    pack = write(tmp_path, 1)
+    data = pack.read_bytes()
+    assert upload(pack, Target("memory://a"), NOW, keep=True)
+    assert waiting(tmp_path, target="memory://a") == []
+    assert waiting(tmp_path, target="memory://b") == [pack]
+    assert upload(pack, Target("memory://b"), NOW, keep=True)
+    done = upload(pack, Target("memory://a"), NOW, keep=keep)
+    assert there("memory://b") == there("memory://a")
+    assert there("memory://a")[pack.name] == data
+    assert done is not None
+    assert done.url == f"memory://a/{pack.name}"
+    assert pack.exists() is keep
+
+
+def test_another_file_at_another_target(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """An attempt that failed elsewhere makes nothing there one's own."""
+    flaky.away_until = 1.0
+    pack = write(tmp_path / "here", 1)
+    with pytest.raises(PackUploadError):
+        upload(pack, Target("flaky://a"), NOW, keep=False)
+    far = tmp_path / "far"
+    far.mkdir()
+    (far / pack.name).write_bytes(b"of another agent")
+    with pytest.raises(PackUploadError, match="SUITE_AGENT_NAME"):
+        upload(pack, Target(str(far)), NOW, keep=False)
+    assert (far / pack.name).read_bytes() == b"of another agent"
+    flaky.now = 1.0
+    assert upload(pack, Target("flaky://a"), NOW, keep=False)
+
+
+def test_what_is_not_what_was_sent_is_not_deleted(tmp_path: Path) -> None:
+    """The mark says what was sent: other bytes here are sent first."""
+    pack = write(tmp_path, 1)
+    assert upload(pack, Target("memory://a"), NOW, keep=True)
+    other = pack.read_bytes() + b"more"
+    pack.write_bytes(other)
+    assert upload(pack, Target("memory://a"), NOW, keep=False)
+    assert not pack.exists()
+    assert there("memory://a")[pack.name] == other
+
+
+class Mover(Flaky):
+    """One whose renaming does nothing onto a file, breaks a copy, or leaves what it copied."""
+
+    protocol = "mover"
+    how = ""
+
+    def mv(self, path1: str, path2: str, *args: Any, **more: Any) -> None:
+        """Rename, or not."""
+        if self.how == "nothing" or (self.how == "not onto" and self.exists(path2)):
+            return
+        self.cp_file(path1, path2)
+        if self.how == "flips":
+            self.store[path2].getbuffer()[9] ^= 1
+        if self.how != "leaves":
+            self.rm_file(path1)
+
+
+@pytest.fixture
+def mover(monkeypatch: pytest.MonkeyPatch) -> type[Mover]:
+    """It, as it should be."""
+    fsspec.register_implementation("mover", Mover, clobber=True)
+    monkeypatch.setattr(Mover, "how", "")
+    return Mover
+
+
+@pytest.mark.parametrize("how", ["nothing", "flips", "leaves"])
+def test_what_has_not_got_its_name_is_not_deleted(
+    tmp_path: Path, mover: type[Mover], how: str
+) -> None:
+    """A renaming that fails without a word, and a copy that is none; again, it goes up."""
+    mover.how = how
+    pack = write(tmp_path, 1)
+    data = pack.read_bytes()
+    with pytest.raises(PackUploadError, match=r"renamed|MD5"):
+        upload(pack, Target("mover://far"), NOW, keep=False)
+    assert pack.exists()
+    assert not uploaded(pack)
+    mover.how = ""
+    assert upload(pack, Target("mover://far"), NOW, keep=False)
+    found = there("mover://far")
+    assert found[pack.name] == data
+    assert not [name for name in found if name.endswith(".part")]
+
+
+def test_what_is_there_is_replaced_where_nothing_is_renamed_onto_a_file(
+    tmp_path: Path, mover: type[Mover]
+) -> None:
+    """As with WebHDFS: what was redacted takes the place of what was not."""
+    mover.how = "not onto"
+    pack = write(tmp_path, 1)
+    assert upload(pack, Target("mover://far"), NOW, keep=True)
+    other = pack.read_bytes() + b"more"
+    pack.write_bytes(other)
+    assert upload(pack, Target("mover://far"), NOW, keep=False)
+    assert there("mover://far")[pack.name] == other
+
+
+def test_a_folder_here_is_on_the_medium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is called."""
+    synced: list[Path] = []
+    monkeypatch.setattr("scrapy_spider_suite.packs.upload.durable.sync", synced.append)
+    pack = write(tmp_path / "here", 1)
+    synced.clear()
+    assert upload(pack, Target(f"local://{tmp_path}/far"), NOW, keep=True)
+    assert synced.count(tmp_path / "far") == 2
+    assert tmp_path / "far" / f"{pack.name}.part" in synced
