@@ -74,7 +74,7 @@ class ItemPacking:
         if isinstance(item, PageItem):
             return  # packs are for pages
         try:
-            self._put(self._lines.line(item), response)
+            line = self._lines.line(item)
         except Exception as error:  # whatever an item is serialised with may fail
             self._stats.inc_value("suite/items/refused")
             logger.error("An item of %s cannot be written as JSON: %r", response, error)
@@ -82,19 +82,32 @@ class ItemPacking:
                 item_not_exported, item=item, response=response, spider=spider,
                 failure=Failure(),  # type: ignore[no-untyped-call]
             )  # fmt: skip
-
-    def _put(self, line: bytes, response: Any) -> None:
-        """Collect *line*: with its page, if there is one that waits for it. Raises `OSError`."""
-        lease = self._log.lease_of(getattr(response, "request", None))
-        if lease is not None:
-            if lease.items is None:
-                lease.items = Pile(self._folder)
-            lease.items.add(line)
             return
-        if not self._waiting or self._waiting[-1].lease is not None:
-            self._collect(_Job(Pile(self._folder), None))
-        self._waiting[-1].pile.add(line)
+        lease = self._log.lease_of(getattr(response, "request", None))
+        if lease is None:
+            self._put(line)
+        else:
+            self._keep(line, lease)
+
+    def _put(self, line: bytes) -> None:
+        """Collect *line*, of no page: in memory, since nobody would fetch it again."""
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or last.lease is not None or last.pile.size >= BLOCK:
+            last = _Job(Pile(), None)
+            self._collect(last)
+        last.pile.add(line)
         self._more(len(line))
+
+    def _keep(self, line: bytes, lease: Lease) -> None:
+        """Keep *line* until the page of *lease* is done, or have that fetched again."""
+        if lease.items is None:
+            lease.items = Pile(self._folder)
+        try:
+            lease.items.add(line)
+        except OSError as error:
+            self._stats.inc_value("suite/items/failed")
+            lease.faults.add(Event.DISK_FULL)
+            self._cannot_write(error)
 
     def settled(self, lease: Lease) -> None:
         """Nothing more will come of the page of *lease*: if it has items, it waits for them."""
@@ -184,8 +197,11 @@ class ItemPacking:
         self._waiting[:0] = loose
         self._bytes += sum(job.pile.size for job in loose)
         self._due = asyncio.get_running_loop().time() + _WAIT
-        self._log.hold_still(f"cannot write items in {self._folder}: {error}")
+        self._cannot_write(error)
         self._log.written(held)
+
+    def _cannot_write(self, error: Exception) -> None:
+        self._log.hold_still(f"cannot write items in {self._folder}: {error}")
 
     async def finish(self) -> None:
         """Have everything written. Pages whose items cannot be written are fetched again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -103,7 +104,7 @@ class GroupFile:
         self.open_path.unlink(missing_ok=True)
 
 
-def write_all(file: BinaryIO, data: bytes) -> None:
+def write_all(file: BinaryIO | BytesIO | FileIO, data: bytes) -> None:
     """Write all of *data* to the unbuffered *file*. Raises `OSError`."""
     view = memoryview(data)
     while view:

@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.container import RECORD_MAX
 from scrapy_spider_suite.packs.formats import OPEN, final
-from scrapy_spider_suite.packs.groupfile import GroupFile
+from scrapy_spider_suite.packs.groupfile import GroupFile, write_all
 from scrapy_spider_suite.packs.locking import locked
 from scrapy_spider_suite.packs.members import GzipContainer, MemberContainer, ZstdContainer
 
@@ -38,33 +39,57 @@ _NAME = re.compile(rf".+\.{KIND}\.(gz|zst)({re.escape(OPEN)})?")
 
 
 class Pile:
-    """Items that are to be written together, as lines of JSON: those of one page.
+    """Items that are to be written together, as lines of JSON.
 
-    Many of them lie in a file without a name, in *folder*.
+    Many of them lie in a file without a name in *folder*; without one, in memory.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - `close` does
-            _IN_MEMORY, dir=str(folder)
-        )
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._file: BytesIO | FileIO = BytesIO()
         self.items = 0
         self.size = 0
 
     def add(self, line: bytes) -> None:
-        """Add an item. Raises `OSError`."""
-        self._file.write(line)
+        """Add an item. Raises `OSError`: it is not there, and all others are."""
+        size = self.size + len(line)
+        if self._folder is not None and size > _IN_MEMORY and isinstance(self._file, BytesIO):
+            self._file = _on_disk(self._folder, self._file.getvalue())
+        self._file.seek(self.size)
+        try:
+            write_all(self._file, line)
+        except OSError:
+            self._file.truncate(self.size)
+            raise
         self.items += 1
-        self.size += len(line)
+        self.size = size
 
     def lines(self) -> Iterator[bytes]:
         """Whole lines, many at a time; each call begins anew. Raises `OSError`."""
         self._file.seek(0)
-        while lines := self._file.readlines(BLOCK):
-            yield b"".join(lines)
+        reader = BufferedReader(self._file)
+        try:
+            while lines := reader.readlines(BLOCK):
+                yield b"".join(lines)
+        finally:
+            reader.detach()
 
     def close(self) -> None:
         """Forget them."""
         self._file.close()
+
+
+def _on_disk(folder: Path, data: bytes) -> FileIO:
+    """A file without a name that holds *data*. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+    # Unbuffered: what cannot be written is known with its line, not with a later one.
+    file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - the pile's `close` does
+    try:
+        write_all(file, data)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 class ItemFile(GroupFile):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import random
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 from inprocess import Crawling
+from mounts import tmpfs
+from scrapy import signals
 from scrapy.exceptions import DropItem
 from scrapy.http import Response
 from visitors import Visitor, Walker, walker
@@ -203,6 +207,63 @@ def test_a_full_disk(
     assert paths(tmp_path / "items") == EACH
     assert done.stat("suite/items/failed") >= 1
     assert len(pages.paths()) > 3
+
+
+class Bulky(Visitor):
+    """Items that no compressor makes small, 1.2 MB of each page."""
+
+    def keep(self, response: Response) -> Iterator[Any]:
+        """Yield them."""
+        chance = random.Random(response.url)
+        for number in range(30):
+            yield {"url": response.url, "number": number, "text": chance.randbytes(20_000).hex()}
+
+
+def test_a_full_disk_loses_no_item_of_a_plain_project(
+    pages: Site, crawl: Crawling, tmp_path: Path
+) -> None:
+    """Nobody fetches their pages again: they wait in memory, however many."""
+    with tmpfs(tmp_path / "disk", "8m") as folder:
+        ballast = folder / "ballast"
+        with pytest.raises(OSError, match="No space left"):
+            ballast.write_bytes(bytes(9 << 20))
+
+        def watch(crawler: Any) -> None:
+            def idle() -> None:
+                ballast.unlink(missing_ok=True)
+
+            crawler.signals.connect(idle, signals.spider_idle, weak=False)
+
+        done = crawl(
+            type("Own", (Bulky,), {"site": pages.url}), addon=False, watch=watch,
+            ITEM_PIPELINES={"scrapy_spider_suite.pipelines.ItemPackPipeline": 300},
+            SUITE_ITEMS_DIR=str(folder),
+        )  # fmt: skip
+        assert done.stat("suite/items/refused") == 0
+        assert paths(folder) == Counter({"/": 30})
+
+
+def test_a_page_whose_items_cannot_be_kept_is_fetched_again(
+    pages: Site, crawl: Crawling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the system says: it is no fault of the page."""
+    monkeypatch.setattr("scrapy_spider_suite.crawl.diskguard._RETRY", 0.1)
+    make, failures = tempfile.TemporaryFile, [1]
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    done = crawl(
+        type("Own", (Bulky,), {"site": pages.url}), SUITE_ITEMS_DIR=str(tmp_path / "items"),
+        JOBDIR=str(tmp_path / "job"), **FAST,
+    )  # fmt: skip
+    assert done.stat("suite/job/failed") == 0
+    assert paths(tmp_path / "items") == Counter({"/": 30})
+    assert pages.paths().count("/") == 2
 
 
 def test_what_another_job_left_open_is_left(pages: Site, crawl: Crawling, tmp_path: Path) -> None:

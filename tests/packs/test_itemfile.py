@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from mounts import tmpfs
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import open_items
@@ -132,3 +134,26 @@ def test_a_pile_is_larger_than_memory(tmp_path: Path) -> None:
         assert b"".join(parts) == line * 30
     assert not list(tmp_path.iterdir())
     pile.close()
+
+
+def test_a_full_disk_takes_no_item_of_a_pile(tmp_path: Path) -> None:
+    """Neither those before nor half of the one that does not fit; there is room for others then."""
+    line = b"x" * 99_999 + b"\n"
+    with tmpfs(tmp_path / "disk", "2m") as folder:
+        ballast = folder / "ballast"
+        ballast.write_bytes(bytes(1_200_000))
+        pile = Pile(folder)
+        for _ in range(10):
+            pile.add(line)
+        for _ in range(2):  # from memory to the disk
+            with pytest.raises(OSError, match="No space left"):
+                pile.add(line)
+        assert b"".join(pile.lines()) == line * 10
+        ballast.write_bytes(bytes(400_000))
+        with suppress(OSError):  # on the disk
+            for _ in range(20):
+                pile.add(line)
+        assert 12 <= pile.items < 20
+        pile.add(b"short\n")
+        assert b"".join(pile.lines()) == line * (pile.items - 1) + b"short\n"
+        pile.close()
