@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import SearchBusyError
@@ -22,6 +22,7 @@ FOLDER: Final = "search"
 _NEW: Final = "new"
 _OLD: Final = "old"
 _LOCK: Final = "lock"
+_TURN: Final = "turn"
 
 
 class IndexPlace:
@@ -49,17 +50,24 @@ class IndexPlace:
         """
         self.folder.mkdir(exist_ok=True)
         with (self.folder / _LOCK).open("wb") as lock:
-            for _ in range(int(wait / 0.1)):
-                if locked(lock):
-                    break
-                rest(0.1)
-            else:
-                if not locked(lock):
-                    raise SearchBusyError(
-                        f"{self.folder}: another process writes it: try again"
-                    )
+            self._take(lock, int(wait / 0.1), rest)
             self._tidy()
             yield
+
+    def _take(self, lock: BinaryIO, rests: int, rest: Callable[[float], object]) -> None:
+        """Take *lock* after at most so many *rests*. Raises `SearchBusyError` and `OSError`.
+
+        Whoever waits has the turn meanwhile: who goes from batch to batch cannot pass it by.
+        """
+        with (self.folder / _TURN).open("wb") as turn:
+            for file in (turn, lock):
+                while not locked(file):
+                    if rests <= 0:
+                        raise SearchBusyError(
+                            f"{self.folder}: another process writes it: try again"
+                        )
+                    rests -= 1
+                    rest(0.1)
 
     def begin(self) -> Path:
         """Return an empty folder for an index that takes the place of this one. `OSError`."""

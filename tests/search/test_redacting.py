@@ -13,7 +13,7 @@ from searched import contents, expected, followed, hits, page, write
 from scrapy_spider_suite.errors import SearchBusyError
 from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
 from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.search import rewriting
+from scrapy_spider_suite.search import redacting, rewriting
 from scrapy_spider_suite.search.follower import Follower
 from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.schema import key_of
@@ -160,3 +160,44 @@ def test_one_writes_at_a_time(tmp_path: Path) -> None:
             pass
     assert free.is_set()
     assert Follower(tmp_path).step().pages == 1
+
+
+def test_who_waits_is_next(tmp_path: Path) -> None:
+    """A follower that goes from batch to batch lets go for a moment only: it is not passed by."""
+    write(tmp_path, page(1, "apple"))
+    place, waits, look, had = IndexPlace(tmp_path), *(threading.Event() for _ in range(3))
+
+    def rest(seconds: float) -> None:
+        waits.set()
+        look.wait(20)
+
+    def wait() -> None:
+        with place.held(600.0, rest):
+            had.set()
+
+    waiter = threading.Thread(target=wait)
+    with place.held():
+        waiter.start()
+        assert waits.wait(20)
+    try:
+        with pytest.raises(SearchBusyError):
+            Follower(tmp_path).step()
+    finally:
+        look.set()
+        waiter.join(20)
+    assert had.is_set()
+    assert Follower(tmp_path).step().pages == 1
+
+
+def test_nothing_begins_before_the_index_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packs and their indexes are as they were while another process writes."""
+    fill(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    monkeypatch.setattr(redacting, "WAIT", 0.0)
+    with IndexPlace(tmp_path).held(), pytest.raises(SearchBusyError):
+        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+    after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert after.keys() - before.keys() <= {tmp_path / "merging.lock"}
+    assert all(after[path] == data for path, data in before.items())
