@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
+from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.crawl.errbacks import in_errback
@@ -224,6 +225,11 @@ class FrontierScheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """The next request that may be sent now; otherwise see to being asked again in time."""
+        with reading(self.core.store):
+            return self._next_request()
+        return None
+
+    def _next_request(self) -> Request | None:
         core = self.core
         while not self.closing and not core.stopping:
             lease = self._next_lease()
@@ -302,7 +308,8 @@ class FrontierScheduler(BaseScheduler):
         self.extractor.settle(lease)
         for sink in self.sinks:
             sink.settled(lease)
-        core.frontier.settle(lease, core.now())
+        with reading(core.store):
+            core.frontier.settle(lease, core.now())
         self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -314,8 +321,9 @@ class FrontierScheduler(BaseScheduler):
     def _flush(self) -> None:
         self._flushing = False
         if not self._closed:
-            self._keeper.flush()
-            self.extractor.look(starving=False)
+            with reading(self.core.store):
+                self._keeper.flush()
+                self.extractor.look(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
         """See `sinks.hold`."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scrapy import Request
 from scrapy.http import Headers, HtmlResponse, Response
 
+from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -171,11 +172,11 @@ class Extractor:
             self._tries = 0
         else:
             self._wait(away)
-        for found in answers:
-            self._take(found)
-        self._scheduler.flush_soon()
+        with reading(self._core.store):
+            for found in answers:
+                self._take(found)
+        self._scheduler.flush_soon()  # which looks for more
         self._core.wake()
-        self._loop.call_soon(lambda: self.look(starving=False))
 
     def _take(self, found: Found) -> None:
         page, answer = found.page, found.answer

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.crawl.caps import REASONS
 from scrapy_spider_suite.crawl.collecting import CalmCollector
+from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
@@ -91,6 +92,10 @@ class Keeper:
         self._looks += 1
         self._timer = self._loop.call_later(_LOOK, self._look)
         self._supervision.beat()
+        with reading(self._core.store):
+            self._look_after()
+
+    def _look_after(self) -> None:
         if not self._operating:
             self._operate()
         self._core.overriding.look()

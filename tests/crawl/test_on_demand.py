@@ -25,6 +25,7 @@ from websites import Answer, Page, Site, links, running
 from scrapy_spider_suite.crawl import extracting
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Page as StoredPage
@@ -33,7 +34,10 @@ from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.packs.stored import Finder, Stored
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.unextracted import NAME as UNEXTRACTED
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 Run = Callable[[Any], Crawled]
@@ -252,6 +256,30 @@ def test_what_nobody_expected(
     assert found.pop(f"{site.url}/5") is Event.UNREADABLE
     assert set(found) == everything(site) - below - {f"{site.url}/5"}
     assert set(found.values()) == {Event.SUCCESS}
+
+
+@pytest.mark.parametrize("extract", ["eager", "on-demand"])
+def test_rows_that_are_damaged(
+    extract: str, run: Run, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The crawl ends, and says so once; nothing of the rows is lost."""
+    stopped(run, site, tmp_path)
+    store = RocksStore(tmp_path / "job" / FOLDER / "store")
+    rows = store.kv(UNEXTRACTED)
+    damaged = [key for key, _ in rows.items(b"h")]
+    for key in damaged:
+        rows.put(key, b"\xc1")
+    store.close()
+    inventory.take(tmp_path / "job" / FOLDER / "store")
+    caplog.clear()
+    done = crawl_site(run, site, tmp_path, SUITE_EXTRACT=extract)
+    assert done.reason == DAMAGED
+    said = [line for line in caplog.records if line.levelname == "CRITICAL"]
+    assert len(said) == 1
+    assert "waits for its links" in said[0].message
+    assert not [line for line in caplog.records if line.exc_info]
+    with StoreReader(tmp_path / "job" / FOLDER) as reader:
+        assert len(reader.unextracted) == len(damaged)
 
 
 @pytest.mark.slow
