@@ -57,14 +57,12 @@ class Target:
             raise PackError(str(error)) from error
 
     def send(self, pack: Path, now: float) -> Uploaded:
-        """Have *pack* there, and its index before. *now* in seconds since the epoch.
+        """Have *pack* there, and its index, which is here, before. *now*: seconds since the epoch.
 
         What is there under its name is replaced. Raises `PackUploadError` (it is not certain that
         it is there) and `OSError` (it cannot be read here).
         """
         index = index_path(pack)
-        if not index.exists():
-            build_index(pack)
         sums = [_sum_of(path) for path in (index, pack)]
         with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
@@ -142,6 +140,8 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
         if not locked(file):
             return None
         before = identity(pack.stat())
+        if not _is_indexed(pack, before):
+            return None
         if begun(pack) != target.place(pack):
             target.require_free(pack)
             begin(pack, target.place(pack))
@@ -154,16 +154,35 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
 def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: bool) -> bool:
     """Note that *pack* is there, if it is still what was sent, and let go of it here."""
     with indexes_held(pack.parent, wait=True):
-        try:
-            if identity(pack.stat()) != before:
-                return False
-        except FileNotFoundError:
+        if not _is_still(pack, before):
             return False
         mark(pack, done)
         if not keep:
             pack.unlink()
             durable.sync(pack.parent)
     return True
+
+
+def _is_indexed(pack: Path, before: tuple[int, int, int]) -> bool:
+    """Have the index of *pack* here; False if it is not what it was *before* any more.
+
+    Nobody redacts meanwhile: its index would be replaced by that of what was before.
+    """
+    if index_path(pack).exists():
+        return True
+    with indexes_held(pack.parent, wait=True):
+        if not _is_still(pack, before):
+            return False
+        if not index_path(pack).exists():
+            build_index(pack)
+    return True
+
+
+def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
+    try:
+        return identity(pack.stat()) == before
+    except FileNotFoundError:
+        return False
 
 
 def _require_sent(system: Any, name: str, size: int, md5: str, *, read: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import fsspec
@@ -13,7 +16,9 @@ from packed import NOW
 from uploading import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackUploadError
-from scrapy_spider_suite.packs.away import uploaded, waiting
+from scrapy_spider_suite.packs.away import Uploaded, uploaded, waiting
+from scrapy_spider_suite.packs.locking import indexes_held
+from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.upload import Target, upload
 
 
@@ -70,6 +75,43 @@ def test_what_is_not_what_was_sent_is_not_deleted(tmp_path: Path) -> None:
     assert upload(pack, Target("memory://a"), NOW, keep=False)
     assert not pack.exists()
     assert there("memory://a")[pack.name] == other
+
+
+def test_an_index_is_made_while_nobody_redacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the pack that took the other's place meanwhile, never of the one before."""
+    pack, other = write(tmp_path / "here", 1), write(tmp_path / "other", 2)
+    index_path(pack).unlink()
+    asked = Event()
+
+    def asking(folder: Path, *, wait: bool = False) -> AbstractContextManager[bool]:
+        asked.set()
+        return indexes_held(folder, wait=wait)
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.upload.indexes_held", asking)
+    done: list[Uploaded | None] = []
+    go = Thread(target=lambda: done.append(upload(pack, Target("memory://a"), NOW, keep=True)))
+    with indexes_held(pack.parent):
+        go.start()
+        assert asked.wait(20)
+        assert not index_path(pack).exists()
+        os.replace(other, pack)
+        os.replace(index_path(other), index_path(pack))
+        data = index_path(pack).read_bytes()
+    go.join(20)
+    assert done == [None]
+    assert index_path(pack).read_bytes() == data
+    assert waiting(pack.parent) == [pack]
+
+
+def test_a_lost_index_is_made(tmp_path: Path) -> None:
+    """It goes up with its pack."""
+    pack = write(tmp_path, 1)
+    before = index_path(pack).read_bytes()
+    index_path(pack).unlink()
+    assert upload(pack, Target("memory://a"), NOW, keep=False)
+    assert there("memory://a")[index_path(pack).name] == before == index_path(pack).read_bytes()
 
 
 class Mover(Flaky):
