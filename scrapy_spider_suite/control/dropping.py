@@ -32,6 +32,8 @@ from scrapy_spider_suite.storage.robots import BUCKETS
 _ROWS = 50
 _BUCKETS = 32
 """Groups of robots.txt that are looked through in one portion."""
+_DIGESTS = 1_000
+"""Pages by their digests, likewise: some milliseconds."""
 NOT_REMOVED = "not_removed"
 """The fact of a receipt that says what should have gone and could not."""
 _HELD = "held"
@@ -188,11 +190,13 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
 def _forget_originals(site: Site, host: str) -> Work:
     """Let no page be compared with those of *host*."""
     for originals in (Originals(site.store.kv(each)) for each in (PAYLOADS, STRUCTURES)):
-        for first in range(256):
-            for digest in originals.of_host(host, first):
+        left, after = True, b""
+        while left:
+            found, after = originals.of_host(host, after, _DIGESTS)
+            for digest in found:
                 originals.forget(digest)
-            if first % _BUCKETS == _BUCKETS - 1:
-                yield
+            left = bool(after)
+            yield
     return "", {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
@@ -90,12 +91,14 @@ class Originals:
         if digest:
             self._rows.put(digest, msgpack.packb((page.url, page.when, page.record)))
 
-    def of_host(self, host: str, first: int) -> list[bytes]:
-        """The digests that begin with the byte *first* and whose original lies on *host*."""
-        return [
-            digest for digest, data in self._rows.items(bytes([first]))
-            if host_of(str(msgpack.unpackb(data)[0])) == host
-        ]  # fmt: skip
+    def of_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
+        """Of the next *rows* digests behind *after* those whose original lies on *host*.
+
+        And the last one that was looked at, to go on behind; empty: there are no more.
+        """
+        portion = list(islice(self._rows.items(since=after + b"\0"), rows))
+        found = [key for key, data in portion if host_of(str(msgpack.unpackb(data)[0])) == host]
+        return found, portion[-1][0] if len(portion) == rows else b""
 
     def forget(self, digest: bytes) -> None:
         """Let the next page with *digest* be an original."""

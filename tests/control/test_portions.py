@@ -7,13 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
+from batches import Counted
 
 from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.dropping import _forget_originals
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Original, Originals
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.rocks import RocksStore
 
@@ -58,3 +62,22 @@ def test_none_is_large(site: Site) -> None:
         counts = portions(site, verb, **arguments)
         assert (counts[0], counts[-1]) == (before, after)
         assert max(abs(late - early) for early, late in pairwise(counts)) <= MOST
+
+
+def test_pages_that_others_repeat(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are by their digests: some are looked at, then others have a turn."""
+    table = Originals(site.store.kv(PAYLOADS))
+    for number in range(2_500):
+        host = HOST if number % 5 == 0 else "b.test"
+        table.settle(b"%05d" % (number * 7 % 2_500), Original(f"http://{host}/{number}", 0.0))
+    site.commit()
+    rows = {name: Counted(site.store.kv(name)) for name in (PAYLOADS, STRUCTURES)}
+    monkeypatch.setattr(site.store, "kv", rows.__getitem__)
+    reads = [0]
+    for _ in _forget_originals(site, HOST):
+        reads.append(rows[PAYLOADS].read)
+    assert reads[-1] == 2_500
+    assert max(late - early for early, late in pairwise(reads)) <= 1_000
+    left = [msgpack.unpackb(data)[0] for _, data in rows[PAYLOADS].items()]
+    assert len(left) == 2_000
+    assert all(url.startswith("http://b.test/") for url in left)

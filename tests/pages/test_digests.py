@@ -115,8 +115,8 @@ def test_originals(tmp_path: Path) -> None:
     assert table.find(other) is None
     table.replace(digest, second)
     assert table.find(digest) == second
-    assert table.of_host("b.test", digest[0]) == [digest]
-    assert table.of_host("a.test", digest[0]) == table.of_host("b.test", digest[0] ^ 1) == []
+    assert table.of_host("b.test", b"", 10) == ([digest], b"")
+    assert table.of_host("a.test", b"", 10) == table.of_host("b.test", digest, 10) == ([], b"")
     table.forget(digest)
     assert table.find(digest) is None
     again.close()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from batches import Batches
+from batches import Batches, Counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,21 +102,9 @@ def test_none_is_passed_over_for_ever() -> None:
     assert len(pages.take_wanted(now + 100, lambda name: True, 70, 200)) == 10
 
 
-class Counted(MemoryKV):
-    """Counts the rows that are read one after another."""
-
-    read = 0
-
-    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """See `KV`."""
-        for row in super().items(prefix, since):
-            self.read += 1
-            yield row
-
-
 def test_only_what_is_asked_for_is_read() -> None:
     """With a backlog of 5,000 pages over hours, whoever takes some reads those and one more."""
-    rows = Counted()
+    rows = Counted(MemoryKV())
     pages = Revisits(rows, HOURLY)
     for number in range(5_000):
         pages.visited(b"%04d" % number, 3.0 * number, b"", NONE)
