@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.pages import digests
 from scrapy_spider_suite.pages.digests import labelled, payload_digest, structural_digest
 from scrapy_spider_suite.pages.originals import Original, Originals
 from scrapy_spider_suite.storage.kv import MemoryKV
@@ -71,6 +72,43 @@ def test_hosts_and_redirects() -> None:
     assert structural_digest(b"moved", "", 200, "/1") == structural_digest(b"moved", "", 200, "/2")
 
 
+def test_of_a_giant_the_rest_counts_byte_by_byte() -> None:
+    """What is behind 256 KiB is not taken apart, and nothing there is overlooked."""
+    head = PAGE + b"<p>word</p>" * 24_000
+    one, same = (
+        structural_digest(head.replace(b"17 people", b"%d people" % n) + b"<p id=a>1</p>")
+        for n in (18, 19)
+    )
+    assert one == same
+    for rest in (b"<p id=a>2</p>", b"<p id=b>1</p>", b""):
+        assert structural_digest(head.replace(b"17", b"18") + rest) != one
+
+
+@pytest.mark.parametrize("piece", [b"<a b=c>text 1 ", b"<", b"<iframe src="])
+def test_a_giant_costs_no_more_than_its_head(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first 256 KiB are all that the expressions are given."""
+    given: list[int] = []
+
+    class Watched:
+        def __init__(self, pattern: re.Pattern[bytes]) -> None:
+            self._pattern = pattern
+
+        def sub(self, new: bytes, body: bytes) -> bytes:
+            given.append(len(body))
+            return self._pattern.sub(new, body)
+
+        def findall(self, body: bytes) -> list[bytes]:
+            given.append(len(body))
+            return self._pattern.findall(body)
+
+    for name in ("_TEXT_OF_SCRIPTS", "_FRAMES"):
+        monkeypatch.setattr(digests, name, Watched(getattr(digests, name)))
+    structural_digest(piece * ((8 << 20) // len(piece)))
+    assert given == [1 << 18] * 2
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_have_one(body: bytes) -> None:
     """And the same ones the same."""
@@ -83,7 +121,7 @@ def test_any_bytes_have_one(body: bytes) -> None:
 )
 def test_no_page_is_slow(piece: bytes) -> None:
     """Linear in the page: eight times the page takes no more than thirty times as long."""
-    small, large = (piece * (size // len(piece)) for size in (1 << 16, 1 << 19))
+    small, large = (piece * (size // len(piece)) for size in (1 << 15, 1 << 18))
     structural_digest(small)
 
     def seconds(body: bytes) -> float:
