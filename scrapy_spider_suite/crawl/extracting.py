@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -48,9 +49,12 @@ _RETRY: Final = 5.0
 """Seconds after which a folder that could not be read is tried again."""
 _TRIES: Final = 12
 """Times in a row, of one page."""
+_WORK: Final = 0.005
+"""Seconds for which pages are read before anyone else has a turn again."""
+_BYTES: Final = 8 << 20
+"""Of pages that are taken out of packs at a time; one may be larger."""
 _TOLD: Final = 10
 """Pages that are named in the log when their links are given up; more are only counted."""
-
 
 
 class Extractor:
@@ -163,8 +167,7 @@ class Extractor:
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)
 
     def _found(self, task: asyncio.Future[list[Found]]) -> None:
-        self._busy = False
-        if self._ended or task.cancelled():
+        if task.cancelled():
             return  # the next run reads them
         answers = task.result()
         away = next((each.answer for each in answers if isinstance(each.answer, OSError)), None)
@@ -172,16 +175,29 @@ class Extractor:
             self._tries = 0
         else:
             self._wait(away)
+        self._go_on(deque(answers))
+
+    def _go_on(self, answers: deque[Found]) -> None:
+        """Take *answers*: for a moment, and the rest in another turn of the loop."""
+        if self._ended:
+            return
+        until = self._core.now() + _WORK
         with reading(self._core.store):
-            for found in answers:
-                self._take(found)
+            while answers:
+                self._take(answers.popleft())
+                if self._core.now() >= until:
+                    break
+        if answers:
+            self._loop.call_soon(self._go_on, answers)
+        self._busy = bool(answers)
         self._scheduler.flush_soon()  # which looks for more
         self._core.wake()
 
     def _take(self, found: Found) -> None:
         page, answer = found.page, found.answer
         demand = self._pages.demand
-        if (isinstance(answer, OSError) and self._tries <= _TRIES) or not demand.wants(page):
+        later = isinstance(answer, OSError) and self._tries <= _TRIES
+        if answer is None or later or not demand.wants(page):
             demand.over(page)
         elif isinstance(answer, Exception):
             self._lose(page, str(answer) or repr(answer))
@@ -244,22 +260,30 @@ class Extractor:
 
 
 class Found(NamedTuple):
-    """A page out of its pack, of *size* bytes there, or why it could not be had."""
+    """A page out of its pack, of *size* bytes there, or why it could not be had.
+
+    None: it was not looked for, since others are large.
+    """
 
     page: Unread
     stored: Stored
-    answer: HtmlResponse | Exception
+    answer: HtmlResponse | Exception | None
     size: int = 0
 
 
 def _find(finder: Finder, pages: Sequence[Unread]) -> list[Found]:
     """In a thread: read *pages*."""
-    found = []
+    found, room = [], _BYTES
     for page in pages:
         stored = Stored(page.entry.url, 0.0)
+        if room <= 0:
+            found.append(Found(page, stored, None))
+            continue
         try:
             stored = Stored.from_bytes(page.place)
-            found.append(Found(page, stored, *response_of(finder.find(stored))))
+            response, size = response_of(finder.find(stored))
+            room -= len(response.body)
+            found.append(Found(page, stored, response, size))
         except Exception as error:  # or nobody would hear of it, and the crawl would never end
             found.append(Found(page, stored, error))
     return found

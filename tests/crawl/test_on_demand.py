@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from scrapy.settings import Settings
 from websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.crawl import extracting
+from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.guards.exitcodes import DAMAGED
@@ -38,6 +40,7 @@ from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.unextracted import NAME as UNEXTRACTED
+from scrapy_spider_suite.storage.unextracted import Unread
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 Run = Callable[[Any], Crawled]
@@ -256,6 +259,35 @@ def test_what_nobody_expected(
     assert found.pop(f"{site.url}/5") is Event.UNREADABLE
     assert set(found) == everything(site) - below - {f"{site.url}/5"}
     assert set(found.values()) == {Event.SUCCESS}
+
+
+def test_many_pages_hold_nobody_up(
+    run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are taken out of packs up to so many bytes, and read for a moment; then come others."""
+    find, go_on, reads, turns = extracting._find, Extractor._go_on, [0], [0]
+
+    def finding(finder: Finder, pages: Sequence[Unread]) -> list[extracting.Found]:
+        found = find(finder, pages)
+        reads.append(sum(each.answer is not None for each in found))
+        return found
+
+    def going_on(extractor: Extractor, answers: deque[extracting.Found]) -> None:
+        before = len(answers)
+        go_on(extractor, answers)
+        turns.append(before - len(answers))
+
+    monkeypatch.setattr(extracting, "_find", finding)
+    monkeypatch.setattr(Extractor, "_go_on", going_on)
+    monkeypatch.setattr(extracting, "_WORK", 0.0)
+    stopped(run, site, tmp_path)
+    assert max(turns) <= 1
+    monkeypatch.setattr(extracting, "_BYTES", 1)
+    reads.clear()
+    done = crawl_site(run, site, tmp_path, SUITE_EXTRACT="eager")  # pages at a time
+    assert done.reason == "finished"
+    assert states(tmp_path) == dict.fromkeys(everything(site), Event.SUCCESS)
+    assert (max(reads), max(turns)) == (1, 1)
 
 
 @pytest.mark.parametrize("extract", ["eager", "on-demand"])
