@@ -94,7 +94,7 @@ class Target:
             yield self._connect()
         except Exception as error:  # each library of a file system has errors of its own
             self._system = None  # with its connections, which may be what is broken
-            what = f"{pack.name} could not be uploaded to {self.url}: {_words(error)}"
+            what = f"{pack.name} could not be uploaded to {_masked(self.url)}: {_words(error)}"
             raise PackUploadError(what) from error
 
     def _connect(self) -> tuple[Any, str]:
@@ -238,4 +238,8 @@ def _words(error: Exception) -> str:
     """What went wrong, in a line, without what a URL may have of passwords."""
     said = getattr(error, "strerror", None) or str(error)
     text = " ".join(str(said).split()) or type(error).__name__
-    return re.sub(r"://[^/\s@]*@", "://", text)[:300]
+    return _masked(text)[:300]
+
+
+def _masked(text: str) -> str:
+    return re.sub(r"://[^/\s@]*@", "://", text)

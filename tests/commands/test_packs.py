@@ -224,6 +224,29 @@ def test_upload_asks_where_to(packs: Packs, folders: list[Path], tmp_path: Path)
     assert [path.suffix for path in sorted(folders[0].iterdir())][-1] == ".uploaded"
 
 
+def test_upload_takes_no_password(packs: Packs, folders: list[Path]) -> None:
+    """Nor shows it: it would be in marks, output and errors."""
+    with pytest.raises(UsageError, match="FSSPEC_SFTP_PASSWORD") as caught:
+        packs("upload", folders[0], "--to", "sftp://me:secret@127.0.0.1/packs")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UsageError, match="expected a URL"):
+        packs("upload", folders[0], "--to", "s3:/news")
+    assert not list(folders[0].glob("*.uploaded"))
+
+
+def test_upload_to_a_folder_from_here_on(
+    packs: Packs, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark names it wherever one is; what is there already goes to another one, too."""
+    monkeypatch.chdir(tmp_path)
+    [first] = packs("upload", folders[0], "--to", "far", "--json").rows
+    assert first["url"] == str(tmp_path / "far" / Path(first["pack"]).name)
+    [second] = packs("upload", folders[0], "--to", "farther", "--delete", "--json").rows
+    assert Path(second["url"]).read_bytes() == Path(first["url"]).read_bytes()
+    assert Path(second["url"]).parent == tmp_path / "farther"
+    assert not Path(first["pack"]).exists()
+
+
 def test_merge(packs: Packs, folders: list[Path]) -> None:
     """Of how many files the index consists; a pack has none to merge."""
     for number in range(4):

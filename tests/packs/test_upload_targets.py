@@ -77,6 +77,14 @@ def test_what_is_not_what_was_sent_is_not_deleted(tmp_path: Path) -> None:
     assert there("memory://a")[pack.name] == other
 
 
+def test_no_credentials_in_errors(tmp_path: Path, flaky: type[Flaky]) -> None:
+    """Whose they are is for no log."""
+    flaky.away_until = 1.0
+    with pytest.raises(PackUploadError, match="to flaky://far: 503") as caught:
+        upload(write(tmp_path, 1), Target("flaky://token@far"), NOW, keep=True)
+    assert "token" not in str(caught.value)
+
+
 def test_an_index_is_made_while_nobody_redacts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

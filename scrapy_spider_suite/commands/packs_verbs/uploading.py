@@ -16,7 +16,9 @@ from scrapy_spider_suite.errors import PackUploadError
 from scrapy_spider_suite.packs.away import waiting
 from scrapy_spider_suite.packs.formats import format_of
 from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.settings.places import place
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.settings.values import WrongLine
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(call: Call) -> int:
     options, settings = call.options, SuiteSettings.from_settings(call.settings)
-    if not (url := options.to or settings.packs_upload):
+    if not (url := _place(options.to) if options.to else settings.packs_upload):
         raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
     keep = settings.packs_keep if options.keep is None else options.keep
     target = Target(url)
@@ -58,6 +60,17 @@ def _run(call: Call) -> int:
             else:
                 print(done.url)
     return 1 if failed else 0
+
+
+def _place(to: str) -> str:
+    """What the setting takes, or a folder from here on. Raises `UsageError`, which names none."""
+    kind = place()
+    try:
+        return str(kind.parse(to if ":" in to else str(Path(to).absolute())))
+    except WrongLine as error:
+        raise UsageError(f"--to: {error}", print_help=False) from None
+    except ValueError:
+        raise UsageError(f"--to: expected {kind.allowed}", print_help=False) from None
 
 
 def _packs(path: Path, target: Target, *, keep: bool) -> list[Path]:
