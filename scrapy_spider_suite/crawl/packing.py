@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 from collections import deque
@@ -92,7 +93,8 @@ class PagePacking:
             require_writable(folder)
             plan = _plan(log, folder)
             self._closed = ClosedPacks(log, folder, plan.agent)
-            self._writer = PackWriter(plan, closed=self._closed_pack)
+            # It never waits, since the loop would: what bounds its backlog is the pause.
+            self._writer = PackWriter(plan, closed=self._closed_pack, backlog_max=math.inf)
         except (OSError, PackError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
@@ -181,6 +183,7 @@ class PagePacking:
             self._told(batch)
         else:
             future.add_done_callback(partial(self._tell, batch))
+            self._keep_up()
 
     # Out: in the writer's thread, a whole group at once
 
@@ -230,13 +233,17 @@ class PagePacking:
     def pulse(self) -> None:
         """Once a second: nothing new while too much waits, and no waiting when nothing else does.
         """
+        self._keep_up()
+        self._retry()
+        self._closed.pulse()
+        self.hurry()
+
+    def _keep_up(self) -> None:
+        """Pause the crawl while too much waits to be compressed."""
         behind = self._writer.backlog > (BEHIND // 2 if self._behind else BEHIND)
         if behind is not self._behind:
             self._behind = behind
             (self._log.pause if behind else self._log.unpause)(_PACKS)
-        self._retry()
-        self._closed.pulse()
-        self.hurry()
 
     def hurry(self) -> None:
         """Wait for no more records to share a group, if the crawl has nothing else to do."""

@@ -33,7 +33,7 @@ class PackWriter:
         plan: Plan,
         *,
         closed: Callable[[Path], None] = lambda path: None,
-        backlog_max: int = 64 << 20,
+        backlog_max: float = 64 << 20,
         clock: Callable[[], float] = time.time,
         container: Container | None = None,
     ) -> None:

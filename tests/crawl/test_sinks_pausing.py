@@ -1,0 +1,78 @@
+"""When sinks cannot keep up, or cannot write: the crawl pauses, and its loop goes on turning."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy.crawler import Crawler
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+
+from scrapy_spider_suite.crawl import packing
+from scrapy_spider_suite.crawl.commitlog import PlainLog
+from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.items import PageItem
+from scrapy_spider_suite.packs import PackWriter, open_packs
+
+
+class Engine:
+    """What of an engine a log asks for."""
+
+    def __init__(self) -> None:
+        self.paused = False
+
+    def pause(self) -> None:
+        """Send nothing more."""
+        self.paused = True
+
+    def unpause(self) -> None:
+        """Go on."""
+        self.paused = False
+
+
+def crawler_with_engine() -> tuple[Crawler, Engine]:
+    """A crawler and its engine."""
+    crawler, engine = get_crawler(), Engine()
+    crawler.engine = engine  # type: ignore[assignment]
+    return crawler, engine
+
+
+def test_a_writer_that_is_behind_does_not_stop_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crawl pauses with the page that is too much, not with the next look; none is lost."""
+    go_on = threading.Event()
+
+    def slow(folder: Path, agent: str) -> list[Any]:
+        go_on.wait(20)
+        return []
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", slow)
+    monkeypatch.setitem(PackWriter.__init__.__kwdefaults__, "backlog_max", 200_000)
+    monkeypatch.setattr(packing, "BEHIND", 100_000)
+    crawler, engine = crawler_with_engine()
+
+    async def crawl() -> None:
+        packs = PagePacking(PlainLog(crawler), tmp_path)
+        rescue = threading.Timer(5, go_on.set)
+        rescue.start()
+        seen = []
+        for number in range(5):
+            response = Response(f"http://a.test/{number}", body=bytes(60_000))
+            packs.take(PageItem.from_response(response))
+            seen.append(engine.paused)
+        assert not go_on.is_set()
+        assert seen == [False, True, True, True, True]
+        rescue.cancel()
+        go_on.set()
+        await packs.finish()
+        packs.pulse()
+        assert not engine.paused
+        await packs.close()
+
+    asyncio.run(crawl())
+    assert len(list(open_packs(tmp_path))) == 5
