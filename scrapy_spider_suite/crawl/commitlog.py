@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -29,6 +30,9 @@ _RETRY: Final = 5.0
 """Seconds between two attempts to write."""
 _DISK: Final = "the disk"
 """Why the engine is paused then."""
+_pauses: Final[WeakKeyDictionary[Crawler, set[tuple[int, str]]]] = WeakKeyDictionary()
+"""Why engines are paused without the suite's scheduler, by all sinks (their log's id, the reason):
+none may let an engine go on that another wants to stand still."""
 
 
 class Sink(Protocol):
@@ -110,7 +114,7 @@ class FrontierLog:
 class PlainLog:
     """See `CommitLog`; with Scrapy's scheduler, or one of the project's own.
 
-    `start` has *sink* pulse, `stop` ends that.
+    There is one for each sink: `start` has *sink* pulse, `stop` ends that.
     """
 
     core = None
@@ -119,7 +123,7 @@ class PlainLog:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.settings = suite_settings(crawler)
-        self._pauses: set[str] = set()
+        self._pauses = _pauses.setdefault(crawler, set())
         self._sink: Sink | None = None
         self._ticker = Ticker(1.0, self._tick)
         self._timer: asyncio.TimerHandle | None = None
@@ -150,13 +154,13 @@ class PlainLog:
 
     def pause(self, why: str) -> None:
         """See `CommitLog`."""
-        self._pauses.add(why)
+        self._pauses.add((id(self), why))
         if self.crawler.engine is not None:
             self.crawler.engine.pause()
 
     def unpause(self, why: str) -> None:
         """See `CommitLog`."""
-        self._pauses.discard(why)
+        self._pauses.discard((id(self), why))
         if self.crawler.engine is not None and not self._pauses:
             self.crawler.engine.unpause()
 

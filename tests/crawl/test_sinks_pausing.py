@@ -76,3 +76,19 @@ def test_a_writer_that_is_behind_does_not_stop_the_loop(
 
     asyncio.run(crawl())
     assert len(list(open_packs(tmp_path))) == 5
+
+
+def test_one_sink_does_not_let_go_on_what_another_holds() -> None:
+    """Each pipeline has a log of its own; the engine is that of all."""
+    crawler, engine = crawler_with_engine()
+    one, other = PlainLog(crawler), PlainLog(crawler)
+    one.pause("the disk")
+    other.pause("the disk")
+    other.pause("items")
+    one.unpause("the disk")
+    assert engine.paused
+    other.unpause("the disk")
+    assert engine.paused
+    PlainLog(crawler_with_engine()[0]).unpause("items")
+    other.unpause("items")
+    assert not engine.paused
