@@ -49,6 +49,7 @@ class ItemFiles:
             self._rows = log.core.store.kv(ROWS)
         self._file: ItemFile | None = None
         self._full: list[ItemFile] = []
+        self._late: set[Path] = set()  # files that could not be closed at once, as was logged
         self._serial = 0
         folder.mkdir(parents=True, exist_ok=True)
         self._recover()
@@ -88,17 +89,30 @@ class ItemFiles:
         return bool(self._full)
 
     async def close_full(self) -> None:
-        """Give full files their names, once their rows are on disk. What fails is tried again."""
+        """Give full files their names, once their rows are on disk. What fails is tried again.
+
+        Not if a file is no longer there: it has its row, so that the next run of the job closes it
+        should it be there again.
+        """
         for file in list(self._full):
             if not self._durable():
                 return
             try:
                 await self._run(file.close)
             except OSError as error:
-                logger.warning("Cannot close %s yet: %s", file.open_path, error)
-                return
-            self._full.remove(file)
-            self._closed(file)
+                if isinstance(error, FileNotFoundError) or file.broken:
+                    self._full.remove(file)
+                    self._give_up(file, error)
+                elif file.path not in self._late:
+                    self._late.add(file.path)
+                    logger.warning("Cannot close %s yet: %s", file.open_path, error)
+            else:
+                self._full.remove(file)
+                self._closed(file)
+
+    def _give_up(self, file: ItemFile, error: OSError) -> None:
+        logger.error("%s is left as it is, if it is there: %s", file.open_path, error)
+        file.abandon()
 
     async def close(self) -> None:
         """Close everything; what cannot be closed now, the next run of the job closes."""
