@@ -14,8 +14,9 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,7 +28,7 @@ from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.packs import heads
-from scrapy_spider_suite.packs.payload import can_decode
+from scrapy_spider_suite.packs.payload import decode
 from scrapy_spider_suite.packs.stored import Finder, Stored
 from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.storage.demand import AT_ONCE
@@ -53,6 +54,8 @@ _WORK: Final = 0.005
 """Seconds for which pages are read before anyone else has a turn again."""
 _BYTES: Final = 8 << 20
 """Of pages that are taken out of packs at a time; one may be larger."""
+_OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-robots-tag"})
+"""Fields that say of a page which links it has, or whether filters want them."""
 _TOLD: Final = 10
 """Pages that are named in the log when their links are given up; more are only counted."""
 
@@ -93,7 +96,7 @@ class Extractor:
             return
         if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
-        if self._is_packed(lease) and _can_wait(lease.fetches[-1], response):
+        if self.is_packed(lease) and _can_wait(lease.fetches[-1], response):
             self._pages.waiting.note_folder(self._folder)
             fetch, facts = lease.fetches[-1], lease.facts
             lease.stored = Stored(fetch.url, fetch.time, again=facts is not None and facts.again)
@@ -102,8 +105,8 @@ class Extractor:
         if not self._read(lease, response):
             lease.faults.add(Event.CALLBACK_ERROR)
 
-    def _is_packed(self, lease: Lease) -> bool:
-        """Whether the last answer of *lease* will be."""
+    def is_packed(self, lease: Lease) -> bool:
+        """Whether the last answer of *lease*, of which nothing more will come, will be."""
         return any(each.takes(lease) for each in self._packings)
 
     # Pages whose turn has come
@@ -314,9 +317,21 @@ def _can_wait(fetch: Fetch, response: Response) -> bool:
         return False
     if len(fetch.url) > URL_MAX:  # it is not packed
         return False
-    if b"content-encoding" not in fetch.head.lower():
-        return fetch.body == response.body
     try:
-        return can_decode(heads.parse(heads.split(fetch.head)[0]))
+        head = heads.parse(heads.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method))
+        # More than that is another body: a small one may decompress to a very large one.
+        if decode(head, fetch.body, len(response.body)) != response.body:
+            return False
     except PackError:
         return False
+    return head.status == response.status and _fields(head.fields) == _fields(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, values in response.headers.items()
+        for value in values
+    )
+
+
+def _fields(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of *fields* on which it depends which links are followed, by their names."""
+    named = ((name.lower(), value) for name, value in fields)
+    return sorted((field for field in named if field[0] in _OF_LINKS), key=itemgetter(0))

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from crawls import crawl, web_settings
 from inprocess import Crawled, crawl_here
+from scrapy import Request
 from scrapy.http import Response
 from scrapy.settings import Settings
 from websites import Answer, Page, Site, links, running
@@ -409,6 +410,37 @@ def test_compressed_pages(run: Run, tmp_path: Path) -> None:
     strange = packs.get(f"{site.url}/strange")
     assert strange is not None
     assert strange.links == []
+
+
+class Rewriting:
+    """A middleware of a project: it has the page at /changed lead elsewhere, and the others not."""
+
+    def process_response(self, request: Request, response: Response, spider: Any = None) -> Any:
+        """See the class."""
+        path = urlsplit(request.url).path
+        if path == "/changed":
+            return response.replace(body=links("/new").encode())
+        if path == "/closed":
+            response.headers["X-Robots-Tag"] = "nofollow"
+        return response.replace(status=203) if path == "/status" else response
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+def test_pages_that_a_middleware_has_changed(encoding: str, run: Run, tmp_path: Path) -> None:
+    """They are read at once, compressed or not: packs have what came of the wire."""
+    kinds = {"Content-Encoding": encoding, "Content-Type": "text/html; charset=utf-8"}
+    body = links("/old").encode()
+    page = Answer(gzip.compress(body) if encoding == "gzip" else body, headers=kinds)
+    pages: dict[str, Page] = {
+        "/": links("/changed", "/closed", "/status"),
+        "/changed": page, "/closed": page, "/status": page, "/old": links(), "/new": links(),
+    }  # fmt: skip
+    with running(Site(pages)) as site:
+        done = crawl_site(run, site, tmp_path, DOWNLOADER_MIDDLEWARES={Rewriting: 10})
+        assert set(states(tmp_path)) == everything(site)
+    assert done.stat("suite/extract/at_once") == 3
+    assert done.stat("suite/extract/read") == 3
+    assert done.stat("suite/links/nofollow_pages") == 1
 
 
 # Settings
