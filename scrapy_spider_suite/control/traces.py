@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from scrapy_spider_suite import durable
 from scrapy_spider_suite.graph.names import reverse_host
 from scrapy_spider_suite.monitor import fetchfiles
 from scrapy_spider_suite.monitor.fetchreader import host_of as host_of_field
+from scrapy_spider_suite.urls.naming import host_pattern
 from scrapy_spider_suite.urls.normalize import host_of
 
 _URL, _VIA = 4, 5
@@ -31,12 +31,7 @@ class Names:
     def __init__(self, host: str) -> None:
         self.name = host.removeprefix("*.")
         self._below = host != self.name
-        spellings = {self.name, reverse_host(self.name)}
-        text = b"|".join(re.escape(each.encode()) for each in spellings)
-        # `example.com` is no part of `www.example.com`, nor of `example.com.test`.
-        before, behind = (rb"(?<![\w-])", rb"(?![\w-])") if self._below else (
-            rb"(?<![\w.-])", rb"(?![\w-]|\.\w)")  # fmt: skip
-        self.pattern = re.compile(before + b"(?:" + text + b")" + behind, re.IGNORECASE)
+        self.pattern = host_pattern(host, reverse_host(self.name))
         digest = hashlib.sha256(f"host {host}".encode()).hexdigest()
         self.digest = f"sha256:{digest}".encode()
 

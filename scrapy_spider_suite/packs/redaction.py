@@ -36,6 +36,7 @@ from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
 from scrapy_spider_suite.packs.sorting import write_lines
 from scrapy_spider_suite.packs.warc import Record, digest
 from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
+from scrapy_spider_suite.urls.naming import host_pattern, url_pattern
 
 _NEW: Final = "redacting"
 _HOST: Final = re.compile(r"[^\W_]")
@@ -71,11 +72,7 @@ class Subject:
 
     def pattern(self) -> re.Pattern[bytes]:
         """What its name looks like in a text."""
-        name = self.host.removeprefix("*.") if self.host else self.url
-        before = rb"(?<![\w-])" if self.host.startswith("*.") else rb"(?<![\w.-])"
-        if self.url:
-            return re.compile(re.escape(name.encode()) + rb"(?![\w%/?&=.-])")
-        return re.compile(before + re.escape(name.encode()) + rb"(?![\w-]|\.\w)", re.IGNORECASE)
+        return host_pattern(self.host) if self.host else url_pattern(self.url)
 
 
 def redact(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from packed import NOW
@@ -47,6 +48,21 @@ def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
     assert sorted(map(str, found)) == sorted(map(str, others))
     assert (tmp_path / f"n-1-a.jsonl.{form}").read_bytes() == untouched
     assert packs(*arguments, "--yes").rows[1]["files"] == 0
+
+
+@pytest.mark.parametrize("what", [("--host", HOST), ("--url", f"https://{HOST}/a")])
+def test_names_behind_escapes(packs: Packs, tmp_path: Path, what: tuple[str, str]) -> None:
+    """In a line of JSON a name follows the letter of an escape, or stands in another URL."""
+    (tmp_path / "packs").mkdir()
+    file = ItemFile(tmp_path / "n-0-a.jsonl.gz", FORMATS["gz"](), NOW)
+    name = what[1]
+    goes = [f"Contact:\n{name}", f"see\t{name}.", f"http://a.test/?u={quote(name, safe='')}&v=1"]
+    stays = [f"n{name}x", f"http://a.test/?u=n{quote(name, safe='')}b"]
+    file.append(json.dumps({"t": text}).encode() + b"\n" for text in (*goes, *stays))
+    file.close()
+    said = packs("redact", tmp_path / "packs", "--items", tmp_path, *what, "--yes", "--json")
+    assert said.rows[1]["items"] == len(goes)
+    assert [item["t"] for item in open_items(tmp_path)] == stays
 
 
 def test_what_is_open_or_damaged(packs: Packs, tmp_path: Path) -> None:
