@@ -16,6 +16,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.errors import SearchError
 from scrapy_spider_suite.search import require
 from scrapy_spider_suite.search.process import FollowProcess
+from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class IndexPipeline:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured`: no packs, or what it needs is not here.
+        """Build it for *crawler*.
+
+        Raises `NotConfigured`: no packs, no crawl, or what it needs is not here.
         """
         settings = suite_settings(crawler)
         if settings.packs_dir is None:
@@ -62,6 +65,8 @@ class IndexPipeline:
             require()
         except SearchError as error:
             raise NotConfigured(str(error)) from error
+        if not is_crawl(crawler):
+            raise NotConfigured("packs are indexed beside crawls only")
         pipeline = cls(crawler, settings.packs_dir, settings.stop_timeout)
         # Packs are closed by then.
         crawler.signals.connect(pipeline.spider_closed, signals.spider_closed)

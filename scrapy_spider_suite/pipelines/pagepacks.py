@@ -10,6 +10,7 @@ from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
 from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
+from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
@@ -31,9 +32,14 @@ class PagePackPipeline(SinkingPipeline):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured` without a folder for packs."""
+        """Build it for *crawler*. Raises `NotConfigured`: no folder for packs, or no crawl.
+
+        What only looks at a page must not upload packs, and delete them, beside that.
+        """
         if suite_settings(crawler).packs_dir is None:
             raise NotConfigured("SUITE_PACKS_DIR is not set: there is no folder for packs")
+        if not is_crawl(crawler):
+            raise NotConfigured("pages are packed of crawls only")
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from uploading import write
 from websites import Site, links
 
 SPIDER = '''
@@ -82,10 +83,16 @@ def test_a_new_project(custom: bool, pages: Site, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_that_look_at_a_page(pages: Site, tmp_path: Path) -> None:
-    """shell, fetch, view, parse and check work on localhost and never touch the job directory."""
+    """shell, fetch, view, parse and check work on localhost, and touch neither job nor packs."""
     project = new_project(tmp_path, pages)
+    packs = project / "packs"
+    write(packs, 1)
+    before = sorted(packs.iterdir())
     with (project / "demo" / "settings.py").open("a") as settings:
-        settings.write('JOBDIR = "job"\n')
+        settings.write(
+            'JOBDIR = "job"\nSUITE_PACKS_DIR = "packs"\nSUITE_PACKS_UPLOAD = "memory://far"\n'
+            'SUITE_PACKS_KEEP = False\nSUITE_AGENT_NAME = "a"\n'
+        )
     url = f"{pages.local}/"
     code = "response.css('title::text').get()"
     assert "first" in scrapy(project, "shell", url, "-c", code).stdout
@@ -101,6 +108,7 @@ def test_commands_that_look_at_a_page(pages: Site, tmp_path: Path) -> None:
     )  # fmt: skip
     assert opened.returncode == 0, opened.stderr
     assert not (project / "job").exists()
+    assert sorted(packs.iterdir()) == before
 
 
 @pytest.mark.slow
