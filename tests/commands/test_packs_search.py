@@ -12,6 +12,7 @@ from packs_command import Packs
 from scrapy.exceptions import UsageError
 from searched import contents, expected, page, write
 
+from scrapy_spider_suite import durable
 from scrapy_spider_suite.commands.packs_verbs import searching
 from scrapy_spider_suite.search.place import IndexPlace
 
@@ -80,7 +81,7 @@ def test_rebuild_and_damage(packs: Packs, folder: Path, monkeypatch: pytest.Monk
     assert said.code == 1
     assert second.name in said.err
     store = next(IndexPlace(folder).current().glob("*.store"))
-    store.write_bytes(store.read_bytes()[:-1])
+    durable.replace(store, store.read_bytes()[:-1])  # it may be mapped
     said = packs("index", folder, "--json")
     assert store.name in said.rows[0]["rebuilt"]
     assert contents(folder) == expected(folder)
