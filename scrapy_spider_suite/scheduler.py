@@ -302,9 +302,10 @@ class FrontierScheduler(BaseScheduler):
             self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
-        core.revisiting.settle(lease)
+        packed = self.extractor.is_packed(lease)
+        core.revisiting.settle(lease, packed=packed)
         if core.duplicates is not None:
-            core.duplicates.settle(lease)
+            core.duplicates.settle(lease, packed=packed)
         self.extractor.settle(lease)
         for sink in self.sinks:
             sink.settled(lease)

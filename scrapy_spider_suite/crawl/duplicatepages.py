@@ -124,8 +124,11 @@ class DuplicatePages:
 
     # Out
 
-    def settle(self, lease: Lease) -> None:
-        """Nothing more will come of *lease*: its answer refers to its original, if it has one."""
+    def settle(self, lease: Lease, *, packed: bool) -> None:
+        """Nothing more will come of *lease*: its answer refers to its original, if it has one.
+
+        *packed*: whether it is to be; only then another answer may refer to it.
+        """
         found = lease.likeness
         if found is None or not lease.fetches:
             return
@@ -136,15 +139,15 @@ class DuplicatePages:
             found.payload = b""
         if fetch.truncated or fetch.original is not None:
             return
-        packed = found.packed or self._wait_for_first(lease, found)
-        if packed is None:
-            found.settled = not lease.faults
+        body = found.packed or self._wait_for_first(lease, found)
+        if body is None:
+            found.settled = packed and not lease.faults
             return
         self._stats.inc_value("suite/duplicates/bytes", len(fetch.body))
-        original = PackedOriginal(packed.url, packed.when, packed.digest)
+        original = PackedOriginal(body.url, body.when, body.digest)
         lease.fetches[-1] = replace(fetch, body=b"", original=original, profile=IDENTICAL)
         if lease.found is not None:
-            lease.packed = packed
+            lease.packed = body
 
     def _wait_for_first(self, lease: Lease, found: Likeness) -> Packed | None:
         """The record of an equal page whose commit *lease* is to wait for, if there is one."""

@@ -22,7 +22,6 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy_spider_suite.crawl.packed import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
-from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisits import Budget, Mode, Revisiting, Turns
 from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.packs import Original
@@ -30,7 +29,7 @@ from scrapy_spider_suite.packs.pages import payload_digest as record_digest
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
 from scrapy_spider_suite.pages.digests import payload_digest
 from scrapy_spider_suite.storage.planning import Found
-from scrapy_spider_suite.storage.plans import Packed
+from scrapy_spider_suite.storage.plans import UNPACKED, Packed, Plan
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -154,8 +153,9 @@ class PageRevisiting:
     async def prepare(self, lease: Lease) -> None:
         """See whether the body that a 304 would refer to is there: else it is asked for."""
         plan = lease.plan
-        if plan is not None and plan.packed is not None and self._packs is not None:
-            there = await asyncio.to_thread(self._packs.has, plan.packed)
+        packed = _record_of(plan)
+        if plan is not None and packed is not None and self._packs is not None:
+            there = await asyncio.to_thread(self._packs.has, packed)
             lease.plan = plan if there else replace(plan, packed=None)
 
     @contextmanager
@@ -198,22 +198,33 @@ class PageRevisiting:
         if 200 <= answer.status < 300 and _is_plain(request):
             lease.found = Found(time.time(), payload_digest(answer.body), _validators(answer))
 
-    def settle(self, lease: Lease) -> None:
-        """Nothing more will come of *lease*: say how the last of its answers is to be packed."""
+    def settle(self, lease: Lease, *, packed: bool) -> None:
+        """Nothing more will come of *lease*: say how the last of its answers is to be packed.
+
+        *packed*: whether it is to be.
+        """
         if lease.found is None or not lease.fetches:
             return
-        fetch, plan = lease.fetches[-1], lease.plan
-        before = None if plan is None else plan.packed
+        fetch, before = lease.fetches[-1], _record_of(lease.plan)
         if lease.found.unchanged:
-            if before is not None:
+            if before is None:
+                lease.fetches.clear()  # there is nothing that their record could refer to
+            else:
                 lease.fetches[-1] = _revisit(fetch, before, NOT_MODIFIED)
             return
         digest = record_digest(fetch.body)
         if before is not None and before.digest == digest and not fetch.truncated:
             lease.packed = before
             lease.fetches[-1] = _revisit(fetch, before, IDENTICAL)
-        elif Event.NOT_STORED not in lease.faults and not fetch.truncated:
+        elif not packed:
+            lease.packed = UNPACKED
+        elif not fetch.truncated:
             lease.packed = Packed(fetch.url, fetch.time, digest)
+
+
+def _record_of(plan: Plan | None) -> Packed | None:
+    """The record with the body of a page, if there is one."""
+    return None if plan is None or plan.packed == UNPACKED else plan.packed
 
 
 def _revisit(fetch: Fetch, body: Packed, profile: str) -> Fetch:

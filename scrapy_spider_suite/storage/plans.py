@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -28,6 +28,11 @@ class Packed(NamedTuple):
     digest: str
 
 
+UNPACKED: Final = Packed("", 0.0, "")
+"""In place of one: the body was not to be packed (a filter, a dropped item, no item of it). Else a
+page without one is asked for whole, to be packed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """When a page is visited again, and what its visits found. Times are wall times.
@@ -40,7 +45,7 @@ class Plan:
         digest: of the body of the last visit, in which a change shows.
         misses: how many visits in a row have found no page.
         claimed: a sitemap says that it has changed since.
-        packed: the record with its body; None if there is none.
+        packed: the record with its body; `UNPACKED`, or None if there is none.
         host: its pacing key.
         row: how it stood in the queue.
     """

@@ -23,7 +23,7 @@ from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.plans import Plan
+from scrapy_spider_suite.storage.plans import UNPACKED, Plan
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits, plan_of
@@ -185,6 +185,34 @@ def test_what_is_gone_from_the_packs_is_packed_anew(
     pages = list(open_packs(packs))
     assert [page.is_revisit for page in pages[:2]] == [False, True]
     assert pages[1].body == pages[0].body
+
+
+@pytest.mark.parametrize("name", ["SUITE_STORE_FILTER", "SUITE_PAGE_ITEMS"])
+def test_what_is_not_to_be_packed(site: Site, again: Again, tmp_path: Path, name: str) -> None:
+    """By a filter, or without an item: it is asked for only if it has changed, and no 304 packed.
+    """
+    job, packs = tmp_path / "job", tmp_path / "packs"
+    own = type("Mine", (Own,), {"site": site.url, "failures": []})
+    spider, value = {
+        "SUITE_STORE_FILTER": (Broad, "URLMatchesRegex(.*/other)"), "SUITE_PAGE_ITEMS": (own, True),
+    }[name]  # fmt: skip
+    settings = {"JOBDIR": str(job), "SUITE_PACKS_DIR": str(packs), name: value}
+    done = again(3, spider=spider, **settings)
+    assert [visit.headers.get("If-None-Match") for visit in site.visits] == [None, '"1"', '"1"']
+    assert found(done, "unchanged") == 2
+    with StoreReader(job / FOLDER) as reader:
+        plans = Revisits(reader.store.kv(ROWS), Revisiting()).planned()
+        assert [each.packed for _, each in plans] == [UNPACKED]
+    assert list(open_packs(packs)) == []
+
+
+def test_packs_from_now_on(site: Site, again: Again, tmp_path: Path) -> None:
+    """What was fetched without packs is asked for whole once, so that it is in them."""
+    job, packs = str(tmp_path / "job"), tmp_path / "packs"
+    again(1, JOBDIR=job)
+    again(3, JOBDIR=job, SUITE_PACKS_DIR=str(packs))
+    assert [visit.headers.get("If-None-Match") for visit in site.visits] == [None, None, '"1"']
+    assert [page.is_revisit for page in open_packs(packs)] == [False, True]
 
 
 def test_after_a_stop_the_plan_is_kept(site: Site, again: Again, tmp_path: Path) -> None:

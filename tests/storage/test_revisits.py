@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.revisits import DAY, History, Mode, Revisiting
 from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.plans import UNPACKED, Packed
 from scrapy_spider_suite.storage.revisits import Plan, Revisits
 from scrapy_spider_suite.storage.rocks import RocksStore
 
@@ -213,6 +215,8 @@ def test_damaged_rows_are_named(data: bytes) -> None:
 
 
 def test_a_plan_is_kept() -> None:
-    """As it was."""
+    """As it was, with a place in the packs, without one, or to have none."""
     plan = Plan(1.5, History(1.0, 2.0, 3.0, (4.0,)), 0.25, Validators('"x"'), b"digest")
-    assert Plan.from_bytes(plan.to_bytes()) == plan
+    for packed in (None, UNPACKED, Packed("http://a.test/", 1.5, "sha1:A")):
+        kept = replace(plan, packed=packed)
+        assert Plan.from_bytes(kept.to_bytes()) == kept
