@@ -98,12 +98,19 @@ class Extractor:
             return  # it is fetched again
         if self.is_packed(lease) and _can_wait(lease.fetches[-1], response):
             self._pages.waiting.note_folder(self._folder)
-            fetch, facts = lease.fetches[-1], lease.facts
-            lease.stored = Stored(fetch.url, fetch.time, again=facts is not None and facts.again)
+            lease.stored = self._stored(lease)
             return
         self._stats.inc_value("suite/extract/at_once")
         if not self._read(lease, response):
             lease.faults.add(Event.CALLBACK_ERROR)
+
+    def _stored(self, lease: Lease) -> Stored:
+        fetch, facts = lease.fetches[-1], lease.facts
+        return Stored(
+            fetch.url, fetch.time, again=facts is not None and facts.again,
+            visited=lease.plan is not None,
+            first=not self._core.frontier.residents.touch(lease.entry.host).done,
+        )  # fmt: skip
 
     def is_packed(self, lease: Lease) -> bool:
         """Whether the last answer of *lease*, of which nothing more will come, will be."""
@@ -216,7 +223,7 @@ class Extractor:
 
     def _extract(self, page: Unread, stored: Stored, response: HtmlResponse, size: int) -> None:
         core, lease = self._core, Lease(page.entry, None)
-        lease.status = response.status
+        lease.status, lease.stored = response.status, stored
         try:
             request = core.translator.request(page.entry)
         except CodecError:  # it was good enough to be fetched: only hooks might look at it

@@ -28,13 +28,16 @@ class Trapping:
 
     def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
         """Take in what the page of *lease* says, and which *links* it has, in scope or not."""
-        frontier = self._core.frontier
+        frontier, late = self._core.frontier, lease.stored
+        visited = lease.plan is not None if late is None else late.visited
         # A page that is visited again is no evidence that others say the same.
-        if not frontier.policy.traps.any or lease.plan is not None:
+        if not frontier.policy.traps.any or visited:
             return
         url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
             pages = frontier.residents.touch(lease.entry.host).done
+            if late is not None:  # it is one of them
+                pages = 0 if late.first else max(1, pages - 1)
             repeats = lease.likeness is not None and lease.likeness.of_host
             self._traps.saw(
                 url, host_of(url), response.body, links, pages=pages, repeats=repeats

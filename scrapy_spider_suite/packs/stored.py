@@ -33,29 +33,36 @@ _Key: TypeAlias = tuple[str, int, int, bytes]
 class Stored:
     """A page of *url*, fetched at *time* (seconds since the epoch); *location*, once it is written.
 
-    *again*: it had been fetched before.
+    *again*: it had been fetched before, and has been counted. *visited*: it had been in the crawl
+    before. *first*: no other page of its host was.
     """
 
     url: str
     time: float
     again: bool = False
     location: Location | None = None
+    visited: bool = False
+    first: bool = False
 
     def to_bytes(self) -> bytes:
         """As a row holds it. Raises ValueError: it is not written yet."""
         if self.location is None:
             raise ValueError(f"{self.url} is in no pack yet")
         name, place = self.location
-        data: bytes = msgpack.packb((self.url, self.time, self.again, name, *place))
+        flags = self.again | self.visited << 1 | self.first << 2
+        data: bytes = msgpack.packb((self.url, self.time, flags, name, *place))
         return data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Stored:
         """Read it back. Raises `PackError` for anything else."""
         try:
-            url, time, again, name, *place = msgpack.unpackb(data)
+            url, time, flags, name, *place = msgpack.unpackb(data)
             location = Location(Path(name).name, Place(*map(int, place)))
-            return cls(str(url), float(time), bool(again), location)
+            return cls(
+                str(url), float(time), bool(flags & 1), location,
+                visited=bool(flags & 2), first=bool(flags & 4),
+            )  # fmt: skip
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise PackError(f"it is not known where a page is ({error})") from error
 

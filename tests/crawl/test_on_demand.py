@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,8 +39,10 @@ from scrapy_spider_suite.packs.stored import Finder, Stored
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage import inventory
+from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.storage.unextracted import NAME as UNEXTRACTED
 from scrapy_spider_suite.storage.unextracted import Unread
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -369,6 +372,35 @@ def test_hooks_of_the_spider(how: str, run: Run, site: Site, tmp_path: Path) -> 
     assert "/5/1" not in found
     assert {*found.values()} == {Event.SUCCESS}
     assert done.stat("suite/extract/hook_errors") == (how == "on-demand")
+
+
+@pytest.mark.parametrize("how", ["eager", "on-demand"])
+def test_what_traps_are_told(
+    how: str, run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which page was the first of its host; and late nothing of one that was visited again."""
+    told: dict[str, int] = {}
+    saw, settle = Traps.saw, Extractor.settle
+
+    def seeing(traps: Traps, url: str, *args: Any, pages: int, **more: Any) -> None:
+        told[url.removeprefix(site.url)] = pages
+        saw(traps, url, *args, pages=pages, **more)
+
+    def settling(extractor: Extractor, lease: Lease) -> None:
+        again = lease.entry.url.endswith("/3/3")
+        lease.plan = mock.Mock() if again else None
+        settle(extractor, lease)
+        lease.plan = None
+
+    monkeypatch.setattr(Traps, "saw", seeing)
+    monkeypatch.setattr(Extractor, "settle", settling)
+    crawl_site(run, site, tmp_path, SUITE_TRAP_HOSTS=10, SUITE_EXTRACT=how, CONCURRENT_REQUESTS=1)
+    assert told["/"] == 0
+    assert max(told.values()) > 0
+    late = how == "on-demand"
+    assert told.keys() ^ {url.removeprefix(site.url) for url in everything(site)} == (
+        {"/3/3"} if late else set()
+    )
 
 
 def test_what_is_not_packed_is_read_at_once(run: Run, site: Site, tmp_path: Path) -> None:
