@@ -175,11 +175,15 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
         return False
 
     keeper: Any = SimpleNamespace(
-        _archiver=SimpleNamespace(step=archived), _scheduler=SimpleNamespace(closing=False),
+        _archiver=SimpleNamespace(step=archived),
+        _scheduler=SimpleNamespace(
+            closing=False,
+            extractor=SimpleNamespace(look=lambda *, starving: asked.append("stored pages")),
+        ),
         _disk=SimpleNamespace(paused=paused, stuck=False),
         _core=SimpleNamespace(settings=SimpleNamespace(seen="trie")),
         _flusher=SimpleNamespace(look=lambda *, starving: asked.append("sieve")),
     )  # fmt: skip
     Keeper._archive(keeper)
     Keeper.sift(keeper, starving=True)
-    assert asked == ["archive", "sieve"][: 2 * steps]
+    assert asked == ["archive", "sieve", "stored pages"][: 3 * steps]
