@@ -9,6 +9,7 @@ soon be read.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ _FEW: Final = 4
 """For the sake of the whole crawl."""
 _EACH: Final = 1
 """Pages of one host that are read at a time: what they bring is known before the next is."""
+_LOOKED_AT: Final = 200
+"""Hosts that are looked at at a time: it costs a look into the store for most."""
 _PATIENCE: Final = (16, 256)
 """Fetches between two turns for the sake of the whole crawl, while they bring no host to life."""
 
@@ -39,7 +42,8 @@ class Demand:
     def __init__(self, waiting: Unextracted, left: Callable[[str], int]) -> None:
         self._waiting = waiting
         self._left = left
-        self._low: dict[str, None] = {}  # hosts in demand, first come first served
+        self._low: OrderedDict[str, None] = OrderedDict()  # in demand, first come first served
+        self._earlier: bytes | None = b"" if len(waiting) else None  # how far `_fill` has come
         self._out: dict[int, str] = {}  # pages that were chosen, and their hosts
         self._for_host: set[int] = set()  # those of them that their host is in demand for
         self._of_turn: set[int] = set()  # those that are read for the whole crawl
@@ -63,6 +67,7 @@ class Demand:
         """So many links wait for the sieve: a host whose links do is not read on until they went.
         """
         if in_sieve < self._in_sieve:
+            self._low.update(dict.fromkeys(self._served))
             self._served.clear()
         self._in_sieve = in_sieve
 
@@ -85,10 +90,11 @@ class Demand:
         """Up to *limit* pages of hosts that are in demand."""
         found: list[Unread] = []
         busy = set(self._out.values())
-        for host in list(self._low):
+        self._fill()
+        for _ in range(min(_LOOKED_AT, len(self._low))):
             if len(found) >= limit:
                 break
-            del self._low[host]
+            host = self._low.popitem(last=False)[0]
             if host in busy or host in self._served or self._left(host) >= LOW:
                 continue
             found += self._waiting.of_host(host, _EACH)
@@ -96,6 +102,14 @@ class Demand:
                 self._served.add(host)
         self._for_host.update(page.number for page in found)
         return self._take(found)
+
+    def _fill(self) -> None:
+        """Look, a portion at a time, at the hosts whose pages wait since an earlier run."""
+        if self._earlier is None or self._low:
+            return
+        hosts, self._earlier = self._waiting.hosts(self._earlier, _LOOKED_AT)
+        for host in hosts:
+            self.met(host)
 
     def of_all(self, limit: int) -> list[Unread]:
         """Up to *limit* of the oldest pages."""

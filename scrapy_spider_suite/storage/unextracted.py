@@ -138,6 +138,22 @@ class Unextracted:
                     break
         return found
 
+    def hosts(self, since: bytes, limit: int) -> tuple[list[str], bytes | None]:
+        """Up to *limit* hosts that have pages, from *since* on (at first empty), in no order.
+
+        And since when to ask for the others, None if there are none. Raises `JobDamagedError`.
+        """
+        found: list[str] = []
+        for _ in range(limit):
+            row = next(self._kv.items(_OF_HOST, since), None)
+            if row is None:
+                return found, None
+            key, value = row
+            page = _page(_number(key[-_NUMBER.size :]), value)
+            found.append(page.entry.host)
+            since = _digest(page.entry.host) + b"\xff" * (_NUMBER.size + 1)
+        return found, since
+
     def _rows(self, host: str, since: int = 0) -> Iterator[Unread]:
         for key, row in self._kv.items(_OF_HOST + _digest(host), _NUMBER.pack(since)):
             page = _page(_number(key[-_NUMBER.size :]), row)

@@ -20,7 +20,9 @@ from virtual import Crawl, Web, all_urls, copy_of, entry, trees
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.storage import demand as demands
 from scrapy_spider_suite.storage import scheduling
+from scrapy_spider_suite.storage.demand import Demand
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
@@ -261,6 +263,64 @@ def test_a_kill_after_any_batch(tmp_path: Path) -> None:
         again.run()
         assert states(again) == dict.fromkeys(reached, State.DONE)
         again.frontier.store.close()
+
+
+# Hosts in demand
+
+
+def fetched(folder: Path, urls: list[str], *, sieve: bool = False) -> OnDemand:
+    """A crawl that has fetched *urls*, and has read none of them."""
+    hosts = dict.fromkeys((url[7:].partition("/")[0] for url in urls), "10.0.0.1")
+    crawl = OnDemand(store_in(folder, sieve=sieve), Web(hosts, lambda url: []), QUICK)
+    crawl.seed(*urls)
+    with mock.patch.object(crawl, "choose", return_value=[]):
+        crawl.run(until=100.0)
+    assert len(crawl.frontier.extraction.waiting) == len(urls)
+    return crawl
+
+
+def chosen(demand: Demand) -> list[Unread]:
+    """What hosts are in demand for."""
+    return demand.choose(starving=False, fetches=0, nothing_else=lambda: False)
+
+
+def test_hosts_of_an_earlier_run_are_in_demand(tmp_path: Path) -> None:
+    """All of those whose pages wait, a portion at a time; and few are looked at at once."""
+    urls = [f"http://h{n}.t/{page}" for n in range(30) for page in range(2)]
+    crawl, looked = fetched(tmp_path, urls), Counter[str]()
+
+    def left(host: str) -> int:
+        looked[host] += 1
+        return 0
+
+    found: list[str] = []
+    with mock.patch.object(demands, "_LOOKED_AT", 7):
+        demand = Demand(crawl.frontier.extraction.waiting, left)
+        while pages := chosen(demand):
+            assert len(pages) <= 7
+            assert looked.total() <= 14
+            looked.clear()
+            found += [page.entry.host for page in pages]
+    assert sorted(found) == sorted({url[7:].partition("/")[0] for url in urls})
+    crawl.frontier.store.close()
+
+
+def test_hosts_whose_links_have_left_the_sieve_are_in_demand_again(tmp_path: Path) -> None:
+    """While they are in it no more of the host is read."""
+    crawl = fetched(tmp_path, ["http://h0.t/0", "http://h0.t/1", "http://h0.t/2"])
+    waiting = crawl.frontier.extraction.waiting
+    demand = Demand(waiting, lambda host: 0)
+    demand.sifted(1)
+    for after in (2, 0):
+        [page] = chosen(demand)
+        waiting.remove(page)
+        demand.over(page)
+        assert chosen(demand) == []
+        demand.sifted(after + 5)
+        assert chosen(demand) == []
+        demand.sifted(after)
+    assert len(chosen(demand)) == 1
+    crawl.frontier.store.close()
 
 
 # Pages that are gone
