@@ -232,7 +232,7 @@ class Extractor:
         if core.counting is not None:
             core.counting.recall(lease, response, size, again=stored.again)
         if not self._read(lease, response):
-            self._give_up(page, Event.CALLBACK_ERROR)
+            self._give_up(page, Event.CALLBACK_ERROR, lease)
         elif core.frontier.extracted(page, lease, core.now()):
             self._stats.inc_value("suite/extract/read")
 
@@ -259,10 +259,18 @@ class Extractor:
             more = " (further ones are only counted)" if lost == _TOLD else ""
             logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
 
-    def _give_up(self, page: Unread, event: Event) -> bool:
-        """*event* is the last word on *page* now; False if that was dropped meanwhile."""
+    def _give_up(self, page: Unread, event: Event, lease: Lease | None = None) -> bool:
+        """*event* is the last word on *page* now; False if that was dropped meanwhile.
+
+        With a *lease*, made for it, the page is counted, as it is when links are read at once.
+        """
         core = self._core
-        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset)
+
+        def counted() -> None:
+            if lease is not None and core.counting is not None:
+                core.counting.concluded(lease, event)
+
+        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset, counted)
 
     def stop(self) -> None:
         """Read nothing more."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.storage.store import Store
 
 
+def _nothing() -> None:
+    """Nothing is known of the page that could be counted."""
+
+
 class Extraction:
     """Keeps the pages whose links are to be read, and takes what they lead to.
 
@@ -62,12 +66,17 @@ class Extraction:
         self._scheduling.relieve()
         return here
 
-    def give_up(self, page: Unread, event: Event, wall: float) -> bool:
+    def give_up(
+        self, page: Unread, event: Event, wall: float, counted: Callable[[], None] = _nothing
+    ) -> bool:
         """The links of *page* cannot be had, because of *event*, which is its last word now.
 
-        False if it was dropped meanwhile.
+        *counted* is called in the batch that says so. False, and nothing changes, if it was dropped
+        meanwhile.
         """
         here = self.waiting.remove(page)
+        if here:
+            counted()
         self.demand.over(page)
         data = self._store.state(page.entry.identity) if here else None
         if data is not None:

@@ -374,6 +374,19 @@ def test_hooks_of_the_spider(how: str, run: Run, site: Site, tmp_path: Path) -> 
     assert done.stat("suite/extract/hook_errors") == (how == "on-demand")
 
 
+def test_a_page_with_which_a_hook_fails_is_counted(
+    run: Run, site: Site, tmp_path: Path
+) -> None:
+    """As with eager: it was fetched, and it has links."""
+    found = []
+    for how in ("eager", "on-demand"):
+        crawl_site(
+            run, site, tmp_path / how, Choosy, SUITE_EXTRACT=how, SUITE_LINK_STATS=TABLES
+        )
+        found.append(counts(tmp_path / how))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("how", ["eager", "on-demand"])
 def test_what_traps_are_told(
     how: str, run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
