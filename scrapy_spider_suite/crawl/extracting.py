@@ -14,9 +14,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,18 +24,17 @@ from scrapy.http import Headers, HtmlResponse, Response
 
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.crawl.recorded import can_wait
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.packs import heads
-from scrapy_spider_suite.packs.payload import decode
 from scrapy_spider_suite.packs.stored import Finder, Stored
-from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.storage.demand import AT_ONCE
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
-    from scrapy_spider_suite.packs import Fetch, Page
+    from scrapy_spider_suite.packs import Page
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.storage.unextracted import Unread
 
@@ -54,8 +52,6 @@ _WORK: Final = 0.005
 """Seconds for which pages are read before anyone else has a turn again."""
 _BYTES: Final = 8 << 20
 """Of pages that are taken out of packs at a time; one may be larger."""
-_OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-robots-tag"})
-"""Fields that say of a page which links it has, or whether filters want them."""
 _TOLD: Final = 10
 """Pages that are named in the log when their links are given up; more are only counted."""
 
@@ -96,7 +92,7 @@ class Extractor:
             return
         if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
-        if self.is_packed(lease) and _can_wait(lease.fetches[-1], response):
+        if self.is_packed(lease) and can_wait(lease.fetches[-1], response):
             self._pages.waiting.note_folder(self._folder)
             lease.stored = self._stored(lease)
             return
@@ -324,29 +320,3 @@ def response_of(page: Page) -> tuple[HtmlResponse, int]:
         ip_address=ip_address(address) if address else None,
     )  # fmt: skip
     return response, len(heads.split(page.record.block)[1])
-
-
-def _can_wait(fetch: Fetch, response: Response) -> bool:
-    """Whether *response* can be had again from the record of *fetch*."""
-    if fetch.truncated or fetch.original is not None or fetch.url != response.url:
-        return False
-    if len(fetch.url) > URL_MAX:  # it is not packed
-        return False
-    try:
-        head = heads.parse(heads.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method))
-        # More than that is another body: a small one may decompress to a very large one.
-        if decode(head, fetch.body, len(response.body)) != response.body:
-            return False
-    except PackError:
-        return False
-    return head.status == response.status and _fields(head.fields) == _fields(
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, values in response.headers.items()
-        for value in values
-    )
-
-
-def _fields(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those of *fields* on which it depends which links are followed, by their names."""
-    named = ((name.lower(), value) for name, value in fields)
-    return sorted((field for field in named if field[0] in _OF_LINKS), key=itemgetter(0))
