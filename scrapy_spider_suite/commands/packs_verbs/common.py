@@ -6,12 +6,15 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from scrapy.exceptions import UsageError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.commands.verb import Call, count, host
+from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Packs, open_packs
 from scrapy_spider_suite.packs.choosing import Choice
 from scrapy_spider_suite.packs.times import stamp
@@ -95,6 +98,15 @@ def tell_damage(packs: Packs) -> int:
         where = f"{damage.length} bytes at {damage.offset}"
         print(f"{path}: damaged, {where}: {damage.why}", file=sys.stderr)
     return 1 if packs.damage else 0
+
+
+def of_extra(module: str, extra: str) -> ModuleType:
+    """A *module* of the suite's that needs *extra*. Raises `PackError`: that is not installed."""
+    try:
+        return import_module(f"scrapy_spider_suite.{module}")
+    except ImportError as error:
+        what = f"{error.name} is not installed: pip install 'scrapy-spider-suite[{extra}]'"
+        raise PackError(what) from error
 
 
 def _status(text: str) -> str:

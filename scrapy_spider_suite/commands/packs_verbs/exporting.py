@@ -7,21 +7,19 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
     choice_of,
+    of_extra,
     packs_of,
     progress,
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb, printable
 from scrapy_spider_suite.control.manifest import read_manifest
-from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import Crawl, Packs
 from scrapy_spider_suite.packs.choosing import Choice, choose
@@ -65,7 +63,8 @@ def _export(
     options: argparse.Namespace, packs: Packs, choice: Choice, move: Callable[[int], object]
 ) -> Exported:
     if options.parquet is not None:
-        done: Exported = _table().export_table(packs, choice, options.parquet, move)
+        table = of_extra("packs.table", "parquet")
+        done: Exported = table.export_table(packs, choice, options.parquet, move)
         return done
     if options.dir is not None:
         return export_files(packs, choice, options.dir, move)
@@ -78,15 +77,6 @@ def _export(
 def _manifest(job: Path) -> bytes:
     """The manifest of the crawl. Raises `JobError`s."""
     return json.dumps(read_manifest(job / FOLDER), indent=1).encode()
-
-
-def _table() -> ModuleType:
-    """What writes tables. Raises `PackError`: the extra is not installed."""
-    try:
-        return import_module("scrapy_spider_suite.packs.table")
-    except ImportError as error:
-        what = f"{error.name} is not installed: pip install 'scrapy-spider-suite[parquet]'"
-        raise PackError(what) from error
 
 
 def _crawl() -> Crawl:

@@ -7,21 +7,19 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
     choice_of,
+    of_extra,
     packs_of,
     progress,
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.graph.records import PageRecord
 from scrapy_spider_suite.packs import Packs
 from scrapy_spider_suite.packs.choosing import Choice, choose, pages
@@ -58,7 +56,7 @@ def _run(call: Call) -> int:
     options, packs, choice = call.options, packs_of(call), choice_of(call.options)
     if not choice.mimes:
         choice = replace(choice, mimes=_HTML)
-    building = _building()
+    building = of_extra("graph.building", "graph")
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
         with progress(sum(1 for _ in choose(packs, choice)), "pages") as move, \
@@ -101,15 +99,6 @@ def _write(graph: Graph, folder: Path, level: Level, options: argparse.Namespace
         from scrapy_spider_suite.graph.plots import plot_degrees
 
         plot_degrees(folder / f"{level}-degrees.svg", f"{level.title()}s", graph.degrees(level))
-
-
-def _building() -> ModuleType:
-    """What builds graphs. Raises `PackError`: the extra is not installed."""
-    try:
-        return import_module("scrapy_spider_suite.graph.building")
-    except ImportError as error:
-        what = f"{error.name} is not installed: pip install 'scrapy-spider-suite[graph]'"
-        raise PackError(what) from error
 
 
 def _size(text: str) -> int:
