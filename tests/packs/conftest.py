@@ -1,12 +1,15 @@
-"""The lzop program, once for all tests."""
+"""The lzop program, once for all tests, and a store that fails."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 
+import fsspec
 import lzop as programs
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from uploading import Flaky
 
 from scrapy_spider_suite.packs.lzo import Lzallright, Lzo, PythonLzo
 
@@ -29,3 +32,14 @@ def lzo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         program = request.getfixturevalue("lzop")
         monkeypatch.setitem(sys.modules, "lzo", program.library())
         yield PythonLzo()
+
+
+@pytest.fixture
+def flaky() -> Iterator[type[Flaky]]:
+    """The store, empty and sound."""
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    Flaky.store.clear()
+    Flaky.now = Flaky.away_until = 0.0
+    Flaky.attempts, Flaky.breaks = 0, None
+    yield Flaky
+    MemoryFileSystem.store.clear()

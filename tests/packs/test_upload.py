@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile
 from packed import NOW
 from uploading import Flaky, there, write
 
@@ -25,16 +24,7 @@ from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.upload import Target, upload
 from scrapy_spider_suite.packs.uploads import Uploads
 
-
-@pytest.fixture(autouse=True)
-def flaky() -> Iterator[type[Flaky]]:
-    """The store, empty and sound."""
-    fsspec.register_implementation("flaky", Flaky, clobber=True)
-    Flaky.store.clear()
-    Flaky.now = Flaky.away_until = 0.0
-    Flaky.attempts, Flaky.breaks = 0, None
-    yield Flaky
-    MemoryFileSystem.store.clear()
+pytestmark = pytest.mark.usefixtures("flaky")
 
 
 @pytest.mark.parametrize("url", ["memory://news/a", "{}/far/away", "file://{}/far"])

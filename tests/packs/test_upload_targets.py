@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event, Thread
@@ -11,7 +10,6 @@ from typing import Any
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 from packed import NOW
 from uploading import Flaky, there, write
 
@@ -21,16 +19,7 @@ from scrapy_spider_suite.packs.locking import indexes_held
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.upload import Target, upload
 
-
-@pytest.fixture(autouse=True)
-def flaky() -> Iterator[type[Flaky]]:
-    """The store, empty and sound."""
-    fsspec.register_implementation("flaky", Flaky, clobber=True)
-    Flaky.store.clear()
-    Flaky.now = Flaky.away_until = 0.0
-    Flaky.attempts, Flaky.breaks = 0, None
-    yield Flaky
-    MemoryFileSystem.store.clear()
+pytestmark = pytest.mark.usefixtures("flaky")
 
 
 @pytest.mark.parametrize("keep", [True, False])
