@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,20 @@ def crawl(
     stats = json.loads(stats_file.read_text()) if stats_file.exists() else {}
     log = (folder / "log").read_text(errors="replace")
     return Crawl(process.returncode, stats, log, time.monotonic() - began)
+
+
+def crawl_over_kills(
+    spider: str, settings: dict[str, Any], folder: Path, times: Iterable[float], **arguments: Any
+) -> Crawl:
+    """Kill a crawl after each of *times* (seconds), unless it is over by then; then let it end."""
+    for seconds in times:
+        ended = crawl(spider, settings, folder, kill_after=seconds, **arguments)
+        if ended.code == 0:  # a fast machine
+            break
+        assert ended.code == -signal.SIGKILL, ended.log[-3000:]
+    last = crawl(spider, settings, folder, **arguments)
+    assert last.reason == "finished", last.log[-3000:]
+    return last
 
 
 def _openings(folder: Path) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl, web_settings
+from crawls import ADDON, crawl_over_kills, web_settings
 from inprocess import Crawled, crawl_here
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
@@ -95,16 +95,10 @@ def test_kills(tmp_path: Path) -> None:
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here", SUITE_INDEX=True,
             SUITE_RETRY_TIMES=1, SUITE_BACKOFF_BASE=0.01, SUITE_BACKOFF_MAX=0.01,
         )  # fmt: skip
-        for _ in range(3):
-            ended = crawl(
-                "crawl_spiders.Bulk", given, tmp_path, kill_after=chance.uniform(0.5, 2.5),
-                seeds=web.ready.seeds[0],
-            )  # fmt: skip
-            if ended.code == 0:  # a fast machine
-                break
-            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
-        last = crawl("crawl_spiders.Bulk", given, tmp_path, seeds=web.ready.seeds[0])
-        assert last.reason == "finished", last.log[-3000:]
+        times = [chance.uniform(0.5, 2.5) for _ in range(3)]
+        crawl_over_kills(
+            "crawl_spiders.Bulk", given, tmp_path, times, seeds=web.ready.seeds[0]
+        )
         good = {url for url in web.web.reachable() if web.web.status(url) == 200}
     found = contents(packs)
     assert found == expected(packs)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import gzip
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import crawl, web_settings
+from crawls import crawl, crawl_over_kills, web_settings
 from inprocess import Crawled, crawl_here
 from websites import Answer, Site, links, running
 
@@ -128,16 +127,10 @@ def test_kills_lose_no_page(tmp_path: Path) -> None:
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here",
         )  # fmt: skip
-        for _ in range(5):
-            ended = crawl(
-                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(0.2, 1.5),
-                seeds=web.ready.seeds[0],
-            )  # fmt: skip
-            if ended.code == 0:  # a fast machine
-                break
-            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
-        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
-        assert last.reason == "finished", last.log[-3000:]
+        times = [chance.uniform(0.2, 1.5) for _ in range(5)]
+        crawl_over_kills(
+            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
+        )
         reachable = set(web.web.reachable())
     assert list(verify(packs)) == []
     with StoreReader(job / FOLDER) as reader:

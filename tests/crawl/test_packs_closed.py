@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import crawl, web_settings
+from crawls import crawl_over_kills, web_settings
 from inprocess import Crawled, crawl_here
 from packed import plan, some
 from websites import Site, links, running
@@ -118,16 +117,10 @@ def test_kills_lose_no_page_on_its_way(tmp_path: Path) -> None:
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here", SUITE_PACKS_AGE=0.2,
             SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False,
         )  # fmt: skip
-        for _ in range(2):
-            ended = crawl(
-                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(0.4, 1.6),
-                seeds=web.ready.seeds[0],
-            )  # fmt: skip
-            if ended.code == 0:  # a fast machine
-                break
-            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
-        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
-        assert last.reason == "finished", last.log[-3000:]
+        times = [chance.uniform(0.4, 1.6) for _ in range(2)]
+        crawl_over_kills(
+            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
+        )
         expected = {url for url in web.web.reachable() if web.web.status(url) == 200}
     assert waiting(packs, "here", keep=False) == []
     found = Counter(page.url for page in open_packs(far) if page.status == 200)
