@@ -80,7 +80,7 @@ def test_nothing_refers_to_what_is_gone(
     """An original that is in the packs no more gives its place to the next page."""
     job, packs = tmp_path / "job", tmp_path / "packs"
     options = AT_ONCE | {
-        "SUITE_DUPLICATES": "payload", "SUITE_PACKS_DIR": str(packs), "JOBDIR": str(job),
+        "SUITE_DUPLICATES": "payload,near", "SUITE_PACKS_DIR": str(packs), "JOBDIR": str(job),
     }  # fmt: skip
     run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **options))
     if gone == "deleted":
@@ -90,7 +90,8 @@ def test_nothing_refers_to_what_is_gone(
         redact(packs, Subject(url=f"{site.url}/a"), time.time(), lambda done: None)
     site.pages |= {"/later": links("/d", "/e"), "/d": SAME, "/e": SAME}
     later = {"SUITE_SEEDS": f"{site.url}/later"}
-    run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **options, **later))
+    done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **options, **later))
+    assert done.stat("suite/duplicates/near") == 2  # what they are like is known from before
     found = pages_in(packs)
     [fourth], [fifth] = found["/d"], found["/e"]
     assert fourth.is_revisit is (gone == "nothing")
@@ -117,8 +118,9 @@ def test_pages_that_say_the_same(site: Site, run: Run) -> None:
     assert done.stat("suite/duplicates/structure") == 1
     assert done.stat("suite/duplicates/near") >= 1
     assert done.stat("suite/duplicates/not_followed") == 2
-    assert {"/1", "/3"} <= set(site.paths())
-    assert not {"/2", "/4"} & set(site.paths())
+    # Either of two may have come first.
+    assert len({"/1", "/2"} & set(site.paths())) == 1
+    assert len({"/3", "/4"} & set(site.paths())) == 1
     site.visits.clear()
     followed = options | {"SUITE_FOLLOW_DUPLICATES": True}
     run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **followed))
