@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import lzop as programs
 import pytest
 from hypothesis import HealthCheck, settings
 from scrapy.utils.reactor import install_reactor
@@ -42,6 +43,12 @@ async def _cancelled() -> set[asyncio.Task[Any]]:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
     return left
+
+
+@pytest.fixture(scope="session")
+def lzop(tmp_path_factory: pytest.TempPathFactory) -> programs.Lzop:
+    """The lzop program, 1.04 or newer."""
+    return programs.find(tmp_path_factory.mktemp("lzop"))
 
 
 @pytest.fixture

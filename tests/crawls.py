@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,14 +114,19 @@ def crawl(
 
 
 def crawl_over_kills(
-    spider: str, settings: dict[str, Any], folder: Path, times: Iterable[float], **arguments: Any
-) -> Crawl:
-    """Kill a crawl after each of *times* (seconds), unless it is over by then; then let it end."""
+    spider: str, settings: dict[str, Any], folder: Path, times: Iterable[float],
+    killed: Callable[[], object] = lambda: None, **arguments: Any,
+) -> Crawl:  # fmt: skip
+    """Kill a crawl after each of *times* (seconds), unless it is over by then; then let it end.
+
+    *killed* is called after each kill.
+    """
     for seconds in times:
         ended = crawl(spider, settings, folder, kill_after=seconds, **arguments)
         if ended.code == 0:  # a fast machine
             break
         assert ended.code == -signal.SIGKILL, ended.log[-3000:]
+        killed()
     last = crawl(spider, settings, folder, **arguments)
     assert last.reason == "finished", last.log[-3000:]
     return last

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from fastwarc.warc import ArchiveIterator as FastIterator
+from lzop import Lzop
 from warcio.archiveiterator import ArchiveIterator
 
 from scrapy_spider_suite.packs.container import Container
+from scrapy_spider_suite.packs.formats import format_of, is_pack
 from scrapy_spider_suite.packs.heads import Form
 from scrapy_spider_suite.packs.packing import Plan
 from scrapy_spider_suite.packs.pages import Crawl, Fetch, Link, records, warcinfo
+from scrapy_spider_suite.packs.scan import Damage, scan
 from scrapy_spider_suite.packs.warc import Record
 
 NOW = 1_795_000_000.25
@@ -105,6 +108,28 @@ def fastwarc_records(data: bytes) -> Iterator[tuple[str, str, bytes]]:
     for record in FastIterator(io.BytesIO(data), parse_http=False, verify_digests=True):
         kind = record.headers["WARC-Type"]
         yield kind, record.headers.get("WARC-Target-URI") or "", record.reader.read()
+
+
+def accepted(path: Path, lzop: Lzop | None) -> int:
+    """How many records the tools of others find in the pack *path*, with digests that are right.
+
+    Raises what they raise where they do not accept it. *lzop*: needed for one of its format.
+    """
+    form = format_of(path)
+    data = path.read_bytes()
+    if form == "lzo":
+        assert lzop is not None
+        lzop.test(path)
+        data = lzop("-dc", path)
+    assert not [part for part in scan(path) if isinstance(part, Damage)]
+    found = list(fastwarc_records(data))
+    assert form == "zst" or found == list(warcio_records(data))
+    return len(found)
+
+
+def all_accepted(folder: Path, lzop: Lzop | None) -> int:
+    """The same of all packs in *folder*."""
+    return sum(accepted(path, lzop) for path in folder.iterdir() if is_pack(path))
 
 
 def gunzip_all(data: bytes) -> bytes:

@@ -41,6 +41,8 @@ _GIVE_UP = 900.0
 """Seconds for which a disk may fail to write although it has room."""
 _CALM = 60.0
 """Seconds without a failure after which the next one is another."""
+_ROOM = 1 << 20
+"""Bytes free below which a disk is full, whatever SUITE_MIN_FREE says."""
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 """What a failure says that ends as soon as there is room, which may take as long as it likes."""
 _PAUSES = "%s: the crawl pauses until %s; nothing is lost"
@@ -105,7 +107,7 @@ class DiskGuard:
             )  # fmt: skip
         elif not self.stuck:
             self._go_on("there is room again")
-        elif self._writes():
+        elif self._writes() and self._has_room():
             self.stuck = False
             self._go_on("writing works again")
 
@@ -140,6 +142,10 @@ class DiskGuard:
             self._failed(str(error))
             return False
         return True
+
+    def _has_room(self) -> bool:
+        """Whether no disk is full: that of packs may be another one than the store's."""
+        return shortage([Folder(folder.path) for folder in self._folders()], _ROOM) is None
 
     def _pause(self, why: str, *, full: bool) -> None:
         if not self._paused:

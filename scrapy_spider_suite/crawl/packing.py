@@ -287,6 +287,7 @@ def _plan(log: CommitLog, folder: Path) -> Plan:
     crawl = Crawl(
         name=settings.crawl_name or spider,
         software=SOFTWARE,
+        operator=settings.operator,
         contact=contact_in(agent),
         robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
         user_agent=agent,

@@ -46,6 +46,7 @@ AT_START = {
     "packs_upload": _PACKS,
     "packs_keep": _PACKS,
     "agent_name": _PACKS,
+    "operator": _PACKS,
     "index": "its process is started with the crawl: stop the crawl, or call `scrapy packs index`",
     "duplicates": "its tables are opened at the start: stop the crawl, and start it again with it",
     "near_memory": "the memory is taken at the start",

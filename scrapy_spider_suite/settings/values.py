@@ -29,7 +29,6 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TRUTH = {"1": True, "true": True, "0": False, "false": False}
 """How True and False are spelled, in lower case."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
-_NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
@@ -178,17 +177,6 @@ def _folder(raw: object) -> Path:
     if path.exists() and not path.is_dir():
         raise ValueError(raw)
     return path
-
-
-def name() -> ValueType:
-    """Return the type of a name that files may bear; empty for none."""
-
-    def parse(raw: object) -> str:
-        if not isinstance(raw, str) or not _NAME.fullmatch(raw):
-            raise ValueError(raw)
-        return raw
-
-    return ValueType(parse, "at most 64 letters, digits, '_' and '.'")
 
 
 def texts() -> ValueType:

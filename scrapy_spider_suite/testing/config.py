@@ -78,6 +78,7 @@ class FakeWebConfig:
     changes: float = knob(0.0, "secs", "median time between two changes of a page (0 = never)")
     changes_sigma: float = knob(0.0, "sigma", "spread of how often pages change")
     conditional: float = knob(1.0, "share", "share of changing pages with ETag, Last-Modified, 304")
+    coded: float = knob(0.0, "share", "share of pages that come compressed or in chunks")
     messy: float = knob(0.0, "share", "share of links in odd but correct HTML and URL forms")
     overrides: Mapping[int, Mapping[str, float]] = knob({}, "table", "host index -> its traits")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.testing import ordinary, traps
 from scrapy_spider_suite.testing.addresses import Endpoint
+from scrapy_spider_suite.testing.coding import coded
 from scrapy_spider_suite.testing.folders import FolderSite
 from scrapy_spider_suite.testing.http import HTML, Reply, Request, Site, reply
 from scrapy_spider_suite.testing.synthetic import SyntheticSite
@@ -52,6 +53,7 @@ class Directory:
         self, config: FakeWebConfig, web: SyntheticWeb, endpoints: Sequence[Endpoint]
     ) -> None:
         self._web = web
+        self._coded = config.coded
         self._pool = endpoints[: config.addresses]
         self._synthetic = SyntheticSite(web)
         rest = list(endpoints[config.addresses :])
@@ -122,6 +124,6 @@ class Directory:
         if self._traps and request.host.endswith(".farm-trap.test"):
             site = self._sites["farm-trap.test"]
         try:
-            return site.answer(request)
+            return coded(site.answer(request), request, self._coded)
         except LookupError:
             return reply(MISDIRECTED, f"no host is called {request.host[:200]!r}\n")

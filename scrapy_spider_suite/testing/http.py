@@ -23,7 +23,8 @@ HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
 _FIELD = re.compile(
-    rb"\r\n(host|connection|content-length|if-none-match|if-modified-since):[ \t]*([^\r\n]*)",
+    rb"\r\n(host|connection|content-length|accept-encoding|if-none-match|if-modified-since):"
+    rb"[ \t]*([^\r\n]*)",
     re.IGNORECASE,
 )
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -38,7 +39,7 @@ class Request(NamedTuple):
     """One request. ``target`` is as sent, ``path`` the same up to the question mark.
 
     ``host`` is lower case without port and trailing dot; ``body`` the number of bytes to skip;
-    ``tags`` and ``since`` are those of a conditional request.
+    ``tags`` and ``since`` are those of a conditional request, ``codings`` is its Accept-Encoding.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Request(NamedTuple):
     body: int
     tags: str = ""
     since: str = ""
+    codings: str = ""
 
 
 class Reply(NamedTuple):
@@ -93,10 +95,10 @@ def parse_head(head: bytes) -> Request:
     if not length.isdigit() or _CHUNKED.search(head):
         raise BadRequest("a body whose length is not given")
     path = target.partition("?")[0]
-    conditions = (fields.get(each, b"") for each in (b"if-none-match", b"if-modified-since"))
-    tags, since = (value.decode("latin-1").strip() for value in conditions)
+    names = (b"if-none-match", b"if-modified-since", b"accept-encoding")
+    conditions = (fields.get(each, b"").decode("latin-1").strip() for each in names)
     host = host.partition(":")[0].rstrip(".")
-    return Request(method, target, path, host, keep, int(length), tags, since)
+    return Request(method, target, path, host, keep, int(length), *conditions)
 
 
 def reply(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from scrapy_spider_suite.crawl.keeper import Keeper
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.exitcodes import DAMAGED, DISK_ERROR, ExitCode, code_of_reason
+from scrapy_spider_suite.guards.room import Folder, Shortage, Space, shortage
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 HOUR = 3_600.0
@@ -35,8 +37,10 @@ class Crawl:
         crawler = get_crawler(settings_dict=settings)
         crawler.stats = SimpleNamespace(inc_value=lambda name: None)  # type: ignore[assignment]
         self.core: Any = SimpleNamespace(
-            now=lambda: self.time, crawler=crawler, settings=SimpleNamespace(min_free=0),
-            store=self, frontier=SimpleNamespace(flush=lambda: None),
+            now=lambda: self.time, crawler=crawler, job=None, temporary=None, store=self,
+            frontier=SimpleNamespace(flush=lambda: None), settings=SimpleNamespace(
+                min_free=0, fetch_log=False, packs_dir=None, items_dir=None
+            ),
         )  # fmt: skip
         self.guard = DiskGuard(self.core, self)  # type: ignore[arg-type]
 
@@ -98,6 +102,27 @@ def test_a_full_disk_is_waited_for(number: int) -> None:
     assert not crawl.guard.stuck
 
 
+def test_a_full_disk_of_packs_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the store, on another one, can write: pages would be fetched for nothing."""
+    free = {tmp_path: 4096}
+
+    def look(folders: Iterable[Folder], least: int, **more: Any) -> Shortage | None:
+        return shortage(folders, least, look=lambda path: Space(1, free[path]), **more)
+
+    monkeypatch.setattr(diskguard, "shortage", look)
+    crawl = Crawl()
+    crawl.core.settings.packs_dir = tmp_path
+    crawl.guard.hold(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
+    crawl.go_on(HOUR)
+    assert crawl.guard.stuck
+    free[tmp_path] = 2 << 20
+    crawl.go_on(10)
+    assert not crawl.guard.stuck
+    assert crawl.stopped == []
+
+
 def test_a_pipeline_that_fails_again_and_again_is_one_failure() -> None:
     """Although the store can write in between; failures far apart are none of it."""
     crawl = Crawl()
@@ -132,10 +157,7 @@ def test_folders_of_components_are_watched(
     monkeypatch.setattr(
         diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
     )
-    crawl.core.settings = SimpleNamespace(
-        min_free=1, fetch_log=False, packs_dir=None, items_dir=None
-    )
-    crawl.core.job = crawl.core.temporary = None
+    crawl.core.settings.min_free = 1
     crawl.go_on(2)
     assert set(asked) == {tmp_path}
 

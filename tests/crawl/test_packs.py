@@ -5,21 +5,32 @@ from __future__ import annotations
 import errno
 import gzip
 import random
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, product
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from crawls import crawl, crawl_over_kills, web_settings
 from inprocess import Crawled, crawl_here
+from lzop import Lzop
+from packed import all_accepted
 from websites import Answer, Site, links, running
 
+from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
+from scrapy_spider_suite.packs.groupfile import GroupFile
+from scrapy_spider_suite.packs.pages import lines
+from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing.http import Request
+from scrapy_spider_suite.testing.synthetic import SyntheticSite
 
 
 class Broad(BroadSpider):
@@ -39,12 +50,28 @@ def arrived(web: FakeWebProcess) -> Counter[tuple[str, int]]:
     return Counter((f"http://{a.host}:{port}{a.path}", a.status) for a in web.arrivals())
 
 
+def ways_of_pages(packs: Path, web: FakeWebProcess) -> set[tuple[str, bool]]:
+    """In which codings pages came, and whether in chunks; each has the body that was served."""
+    site, ways = SyntheticSite(web.web), set()
+    for page in open_packs(packs):
+        parts = urlsplit(page.url)
+        request = Request("GET", parts.path, parts.path, parts.hostname or "", True, 0)
+        assert page.body == site.answer(request).data.partition(b"\r\n\r\n")[2], page.url
+        chunked = page.headers.get("x-crawler-transfer-encoding") == "chunked"
+        ways.add((page.headers.get("content-encoding", ""), chunked))
+    return ways
+
+
 @pytest.mark.parametrize("form", ["lzo", "gz", "zst"])
-def test_every_answer_is_packed(form: str, tmp_path: Path) -> None:
-    """Pages, redirects, errors and robots.txt, each once; packs and indexes are as they must be."""
+def test_every_answer_is_packed(
+    form: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Pages, redirects, errors and robots.txt, each once, as served, however they came; packs and
+    indexes are as they must be, for the tools of others, too."""
     config = FakeWebConfig(
-        hosts=12, pages=12, degree=6, redirects=0.1, errors=0.1, log=tmp_path / "arrivals"
-    )
+        hosts=12, pages=12, degree=6, redirects=0.1, errors=0.1, coded=0.8,
+        log=tmp_path / "arrivals",
+    )  # fmt: skip
     packs = tmp_path / "packs"
     with FakeWebProcess(config) as web:
         settings = web_settings(
@@ -56,11 +83,14 @@ def test_every_answer_is_packed(form: str, tmp_path: Path) -> None:
         assert ended.reason == "finished", ended.log[-3000:]
         web.stop()
         expected = arrived(web)
+        assert ways_of_pages(packs, web) == set(product(("", "gzip", "br"), (True, False)))
     assert answers(packs) == expected
     assert ended.stats["suite/packs/answers"] == expected.total()
     assert list(verify(packs)) == []
     assert [path.suffix for path in packs.glob("bulk-*-here.warc.*")] != []
     assert not list(packs.glob("*.open"))
+    lzop = request.getfixturevalue("lzop") if form == "lzo" else None
+    assert all_accepted(packs, lzop) == len(list(open_packs(packs).records()))
 
 
 @pytest.fixture
@@ -83,10 +113,17 @@ def test_what_is_packed_is_what_came(
         crawl_here(
             Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,
             SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, SUITE_PACKS_DIR=str(tmp_path),
+            SUITE_OPERATOR="Institute of Pages, Berlin", SUITE_CRAWL_NAME="news",
+            USER_AGENT="mybot/1.0 (+https://example.org/bot)", ROBOTSTXT_OBEY=True,
         )
     )  # fmt: skip
     assert done.reason == "finished"
     packs = open_packs(tmp_path)
+    said = dict(lines(next(packs.records())))
+    assert (said["operator"], said["isPartOf"]) == ("Institute of Pages, Berlin", "news")
+    assert (said["http-header-from"], said["robots"]) == ("https://example.org/bot", "classic")
+    assert said["settings-digest"].startswith("sha256:")
+    assert said["software"].startswith("scrapy-spider-suite/")
     page = packs.get(f"{site.url}/")
     assert page is not None
     assert page.headers["content-encoding"] == "gzip"
@@ -118,9 +155,12 @@ def test_what_is_not_to_be_stored_is_not_packed(
 
 
 @pytest.mark.slow
-def test_kills_lose_no_page(tmp_path: Path) -> None:
-    """Killed five times: what is done is packed, packs verify, the rest is fetched again."""
-    config = FakeWebConfig(hosts=40, pages=12, degree=8, addresses=20, errors=0.0)
+def test_kills_lose_no_page(lzop: Lzop, tmp_path: Path) -> None:
+    """Killed five times: what is done is packed, packs verify, the rest is fetched again.
+
+    What each kill has left is accepted by other people's tools once its packs are closed.
+    """
+    config = FakeWebConfig(hosts=40, pages=12, degree=8, addresses=20, errors=0.0, coded=0.8)
     job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(5)
     with FakeWebProcess(config) as web:
         settings = web_settings(
@@ -128,9 +168,20 @@ def test_kills_lose_no_page(tmp_path: Path) -> None:
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here",
         )  # fmt: skip
         times = [chance.uniform(0.2, 1.5) for _ in range(5)]
+        kills = count()
+
+        def close_and_check() -> None:
+            if packs.exists():
+                left = shutil.copytree(packs, tmp_path / f"left{next(kills)}")
+                recover_folder(left)
+                assert all_accepted(left, lzop) == len(list(open_packs(left).records()))
+
         crawl_over_kills(
-            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
-        )
+            "crawl_spiders.Bulk", settings, tmp_path, times, close_and_check,
+            seeds=web.ready.seeds[0],
+        )  # fmt: skip
+        assert all_accepted(packs, lzop) == len(list(open_packs(packs).records()))
+        assert ways_of_pages(packs, web) == set(product(("", "gzip", "br"), (True, False)))
         reachable = set(web.web.reachable())
     assert list(verify(packs)) == []
     with StoreReader(job / FOLDER) as reader:
@@ -169,3 +220,32 @@ def test_what_cannot_be_packed_is_fetched_again(
     assert {url for url, status in answers(packs) if status == 200} == {
         f"{site.url}/", f"{site.url}/plain",
     }  # fmt: skip
+
+
+def test_a_disk_that_has_room_again(
+    site: Site, run: Callable[[Any], Crawled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crawl goes on by itself, and fetches again what could not be packed."""
+    write, calls = GroupFile.add, count()
+
+    def add(self: GroupFile, parts: Iterable[bytes]) -> None:
+        if next(calls) in (1, 2):  # the first of all is who crawls
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, parts)
+
+    monkeypatch.setattr(GroupFile, "add", add)
+    monkeypatch.setattr(diskguard, "_RETRY", 0.2)
+    done = run(
+        crawl_here(
+            Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,
+            SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, SUITE_PACKS_DIR=str(tmp_path / "packs"),
+            JOBDIR=str(tmp_path / "job"),
+        )
+    )  # fmt: skip
+    assert done.reason == "finished"
+    assert done.stat("suite/packs/failed") >= 2
+    assert done.stat("suite/disk/pauses") >= 1
+    assert done.stat("suite/job/done") == 2
+    assert list(verify(tmp_path / "packs")) == []
+    found = answers(tmp_path / "packs")
+    assert (found[f"{site.url}/", 200], found[f"{site.url}/plain", 200]) == (1, 1)

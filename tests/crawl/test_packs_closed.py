@@ -7,26 +7,41 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from crawls import crawl_over_kills, web_settings
 from inprocess import Crawled, crawl_here
 from packed import plan, some
+from scrapy.crawler import Crawler
 from websites import Site, links, running
 
 from scrapy_spider_suite.packs import PackWriter, open_packs, verify
 from scrapy_spider_suite.packs.away import waiting
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.packs.packing import Job, Packing
+from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 
 class Broad(BroadSpider):
-    """Follows everything."""
+    """Follows everything, and hears of the packs that are closed."""
 
     name = "broad"
+    told: ClassVar[list[Path]] = []
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Broad:
+        """Listen."""
+        cls.told.clear()
+        crawler.signals.connect(cls.hear, pack_closed)
+        return super().from_crawler(crawler, *args, **kwargs)
+
+    @classmethod
+    def hear(cls, path: Path) -> None:
+        """Note a pack."""
+        cls.told.append(path)
 
 
 @pytest.fixture
@@ -97,6 +112,7 @@ def test_packs_that_a_kill_left_are_closed_beside_the_crawl(
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **fast(tmp_path)))
     assert done.stat("suite/packs/recovered") == 1
     assert done.stat("suite/packs/closed") == 2
+    assert set(Broad.told) == set(filter(is_pack, tmp_path.iterdir()))
     assert len(list(open_packs(tmp_path))) == 5 + done.stat("suite/packs/answers")
     assert list(verify(tmp_path)) == []
 

@@ -1,4 +1,4 @@
-"""The lzop program, once for all tests, and a store that fails."""
+"""Either LZO library, and a store that fails."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import sys
 from collections.abc import Iterator
 
 import fsspec
-import lzop as programs
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from uploading import Flaky
 
 from scrapy_spider_suite.packs.lzo import Lzallright, Lzo, PythonLzo
-
-
-@pytest.fixture(scope="session")
-def lzop(tmp_path_factory: pytest.TempPathFactory) -> programs.Lzop:
-    """lzop 1.04 or newer."""
-    return programs.find(tmp_path_factory.mktemp("lzop"))
 
 
 @pytest.fixture(params=["lzallright", "python-lzo"])

@@ -9,6 +9,7 @@ from typing import Literal
 from scrapy_spider_suite.monitor.linkstats import TABLES
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import FREE, FROM_NOW_ON, setting
+from scrapy_spider_suite.settings.names import line, name
 from scrapy_spider_suite.settings.places import place
 
 
@@ -72,12 +73,17 @@ class Pages:
         "kills.",
     )
     crawl_name: str = setting(
-        v.name(), "", FREE,
+        name(), "", FREE,
         "The name of the crawl, which its packs bear; empty is the spider's. The agents of one "
         "crawl share it.",
     )
     agent_name: str = setting(
-        v.name(), "", FREE,
+        name(), "", FREE,
         "The name of this process among those of its crawl, which its packs bear; empty is the "
         "machine's. No two that run at the same time have the same.",
+    )
+    operator: str = setting(
+        line(), "", FREE,
+        "Who crawls, a person or an institution: the first record of each pack says so, beside "
+        "the contact that USER_AGENT gives.",
     )
