@@ -133,6 +133,13 @@ class Judge:
         found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
         return found if trapped is None else [_refused(trapped), *found]
 
+    def put_last(self, entry: Entry) -> Finding | None:
+        """Why *entry*, which is pending, comes after the others of its host, if it does."""
+        found = None if self._traps is None else self._traps.put_last(entry)
+        if found is None:
+            return None
+        return Finding(found.rule, Judgement.FETCH, found.why, found.where)
+
     def _of_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         # It is asked when a link is found: whoever names a seed means it.
         reason = self._scope.refuses(url, host, depth) if depth else None

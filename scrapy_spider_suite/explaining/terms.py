@@ -42,7 +42,7 @@ _SUITE = (
     "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
     "fetch_log", "revisit", "revisit_interval",
-    *(f"trap_{name}" for name in Limits.names()),
+    *(f"trap_{name}" for name in Limits.names()), "mine",
     *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.records import host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, Traps
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.permutations import sorted_query
+from scrapy_spider_suite.urls.spaces import folders, local
 from scrapy_spider_suite.urls.traps import Refusal, Trap
 
 _TRAPS = {
@@ -27,6 +28,7 @@ _TRAPS = {
     Trap.SESSIONS: "a trap: {} comes with ever new session ids",
     Trap.SAME: "a trap: the pages of {} all said the same",
     Trap.HOSTS: "a trap: the hosts of {} all said the same",
+    Trap.PREFIX: "{} has had its share of the host: it comes after the others",
 }
 MINING = "mining"
 """The rule by which what nobody linked to is forgotten."""
@@ -64,13 +66,23 @@ class TrapJudge:
 
     def at_its_turn(self, entry: Entry) -> Ruling | None:
         """What becomes of *entry*, which is pending."""
-        if entry.flags & (Flag.USER | Flag.START | Flag.DONT_FILTER):
+        if entry.flags & ASKED_FOR:
             return None
         if self._miner.gave_up(entry):
             why = "mined, and too many like it are not there"
             return Ruling(MINING, why, self._terms.where("SUITE_MINE"))
         refusal = self._traps.waited_in(entry.url, entry.host)
         return None if refusal is None else in_words(self._terms, refusal)
+
+    def put_last(self, entry: Entry) -> Ruling | None:
+        """Why *entry*, which is pending, comes after the others of its host, if it is for a trap.
+
+        Its priority fell with each of its folders that had had its share, the first one first.
+        """
+        fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
+        if fell <= 0 or not (crowded := [*folders(local(entry.url).partition("?")[0])][-fell:]):
+            return None
+        return in_words(self._terms, Refusal(Trap.PREFIX, crowded[0]))
 
     def _permuted(self, url: str, host: str) -> Refusal | None:
         """What the job knows that differs from *url* in the order of its query only."""

@@ -30,7 +30,7 @@ from scrapy_spider_suite.urls.traps import Refusal, Trap, harmless, look
 
 _FEW = 1_000
 """URLs of a host, and of a folder, below which no folder has too large a share."""
-_BEHIND = 1 << 24
+BEHIND = 1 << 24
 """What a crowded folder takes off the priority of what lies in it."""
 _REOPENED = 10_000
 """Hosts of which it is remembered that something was opened again; beyond that none is."""
@@ -43,7 +43,7 @@ _ONE_IN = 4
 _LEAST_LINKS = 2
 """Links to more queries of its path that a page of an endless search has."""
 # Plain integers: operators of flags are Python code.
-_ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
+ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
 
 
 class Traps:
@@ -160,7 +160,7 @@ class Traps:
 
     def holds(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
-        if entry.flags & _ASKED_FOR or not self._policy.traps.any:
+        if entry.flags & ASKED_FOR or not self._policy.traps.any:
             return False
         refusal = self.waited_in(entry.url, entry.host)
         if refusal is not None and not self._lets_through(entry.url, entry.host, refusal):
@@ -191,7 +191,7 @@ class Traps:
         url, host = entry.url, entry.host
         if limits.permuted and "&" in url:
             self._orders.note(url)
-        if entry.flags & _ASKED_FOR or not limits.any:
+        if entry.flags & ASKED_FOR or not limits.any:
             return
         if limits.sessions:
             self._stand_ins.claim(url, host)
@@ -203,7 +203,7 @@ class Traps:
                 if budget:  # what was not counted may all have lain there
                     share, room = 0, max(0, budget * limits.prefix // 100 - least)
                 crowded = self._grounds.learn(host).crowded(url, share, room)
-                entry.priority -= crowded * _BEHIND
+                entry.priority -= crowded * BEHIND
                 self.met[Trap.PREFIX] += bool(crowded)
 
     def was_known(self, url: str) -> None:

@@ -12,6 +12,7 @@ from made_jobs import Made
 
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.storage.traps import BEHIND
 from scrapy_spider_suite.urls.traps import Limits
 
 Ask = Callable[..., dict[str, Any]]
@@ -98,8 +99,23 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
         assert ask("why", url)["next_try"] != "it will fail at its turn", url
 
 
+def test_what_comes_last(made: Made, ask: Ask) -> None:
+    """A folder that has had its share is named, the closest of those that have."""
+    made.find("http://a.test/a/b/1", priority=5 - 2 * BEHIND)
+    made.find("http://a.test/a/b/2", priority=-BEHIND)
+    made.find("http://a.test/a/b/3", priority=-1_000)
+    made.find("http://a.test/a/b/4", priority=-BEHIND, flags=Flag.START)
+    made.close()
+    said = [ask("why", f"http://a.test/a/b/{number}").get("put_last") for number in (1, 2, 3, 4)]
+    for folder, late in zip(("/a/b/", "/a/"), said, strict=False):
+        assert late.startswith(f"trap: {folder} has had its share of the host"), late
+        assert "[SUITE_TRAP_PREFIX = 50" in late
+    assert said[2:] == [None, None]
+
+
 def test_what_was_mined(made: Made, ask: Ask) -> None:
     """It says so, and from where; later the reason does; and what is not worth a try any more."""
+    made.keep(SUITE_MINE="both")
     made.end("http://c.test/c/", Event.NOT_THERE, 404)
     made.find("http://a.test/b/", flags=Flag.SPECULATIVE)
     made.find("http://d.test/b/", flags=Flag.SPECULATIVE)
@@ -109,6 +125,7 @@ def test_what_was_mined(made: Made, ask: Ask) -> None:
     row = ask("why", "http://d.test/b/")
     assert row["next_try"] == "it will be forgotten at its turn"
     assert row["why_then"].startswith("mining: mined, and too many like it are not there")
+    assert "[SUITE_MINE = 'both'" in row["why_then"]
     assert ask("why", "http://a.test/b/")["came_from"] == "mined from http://page.test/that/led/there"
     row = ask("why", "http://c.test/c/")
     assert (row["state"], row["reason"], row["status"]) == ("failed", "not_there", 404)

@@ -203,6 +203,9 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
     if known.entry is None:
         why = "it is queued in another download_slot, whose queue is not looked for"
         return row | {"ahead_of_it": None, "next_try": "at its turn there", "why_then": why}
+    late = judging.put_last(known.entry)
+    if late is not None:
+        row["put_last"] = str(late)
     decided = decisive(judging.at_its_turn(known.entry))
     if decided.judgement is Judgement.REFUSE:
         ends = "be forgotten" if decided.rule == MINING else "fail"
