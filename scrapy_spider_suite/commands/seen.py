@@ -52,13 +52,15 @@ class Command(base.Command):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options, which are those of all verbs."""
+        from scrapy_spider_suite.commands.verb import count
+
         super().add_options(parser)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.description, parser.epilog = _ABOUT, _EXAMPLES
         base.add_job(parser)
         base.add_json(parser)
         parser.add_argument(
-            "--limit", type=int, default=20, metavar="N", help="URLs that ls prints (20; 0: all)"
+            "--limit", type=count, default=20, metavar="N", help="URLs that ls prints (20; 0: all)"
         )
         parser.add_argument(
             "--repair", action="store_true",

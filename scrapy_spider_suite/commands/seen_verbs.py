@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from w3lib.url import canonicalize_url
 
 from scrapy_spider_suite.commands.verb import printable
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
@@ -18,7 +23,8 @@ from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.urls.normalize import normalize
 
-PLACES = (f"{FOLDER}/seen", "seen-trie", f"{FOLDER}/sieve", "seen-sieve")
+_TRIE, _SIEVE = "seen-trie", "seen-sieve"  # of the dupefilters, which know URLs by other names
+PLACES = (f"{FOLDER}/seen", _TRIE, f"{FOLDER}/sieve", _SIEVE)
 """Where a job directory may have a store: that of a crawl, that of a dupefilter."""
 _NO_URLS = "a sieve holds fingerprints, and no URLs"
 
@@ -68,23 +74,44 @@ def _stats(folder: Path, argument: str, options: argparse.Namespace) -> int:
 
 
 def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
-    if (sieve := _sieve(folder)) is not None:
-        for url in (argument, normalize(argument)):
-            if url is not None and url in sieve:
+    sieve = _sieve(folder)
+    if sieve is not None:
+        for key, url in _spellings(folder, argument):
+            if key in sieve:
                 _facts({"url": url}, options)
                 return 0
         return _no(_not_in(folder, argument), options)
     with TrieStore(folder, readonly=True) as store:
-        for url in (argument, normalize(argument)):
-            if url is not None and url in store:
+        for _, url in _spellings(folder, argument):
+            if url in store:
                 _facts({"url": url, "id": store.id(url)}, options)
                 return 0
     return _no(_not_in(folder, argument), options)
 
 
+def _spellings(folder: Path, url: str) -> Iterator[tuple[str | bytes, str]]:
+    """What *url* may be known by in *folder*, and how it is written there: as it is given, in
+    normal form, or as a GET request is to a dupefilter with Scrapy's fingerprinter."""
+    yield url, url
+    normal = normalize(url)
+    if normal is not None:
+        yield normal, normal
+    with suppress(ValueError):  # no URL that Scrapy would ask for
+        if folder.resolve().name == _TRIE:
+            canonical = canonicalize_url(url)
+            yield canonical, canonical
+        elif folder.resolve().name == _SIEVE:
+            yield fingerprint(Request(url)), url
+
+
 def _not_in(folder: Path, url: str) -> str:
     if folder.parent.name == FOLDER:  # of a crawl, whose database has rows besides
         return f"{url} is not in {folder}; what else its job knows of it: scrapy frontier why URL"
+    if folder.resolve().name == _SIEVE:
+        return (
+            f"{url} was not seen as a GET request of Scrapy's fingerprinter, as far as {folder} "
+            "was flushed"
+        )
     return f"{url} was not seen"
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from frontier_command import Said
 from loading import loaded_by
+from scrapy import Request
 from scrapy.exceptions import UsageError
+from scrapy.utils.test import get_crawler
 from seen_stores import build_at_once
 
+from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
 from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
 
@@ -58,12 +61,32 @@ def test_there_and_back(seen: Seen, job: Path) -> None:
     assert "no URL with the id 7" in said.out
 
 
+@pytest.mark.parametrize("filter_", [TrieDupeFilter, SieveDupeFilter])
+def test_what_a_dupefilter_knows(
+    seen: Seen, tmp_path: Path, filter_: type[StoredDupeFilter]
+) -> None:
+    """URLs as they are asked for, however the filter itself writes them down."""
+    made = filter_.from_crawler(get_crawler(settings_dict={"JOBDIR": str(tmp_path)}))
+    for path in ("?b=1&a=2", "~x", "y", "z"):
+        made.request_seen(Request(f"http://a.t/{path}"))
+    if isinstance(made, SieveDupeFilter):
+        made._seen.flush()
+    made.close("finished")
+    for url in ("http://a.t/?b=1&a=2", "http://a.t/?a=2&b=1", "HTTP://a.t/%7Ex#top"):
+        assert seen("get", url, "-j", str(tmp_path)).code == 0, url
+    said = seen("get", "http://a.t/new", "-j", str(tmp_path))
+    assert (said.code, "http://a.t/new was not seen" in said.out) == (1, True)
+    assert seen("get", "no URL", "-j", str(tmp_path)).code == 1
+
+
 def test_ls(seen: Seen, job: Path) -> None:
     """By prefix, as many as asked for; what is no text cannot break a line."""
     assert len(seen("ls", "-j", str(job)).out.splitlines()) == 20
     said = seen("ls", "http://host1.t/", "-j", str(job), "--limit", "0")
     assert sorted(said.out.split()) == sorted(u for u in URLS if u.startswith("http://host1.t/"))
     assert seen("ls", "http://a.t/", "-j", str(job)).out == "http://a.t/line\\nbreak\n"
+    with pytest.raises(SystemExit):
+        seen("ls", "-j", str(job), "--limit", "-1")
 
 
 def test_check(seen: Seen, job: Path) -> None:
