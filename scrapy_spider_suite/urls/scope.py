@@ -1,4 +1,4 @@
-"""Which links a crawl may follow, decided link by link with no more than the link (K4, K15).
+"""Which links a crawl may follow, decided link by link with no more than the link (K15).
 
 The meaning of each limit is Scrapy's: ``allowed_domains`` as in its off-site middleware (a domain
 and all below it), ``DEPTH_LIMIT`` and ``URLLENGTH_LIMIT`` with 0 for no limit.
