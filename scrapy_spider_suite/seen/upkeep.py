@@ -23,8 +23,9 @@ from scrapy_spider_suite.seen.table import Handles
 AT_ONCE: Final = 16
 """Ranges of one build for which somebody waits."""
 LOOK_AFTER: Final = 4_096
-PATIENCE: Final = 60
 """Rows after which it is looked whether there is something to do."""
+PATIENCE: Final = 60
+"""Polls after which a build that failed is tried again, however little was added."""
 A_STEP: Final = 200_000
 """Rows that are forgotten at a time."""
 

@@ -18,9 +18,16 @@ from scrapy_spider_suite.errors import (
     StoreWriteError,
     UnknownUrlError,
 )
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.identity import MAX_KEY
 from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.normalize import host_of
 
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
 
@@ -64,39 +71,54 @@ class TestForeignLog(TestTrieStore):
         return small(path, log=self.logs.setdefault(path, MemoryLog()), memory=32 * 50)
 
 
-class PlainSet:
-    """What the others are measured by."""
+class PlainRows:
+    """What a crawl asks with ``SUITE_SEEN = plain``: its ledger, and the rows of its database."""
 
-    def __init__(self) -> None:
-        self._known: set[str] = set()
+    def __init__(self, path: Path) -> None:
+        self._store = RocksStore(path, memory=1 << 20)
+        self._ledger = Ledger(self._store, Counters.load(self._store), cache=1 << 10)
 
     def add(self, urls: Iterable[str]) -> list[str]:
-        """Remember *urls*."""
-        new = [url for url in dict.fromkeys(urls) if url not in self._known]
-        self._known |= set(new)
-        return new
+        """Have *urls* pending."""
+        new = [Entry(host_of(url), url) for url in dict.fromkeys(urls) if url not in self]
+        for entry in new:
+            record = self._store.record(entry.host) or HostRecord()
+            self._ledger.take(entry, record)
+            self._store.put_record(entry.host, record)
+        return [entry.url for entry in new]
 
     def __contains__(self, url: str) -> bool:
-        return url in self._known
+        return self._ledger.known(state_key(host_of(url), url))
 
     def __len__(self) -> int:
-        return len(self._known)
+        return self._ledger.counters.pending
+
+    def settle(self) -> None:
+        """Write the batch."""
+        self._ledger.counters.save(self._store)
+        self._store.flush()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """End the crawl."""
+        self.settle()
+        self._store.close()
 
 
-class TestPlainSet(SeenContract):
-    """The contract holds for the plainest of stores."""
+class TestPlainRows(SeenContract):
+    """The plain store of a crawl."""
 
-    def open(self, path: Path) -> PlainSet:
-        """An empty one."""
-        return PlainSet()
+    def open(self, path: Path) -> PlainRows:
+        """With a cache that holds some of them."""
+        return PlainRows(path)
 
-    def again(self, seen: object, path: Path) -> PlainSet:
-        """It outlives no restart."""
-        assert isinstance(seen, PlainSet)
-        return seen
+    def takes(self, url: str) -> bool:
+        """Those of pages: of no other are there rows."""
+        return url.startswith("http") and "\udcff" not in url
+
+    def settle(self, seen: object) -> None:
+        """Write."""
+        assert isinstance(seen, PlainRows)
+        seen.settle()
 
 
 @settings(max_examples=40)
