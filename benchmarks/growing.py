@@ -10,14 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from scrapy_spider_suite.seen import SieveSet, TrieStore
+from scrapy_spider_suite.seen import Sieve, TrieStore
+from scrapy_spider_suite.seen.flushing import Flush
 
 LISTS = ("mixed_500k", "sitemaps_300k")
 BATCH = 40
 """URLs of a page."""
 SAMPLE = 20_000
+BYTES_A_URL = 64
+"""Of the memory of a growth, for each URL that waits for a flush of the sieve."""
 
 Row = dict[str, Any]
 
@@ -104,46 +108,98 @@ def grown(urls: Sequence[str], start: int, stop: int) -> Iterator[str]:
         yield url
 
 
+class Sifting:
+    """The sieve as a crawl has it: what is found waits, and a flush in a thread says what is new.
+
+    *spent* is the CPU time of all flushes.
+    """
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        self._sieve = Sieve(folder, own_log=False, capacity=capacity)
+        self._thread: Thread | None = None
+        self.spent = 0.0
+
+    def __contains__(self, url: str) -> bool:
+        return url in self._sieve
+
+    def __len__(self) -> int:
+        return len(self._sieve)
+
+    @property
+    def behind(self) -> bool:
+        """Whether a flush is due, and another one under way."""
+        return self._sieve.full and self._thread is not None and self._thread.is_alive()
+
+    def add(self, urls: list[str]) -> None:
+        """Offer *urls*, and begin a flush if one is due."""
+        self._sieve.offer(urls)
+        if self._sieve.full and not self.behind:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.wait()
+        self._thread = Thread(target=self._run, args=(self._sieve.begin(),))
+        self._thread.start()
+
+    def _run(self, flush: Flush) -> None:
+        before = time.thread_time()
+        flush.run()
+        self.spent += time.thread_time() - before
+
+    def wait(self) -> None:
+        """Wait for the flush that is under way, and take what it found."""
+        if self._thread is not None:
+            self._thread.join()
+            self._sieve.begin().accept()
+            self._thread = None
+
+    def settle(self) -> None:
+        """Flush all that waits."""
+        self._begin()
+        self.wait()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._sieve.close()
+
+
 def grow(lists: Path | None, count: int, kind: str, memory: int, folder: Path) -> None:
     """Add *count* URLs, and measure before, with the lists in memory, and after each tenth."""
     urls = [url for name in LISTS for url in urls_of(lists, name)]
     # Two URLs that differ in nothing but what a round adds would be one.
     urls = list(dict.fromkeys(urls))
     random.Random(2).shuffle(urls)
-    store: TrieStore | SieveSet
-    if kind == "trie":
-        store = TrieStore(folder, memory=memory)
-    else:
-        store = SieveSet(folder)
-    began, held, waited = time.monotonic(), 0, 0.0
+    trie = kind == "trie"
+    store: TrieStore | Sifting
+    store = TrieStore(folder, memory=memory) if trie else Sifting(folder, memory // BYTES_A_URL)
+    began, waited = time.monotonic(), 0.0
     before = {"resident MB": resident() >> 20, "own MB": resident("RssAnon") >> 20}
     print(json.dumps({"store": kind, "urls": 0} | before), flush=True)
     for tenth in range(10):
         start, stop = count * tenth // 10, count * (tenth + 1) // 10
-        spent, longest, called, new = 0.0, [0.0, 0.0], 0, 0
+        spent, longest = 0.0, [0.0, 0.0]
         for batch in batches(grown(urls, start, stop)):
             clock, cpu = time.perf_counter(), time.thread_time()
-            new += len(store.add(batch))
-            if kind == "sieve" and not called % 100:
-                store.poll()
+            store.add(batch)
             cpu = time.thread_time() - cpu
             longest = [max(longest[0], time.perf_counter() - clock), max(longest[1], cpu)]
-            spent, called = spent + cpu, called + 1
-            if isinstance(store, TrieStore) and store.behind:
+            spent += cpu
+            if store.behind:
                 clock = time.monotonic()
                 store.wait()
                 waited += time.monotonic() - clock
-        held += new
+        if isinstance(store, Sifting):
+            store.settle()
         row = measured(store, urls, stop, folder) | {
             "add": round(spent / (stop - start) * 1e6, 2), "longest ms": round(longest[0] * 1e3, 1),
-            "longest cpu ms": round(longest[1] * 1e3, 1), "held": held,
+            "longest cpu ms": round(longest[1] * 1e3, 1), "held": len(store),
             "waited s": round(waited), "seconds": round(time.monotonic() - began),
         }  # fmt: skip
         print(json.dumps({"store": kind, "urls": stop} | row), flush=True)
     store.close()
 
 
-def measured(store: TrieStore | SieveSet, urls: list[str], stop: int, folder: Path) -> Row:
+def measured(store: TrieStore | Sifting, urls: list[str], stop: int, folder: Path) -> Row:
     """Memory, disk and look-ups of a store that holds the first *stop* grown URLs."""
     draw = random.Random(stop)
     places = [draw.randrange(stop) for _ in range(min(SAMPLE, stop // 4))]
@@ -153,6 +209,8 @@ def measured(store: TrieStore | SieveSet, urls: list[str], stop: int, folder: Pa
         row["url(id)"] = microseconds(store.url, [store.id(url) for url in some])
         stats = store.stats()
         row |= {"ranges": stats.ranges, "segments": stats.segments, "fresh": stats.fresh}
+    else:
+        row["flushes s"] = round(store.spent, 1)
     disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return row | {
         "resident MB": resident() >> 20, "own MB": resident("RssAnon") >> 20,

@@ -19,7 +19,8 @@ stores, of memory of the others: of the nodes as KSpider's C++ would lay them ou
 as the Bloom filter says, and what the resident set grew by.
 
 The growth is of URLs made from those of the lists: every round, half of the hosts have other pages,
-and the other half of them are other hosts. After each tenth there is a line of JSON.
+and the other half of them are other hosts. After each tenth there is a line of JSON. The sieve is
+flushed in a thread whenever a million URLs wait; its "add" is the time of who offers them.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ def main() -> None:
     parser.add_argument("--urls", type=int, default=100_000_000, help="how many to grow to")
     parser.add_argument("--store", default="trie", help="trie or sieve; for one, of the table")
     parser.add_argument("--name", default=LISTS[0], help="the list, for one")
-    parser.add_argument("--memory", type=int, default=64, help="MB of the index of fresh URLs")
+    parser.add_argument("--memory", type=int, default=64, help="MB of what is fresh")
     parser.add_argument("--folder", type=Path, help="where to grow, or of what to plot")
     options = parser.parse_args()
     if options.what == "table":
