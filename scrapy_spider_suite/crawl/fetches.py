@@ -7,11 +7,12 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.witness import Fetched
 from scrapy_spider_suite.downloader import ADDRESS
+from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.handlers.exchange import TRUNCATED
 from scrapy_spider_suite.handlers.wire import WIRE, Sent
-from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.packs import Fetch, Form
+from scrapy_spider_suite.items import PageItem, link_of
+from scrapy_spider_suite.packs import Fetch, Form, Link
 from scrapy_spider_suite.packs.heads import build
 from scrapy_spider_suite.storage.leases import Lease
 
@@ -29,7 +30,8 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
     """The page of *item*, as Scrapy's middlewares have left it.
 
     They take a Content-Encoding that they have undone out of the head, so one that is there holds
-    for the body. Where the handler has kept the head of the wire, that is taken.
+    for the body. Where the handler has kept the head of the wire, that is taken. Raises `TypeError`
+    and the like: the item holds what no page has.
     """
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
@@ -41,14 +43,14 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
         url=item.url,
         time=item.time.timestamp(),
         head=build(item.status, fields) if sent is None else sent.head,
-        body=item.body,
+        body=bytes(item.body),
         form=Form.JOINED if "Content-Encoding" in item.headers else Form.DECODED,
         method="GET" if request is None else request.method,
         request=b"" if sent is None else sent.request,
         address="" if source is None else _address(source),
         truncated="" if source is None else _truncated(source),
         protocols=protocols if sent is None else sent.protocols,
-        links=item.links or (),
+        links=[link_of(each) for each in item.links or ()],
         via=via,
         hops=hops,
     )
@@ -56,6 +58,7 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
 
 def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
     request, (via, hops) = fetched.request, _way(fetched.lease)
+    target = redirect_target(request.url, response)
     return Fetch(
         url=request.url,
         time=fetched.ended - fetched.seconds,
@@ -67,6 +70,7 @@ def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool
         address=_address(response) or request.meta.get(ADDRESS, ""),
         truncated="length" if cut else _truncated(response),
         protocols=_protocols(response) if sent is None else sent.protocols,
+        links=() if target is None else (Link(target, "redirect"),),
         via=via,
         hops=hops,
     )

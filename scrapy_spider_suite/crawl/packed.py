@@ -6,12 +6,11 @@ from pathlib import Path
 from threading import Lock
 
 from scrapy_spider_suite.packs.away import uploaded
+from scrapy_spider_suite.packs.cdxj import REVISIT
 from scrapy_spider_suite.packs.formats import OPEN
 from scrapy_spider_suite.packs.index import FolderIndex
 from scrapy_spider_suite.packs.warc import date, parse_date
 from scrapy_spider_suite.storage.plans import Packed
-
-_REVISIT = "warc/revisit"
 
 
 class PackedBodies:
@@ -38,7 +37,7 @@ class PackedBodies:
             return False
         names = {
             each.filename for each in entries
-            if (each.stamp, each.digest) == (stamp, packed.digest) and each.mime != _REVISIT
+            if (each.stamp, each.digest) == (stamp, packed.digest) and each.mime != REVISIT
         }  # fmt: skip
         return any(map(self._is_kept, names))
 

@@ -148,7 +148,8 @@ class PagePacking:
         packed = self.takes(lease)
         fetches, lease.fetches = lease.fetches, []
         if packed and lease.stored is None:
-            fetches[-1] = replace(fetches[-1], links=[Link(*edge) for edge in lease.outlinks])
+            if lease.outlinks:
+                fetches[-1] = replace(fetches[-1], links=[Link(*edge) for edge in lease.outlinks])
             self._pack(fetches, lease)
         elif packed:
             fetches[-1] = replace(fetches[-1], notes={**fetches[-1].notes, **self._later})

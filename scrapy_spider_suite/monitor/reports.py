@@ -30,6 +30,9 @@ COLUMNS = {
         "host", "pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts",
     ),
     "degrees": ("of", "degree", "count"),
+    "languages": ("language", "fetches"),
+    "sizes": ("below", "fetches"),
+    "anchors": ("word", "times"),
 }
 """Report -> its columns; a number is one of URLs unless its name says otherwise."""
 
@@ -94,6 +97,15 @@ def degree_rows(degrees: Mapping[str, Mapping[int, int]]) -> Iterator[Row]:
     for name, counts in degrees.items():
         for degree, count in sorted(counts.items()):
             yield {"of": name, "degree": degree, "count": count}
+
+
+def count_rows(report: str, table: Iterable[tuple[Any, int]], limit: int = 0) -> Iterator[Row]:
+    """A *report* of two columns; of *limit* rows those with the greatest counts, 0: all in order.
+    """
+    if limit:
+        table = heapq.nlargest(limit, table, key=lambda row: row[1])
+    for row in table:
+        yield dict(zip(COLUMNS[report], row, strict=True))
 
 
 def tally_rows(table: Table, column: str, limit: int = 0) -> list[Row]:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.headers import media_type
@@ -27,6 +28,10 @@ from scrapy_spider_suite.packs.pages import FIELDS
 from scrapy_spider_suite.packs.surt import surt
 from scrapy_spider_suite.packs.warc import Record, clean_url
 
+REVISIT: Final = "warc/revisit"
+"""The type of a revisit, as indexes have it."""
+_LATER: Final = frozenset({408, 425, 429})
+"""RFC 9110, 8470 and 6585: statuses of a server that has no time, and says nothing of the page."""
 _KINDS = frozenset({"response", "revisit", "resource"})
 _NO_TIME = "19700101000000"
 
@@ -51,6 +56,11 @@ class Entry(NamedTuple):
     def time(self) -> datetime:
         """When it was fetched, to the second."""
         return datetime.strptime(self.stamp, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it says nothing of a page: robots.txt, or an answer for now (5xx, 429)."""
+        return self.status >= 500 or self.status in _LATER or _is_robots(self.url)
 
     def line(self) -> bytes:
         """The entry as a line, without its end."""
@@ -130,7 +140,7 @@ def _entry(record: Record, place: Place, filename: str, metadata: Place | None) 
         except PackDamagedError:  # it was stored as it came
             mime = ""
     if record.kind == "revisit":
-        mime = "warc/revisit"
+        mime = REVISIT
     time, url = record.time, record.url
     return Entry(
         key_of(url),
@@ -143,3 +153,10 @@ def _entry(record: Record, place: Place, filename: str, metadata: Place | None) 
         place,
         metadata,
     )
+
+
+def _is_robots(url: str) -> bool:
+    try:
+        return "/robots.txt" in url and urlsplit(url).path == "/robots.txt"
+    except ValueError:
+        return False

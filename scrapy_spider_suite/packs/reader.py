@@ -140,7 +140,7 @@ class Packs:
         time = parse_date(date)
         for folder, entry in self._find(url) if time else ():
             assert time is not None
-            if entry.stamp == f"{time:%Y%m%d%H%M%S}" and entry.mime != "warc/revisit":
+            if entry.stamp == f"{time:%Y%m%d%H%M%S}" and entry.mime != cdxj.REVISIT:
                 page = self._page(folder, entry)
                 if page.time == time:
                     return page

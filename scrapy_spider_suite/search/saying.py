@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import Final
-from urllib.parse import urlsplit
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.cdxj import Entry
+from scrapy_spider_suite.packs.cdxj import REVISIT, Entry
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.text import Text, text_of
 from scrapy_spider_suite.search.schema import TEXT_MAX, Document
 
-_LATER: Final = frozenset({408, 425, 429})
-"""RFC 9110, 8470 and 6585: statuses of a server that has no time, and says nothing of the page."""
 _NOT_MODIFIED: Final = 304
 _CODE: Final = frozenset({"text/css", "text/javascript", "text/ecmascript", "text/x-javascript"})
 
@@ -31,9 +28,9 @@ def meaning(entry: Entry) -> Meaning:
 
     An answer for now (5xx, 429) changes nothing; robots.txt is for robots.
     """
-    revisit = entry.mime == "warc/revisit"
+    revisit = entry.mime == REVISIT
     status = entry.status
-    if _is_robots(entry.url) or status in _LATER or status >= 500:
+    if entry.says_nothing:
         return Meaning.NOTHING
     if 200 <= status < 300 or (status == _NOT_MODIFIED and revisit):
         return Meaning.WORDS
@@ -61,10 +58,3 @@ def _document(entry: Entry, said: Text) -> Document:
     if said.mime in _CODE or not (said.text.strip() or said.title):
         return Document(entry)
     return Document(entry, said.title, said.text[:TEXT_MAX], said.language, said.mime)
-
-
-def _is_robots(url: str) -> bool:
-    try:
-        return urlsplit(url).path == "/robots.txt"
-    except ValueError:
-        return False

@@ -14,6 +14,7 @@ import pytest
 from frontier_command import Frontier, Said, parsed, small_crawl
 
 from scrapy_spider_suite.commands.seen import Command as SeenCommand
+from scrapy_spider_suite.monitor.linkstats import TABLES
 from scrapy_spider_suite.packs.formats import FORMATS
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
@@ -54,9 +55,9 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
 
 @pytest.fixture(scope="module")
 def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job of a crawl that ran to its end."""
+    """The job of a crawl that ran to its end, with link statistics."""
     folder = tmp_path_factory.mktemp("finished")
-    assert small_crawl(web, folder).reason == "finished"
+    assert small_crawl(web, folder, SUITE_LINK_STATS=TABLES).reason == "finished"
     return folder / "job"
 
 

@@ -73,6 +73,20 @@ def test_the_crawl(finished: Path, frontier: Frontier, arrivals: list[Arrival]) 
     assert facts["done"] + facts["failed"] == facts["fetches_page"]
 
 
+def test_link_statistics(finished: Path, frontier: Frontier, arrivals: list[Arrival]) -> None:
+    """Sizes are below the powers of two that they are counted by; all links say "more"."""
+    pages = [each for each in arrivals if each.path != "/robots.txt"]
+    sizes = frontier("report", "sizes", "-j", str(finished), "--json").rows
+    assert sum(row["fetches"] for row in sizes) == len(pages)
+    assert sizes[-1]["below"] > 3_000
+    languages = frontier("report", "languages", "-j", str(finished), "--json").rows
+    assert sum(row["fetches"] for row in languages) == len(pages)
+    (word,) = frontier("report", "anchors", "--limit", "1", "-j", str(finished), "--json").rows
+    assert word["word"] == "more"
+    links = frontier("report", "links", "-j", str(finished), "--json").rows
+    assert word["times"] >= sum(row["links"] for row in links) > len(pages)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_says_the_same(name: str, finished: Path, frontier: Frontier) -> None:
     """Text, CSV with a line of names, and JSON."""

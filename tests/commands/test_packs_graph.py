@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import sys
 from pathlib import Path
+from typing import Any
 
 import networkx
 import pytest
@@ -12,7 +13,8 @@ from packed import NOW, fetch
 from packs_command import Packs, write
 
 from scrapy_spider_suite.graph.scores import Scores
-from scrapy_spider_suite.packs import Link
+from scrapy_spider_suite.packs import Fetch, Link, Original, payload_digest
+from scrapy_spider_suite.packs.warc import NOT_MODIFIED
 
 A, B, C = "http://www.a.test/", "http://b.test/x", "http://c.test/"
 
@@ -60,6 +62,36 @@ def test_both_graphs(packs: Packs, agents: list[Path], tmp_path: Path) -> None:
     ranks = Scores.read(out / "host-ranks.txt.gz")
     for number, host in enumerate(("www.a.test", "b.test", "c.test")):
         assert ranks.get(host) == pytest.approx(expected[number], rel=1e-5)
+
+
+def test_what_says_where_a_page_leads(packs: Packs, tmp_path: Path) -> None:
+    """Duplicates and redirects do; robots.txt, answers for now and 304 do not."""
+    a, b, c, d = (f"http://www.example.com/{name}" for name in "abcd")
+
+    def answer(status: int, kind: str = "text/html") -> bytes:
+        lines = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: 0\r\n\r\n"
+        return lines.encode()
+
+    def later(url: str, status: int, **changes: Any) -> Fetch:
+        return fetch(9, b"", url=url, head=answer(status), links=[], time=NOW + 9, **changes)
+
+    whole = Original(a, NOW, payload_digest(b"same"))
+    write(
+        tmp_path / "packs", "lzo",
+        fetch(0, b"same", url=a, links=[Link(c)]),
+        fetch(1, b"", url=b, links=[Link(d)], original=whole),
+        fetch(2, b"", url=c, head=answer(301, "text/plain"), links=[Link(d, "redirect")]),
+        fetch(3, b"", url=d, head=answer(200, "image/png"), links=[], original=whole),
+        later(a, 304, original=whole, profile=NOT_MODIFIED), later(b, 503), later(c, 429),
+        later("http://www.example.com/robots.txt", 404),
+    )  # fmt: skip
+    packs("graph", tmp_path, tmp_path / "packs", "--pages")
+    assert lines(tmp_path / "page-vertices.txt.gz") == [
+        f"{n}\t{url}\t{int(n < 3)}" for n, url in enumerate((a, b, c, d))
+    ]
+    assert lines(tmp_path / "page-edges.txt.gz") == [
+        "0\t2\ta\t0", "1\t3\ta\t0", "2\t3\tredirect\t0",
+    ]  # fmt: skip
 
 
 def test_one_of_them_in_other_forms(packs: Packs, agents: list[Path], tmp_path: Path) -> None:

@@ -1,81 +1,134 @@
-"""SUITE_LINK_STATS: what is counted is what the pages that are done link to, kills or not."""
+"""SUITE_LINK_STATS: what is counted is what the pages that are done link to, kills or not.
+
+And packs, their index and the graph that is made of them say the same.
+"""
 
 from __future__ import annotations
 
+import gzip
+import os
 import random
 from collections import Counter
 from pathlib import Path
 
+import networkx
 import pytest
-from crawls import crawl, web_settings
+import searched
+from crawls import crawl, crawl_over_kills, web_settings
 
+from scrapy_spider_suite.graph.building import GraphBuilder
+from scrapy_spider_suite.graph.linking import Linking, records_of
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkreport import report
 from scrapy_spider_suite.monitor.linkstats import ROWS, HostLinks, LinkStats
+from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
-TABLES = ["links", "hosts", "out", "external", "statuses", "types"]
+TABLES = ["links", "hosts", "out", "external", "statuses", "types", "sizes", "anchors"]
+KILLS = int(os.environ.get("KILLS", "7"))
+"""Each costs the start of a crawl; KILLS=20 is what docs/measurements.md tells of."""
 
 
-def expected(web: FakeWebProcess) -> dict[str, Counter[str]]:
-    """An independent count over the pages of *web*."""
-    counts: dict[str, Counter[str]] = {
-        name: Counter() for name in ("pages", "internal", "external", "in_links", "statuses")
-    }
+def walked(web: FakeWebProcess) -> networkx.MultiDiGraph:
+    """The pages of *web* with their statuses, and their edges: an independent count."""
+    pages = networkx.MultiDiGraph()
     for url in web.web.reachable():
         status = web.web.status(url)
-        counts["statuses"][str(status)] += 1
-        if status != 200:
-            continue
-        host = host_of(url)
-        counts["pages"][host] += 1
+        pages.add_node(url, status=status)
+        kind = "a" if status == 200 else "redirect"
         for link in {normalize(each) for each in web.web.links(url)}:
-            assert link is not None
-            where = host_of(link)
-            counts["internal" if where == host else "external"][host] += 1
-            if where != host:
-                counts["in_links"][where] += 1
-    return counts
+            pages.add_edge(url, link, kind=kind)
+    return pages
 
 
-def compare(job: Path, counts: dict[str, Counter[str]]) -> None:
-    """Whether *job* says the same."""
+def by_host(pages: networkx.MultiDiGraph) -> tuple[dict[str, HostLinks], networkx.MultiDiGraph]:
+    """What *pages* come to for each host, and the links between different ones."""
+    good = Counter(host_of(url) for url, status in pages.nodes(data="status") if status == 200)
+    links = networkx.MultiDiGraph()
+    links.add_nodes_from(good)
+    ends = pages.edges(data="kind")
+    links.add_edges_from((host_of(a), host_of(b)) for a, b, kind in ends if kind == "a")
+    across = networkx.MultiDiGraph(links)
+    across.remove_edges_from(list(networkx.selfloop_edges(links, keys=True)))
+    linked = networkx.DiGraph(across)
+    return {
+        host: HostLinks(
+            good[host], links.out_degree(host), links.number_of_edges(host, host),
+            across.out_degree(host), across.in_degree(host), linked.out_degree(host),
+            linked.in_degree(host),
+        )
+        for host in links
+    }, across  # fmt: skip
+
+
+def compare_counts(job: Path, pages: networkx.MultiDiGraph) -> None:
+    """Whether the statistics of *job* say the same as *pages*."""
     with StoreReader(job / FOLDER) as reader:
+        assert list(reader.check()) == []
         stats = LinkStats(reader.store.kv(ROWS))
-        hosts = dict(stats.hosts())
-        found = report(stats)
-    for name in ("pages", "internal", "external", "in_links"):
-        said = Counter({host: getattr(links, name) for host, links in hosts.items()})
-        assert +said == counts[name], name
-    assert dict(found.tables["statuses"]) == counts["statuses"]
-    assert found.totals.pages == counts["pages"].total()
-    assert found.totals.links == counts["internal"].total() + counts["external"].total()
-    assert sum(found.degrees["out"].values()) == found.totals.pages
-    assert isinstance(found.most_linked[0][1], HostLinks)
+        hosts, pairs, found = dict(stats.hosts()), list(stats.edges()), report(stats)
+    expected, across = by_host(pages)
+    assert hosts == expected
+    assert {(a, b): number for a, b, number in pairs} == Counter(across.edges())
+    statuses = Counter(str(status) for _, status in pages.nodes(data="status"))
+    assert dict(found.tables["statuses"]) == statuses
+    assert found.totals.pages == statuses["200"] == sum(found.degrees["out"].values())
+    assert found.totals.links == sum(links.links for links in expected.values())
 
 
-@pytest.mark.parametrize(
-    "kills", [0, pytest.param(4, marks=pytest.mark.slow)], ids=["undisturbed", "killed"]
-)
-def test_counts_equal_an_independent_count(kills: int, tmp_path: Path) -> None:
-    """Of every page once, whatever was in flight when the crawl was killed."""
-    config = FakeWebConfig(hosts=30, pages=12, degree=8, redirects=0.05, errors=0.0)
-    chance, job = random.Random(kills), tmp_path / "job"
+def compare_graph(packs: Path, folder: Path, pages: networkx.MultiDiGraph) -> None:
+    """Whether the graph that is made of *packs* is that of *pages*."""
+    with GraphBuilder(folder) as builder:
+        builder.add(records_of(open_packs(packs), Linking()))
+        builder.finish().write_pages(folder)
+    vertices, edges = (
+        [line.split("\t") for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+        for path in (folder / "page-vertices.txt.gz", folder / "page-edges.txt.gz")
+    )
+    urls = [url for _, url, _ in vertices]
+    assert {url for _, url, fetched in vertices if fetched == "1"} == set(pages)
+    said = sorted((urls[int(a)], urls[int(b)], kind) for a, b, kind, _ in edges)
+    assert said == sorted(pages.edges(data="kind"))
+
+
+def test_counts_equal_an_independent_count(tmp_path: Path) -> None:
+    """Of every page once; redirects are no links, but edges."""
+    config = FakeWebConfig(hosts=30, pages=12, degree=8, redirects=0.05)
+    job, packs = tmp_path / "job", tmp_path / "packs"
     with FakeWebProcess(config) as web:
         settings = web_settings(
-            web.ready.dns_port, JOBDIR=str(job), SUITE_LINK_STATS=TABLES,
-            SUITE_HOST_DELAY=0.02 if kills else 0, SUITE_IP_DELAY=0,
-            SUITE_PACKS_DIR=str(tmp_path / "packs"),
+            web.ready.dns_port, JOBDIR=str(job), SUITE_LINK_STATS=TABLES, SUITE_HOST_DELAY=0,
+            SUITE_IP_DELAY=0, SUITE_PACKS_DIR=str(packs),
         )  # fmt: skip
-        seed = web.ready.seeds[0]
-        for _ in range(kills):
-            crawl(
-                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(0.1, 0.8),
-                seeds=seed,
-            )  # fmt: skip
-        ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=seed)
+        ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         assert ended.reason == "finished", ended.log[-3000:]
-        counts = expected(web)
-    compare(job, counts)
+        pages = walked(web)
+    compare_counts(job, pages)
+    compare_graph(packs, tmp_path, pages)
+
+
+@pytest.mark.slow
+def test_all_agree_over_kills(tmp_path: Path) -> None:
+    """No page is lost; packs, counts, index and graph are those of an undisturbed run."""
+    config = FakeWebConfig(hosts=60, pages=12, degree=8, addresses=20, redirects=0.05)
+    job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(4)
+    with FakeWebProcess(config) as web:
+        settings = web_settings(
+            web.ready.dns_port, JOBDIR=str(job), SUITE_LINK_STATS=TABLES, SUITE_HOST_DELAY=0.05,
+            SUITE_IP_DELAY=0.02, SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here",
+            SUITE_INDEX=True,
+        )  # fmt: skip
+        times = [chance.uniform(0.0, 1.0) for _ in range(KILLS)]
+        last = crawl_over_kills(
+            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
+        )
+        pages = walked(web)
+    assert last.log.count("Spider opened") > len(times) // 2
+    assert list(verify(packs)) == []
+    compare_counts(job, pages)
+    compare_graph(packs, tmp_path, pages)
+    found = searched.contents(packs)
+    assert found == searched.expected(packs)
+    assert set(found) == {url for url, status in pages.nodes(data="status") if status == 200}

@@ -1,10 +1,12 @@
-"""SUITE_INDEX: what is packed is found, while the crawl runs, after a kill, and at the end."""
+"""SUITE_INDEX: what is packed is found, while the crawl runs, and at the end.
+
+That it is after kills, too, `test_counting` shows.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl_over_kills, web_settings
+from crawls import ADDON
 from inprocess import Crawled, crawl_here
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
@@ -26,7 +28,6 @@ from scrapy_spider_suite.search.process import FollowProcess
 from scrapy_spider_suite.search.searching import TextIndex
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 
 class Broad(BroadSpider):
@@ -82,27 +83,6 @@ def _slowly(honest: Any) -> Any:
             yield each
 
     return start
-
-
-@pytest.mark.slow
-def test_kills(tmp_path: Path) -> None:
-    """Killed again and again, the index is that of the packs."""
-    config = FakeWebConfig(hosts=24, pages=10, degree=8, addresses=12, errors=0.05, redirects=0.05)
-    job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(7)
-    with FakeWebProcess(config) as web:
-        given = web_settings(
-            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
-            SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here", SUITE_INDEX=True,
-            SUITE_RETRY_TIMES=1, SUITE_BACKOFF_BASE=0.01, SUITE_BACKOFF_MAX=0.01,
-        )  # fmt: skip
-        times = [chance.uniform(0.5, 2.5) for _ in range(3)]
-        crawl_over_kills(
-            "crawl_spiders.Bulk", given, tmp_path, times, seeds=web.ready.seeds[0]
-        )
-        good = {url for url in web.web.reachable() if web.web.status(url) == 200}
-    found = contents(packs)
-    assert found == expected(packs)
-    assert set(found) >= good
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,18 @@ def _links(reader: StoreReader) -> LinkStats:
     return LinkStats(reader.store.kv(LINKS))
 
 
+def _counts(name: str) -> Callable[[StoreReader, int], Iterable[Row]]:
+    def rows(reader: StoreReader, limit: int) -> Iterable[Row]:
+        return reports.count_rows(name, _links(reader).table(name), limit)
+
+    return rows
+
+
+def _sizes(reader: StoreReader, limit: int) -> Iterable[Row]:
+    powers = ((1 << int(power), number) for power, number in _links(reader).table("sizes"))
+    return reports.count_rows("sizes", powers, limit)
+
+
 _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
     "seeds": _seeds,
     "bad-seeds": _bad_seeds,
@@ -59,6 +71,9 @@ _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
     "domains": lambda reader, limit: reports.domain_rows(reader.hosts(), registered_domain, limit),
     "links": lambda reader, limit: reports.link_rows(_links(reader).hosts(), limit),
     "degrees": lambda reader, limit: reports.degree_rows(link_report(_links(reader)).degrees),
+    "languages": _counts("languages"),
+    "sizes": _sizes,
+    "anchors": _counts("anchors"),
 }
 
 
@@ -67,7 +82,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", action="store_true", help="print CSV with a line of names")
     parser.add_argument(
         "--limit", type=count, default=0, metavar="N",
-        help="only so many rows, the greatest of hosts, domains, statuses and types (0: all)",
+        help="only so many rows, the greatest where they are counts (0: all)",
     )  # fmt: skip
 
 
@@ -106,13 +121,14 @@ def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
 
 VERBS = (
     Verb(
-        "report", "the job as a table: crawl, seeds, bad-seeds, hosts, statuses, types, domains",
+        "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains, links",
         _run, _options, "NAME",
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
             "crawl-summary is crawl. All are over the whole life of the job, and come from its\n"
             "store: statuses, types and crawl count fetches, robots.txt and media among them; the\n"
-            "others count URLs."
+            "others count URLs. Link statistics (SUITE_LINK_STATS) are links, degrees, languages,\n"
+            "sizes (of bodies, in powers of two) and anchors (words of the texts of links)."
         ),
         examples=(
             "report crawl -j crawls/news",

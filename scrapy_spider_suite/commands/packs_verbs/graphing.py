@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +19,13 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.graph.records import PageRecord
-from scrapy_spider_suite.packs import Packs
-from scrapy_spider_suite.packs.choosing import Choice, choose, pages
+from scrapy_spider_suite.graph.linking import Linking, records_of
+from scrapy_spider_suite.packs.choosing import choose
 from scrapy_spider_suite.settings.values import size
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.graph.forms import Graph, Level
 
-_HTML = ("text/html", "application/xhtml+xml")
 _FORMS = ("tables", "arcs", "ascii")
 
 
@@ -55,13 +52,13 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _run(call: Call) -> int:
     options, packs, choice = call.options, packs_of(call), choice_of(call.options)
     if not choice.mimes:
-        choice = replace(choice, mimes=_HTML)
+        choice = Linking(**asdict(choice))
     building = of_extra("graph.building", "graph")
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
         with progress(sum(1 for _ in choose(packs, choice)), "pages") as move, \
                 building.GraphBuilder(Path(scratch), memory=options.memory) as builder:  # fmt: skip
-            builder.add(_records(packs, choice, move))
+            builder.add(records_of(packs, choice, move))
             graph = builder.finish()
             made = Path(scratch) / "made"
             made.mkdir()
@@ -73,14 +70,6 @@ def _run(call: Call) -> int:
             os.replace(made / name, options.folder / name)
     call.facts({**sizes, "files": [str(options.folder / name) for name in names]})
     return tell_damage(packs)
-
-
-def _records(
-    packs: Packs, choice: Choice, move: Callable[[int], object]
-) -> Iterator[PageRecord]:
-    for page in pages(packs, choice):
-        yield PageRecord(page.url, page.links, page.time.timestamp() if page.time else 0.0)
-        move(1)
 
 
 def _write(graph: Graph, folder: Path, level: Level, options: argparse.Namespace) -> None:
@@ -116,10 +105,11 @@ VERBS = (
         "graph", "pages and hosts as graphs: vertices, edges, ranks", _run, _options,
         "DIR [PATH...]",
         about=(
-            "Of the HTML pages in the packs, or of those of the --mime that is given, of several\n"
-            "agents' folders together: each page as it was last fetched. Vertices are pages that\n"
-            "were fetched and those that they lead to; ids from 0, in the order of SURT.\n"
-            "docs/links.md has the files and who loads them. Needs the extra graph."
+            "Of the HTML pages and redirects in the packs, or of pages of the --mime that is\n"
+            "given, of several agents' folders together: each page as it was last fetched.\n"
+            "Vertices are pages that were fetched and those that they lead to; ids from 0, in\n"
+            "the order of SURT. docs/links.md has the files and who loads them. Needs the extra\n"
+            "graph."
         ),
         examples=(
             "graph graphs/ crawls/news/packs other-machine/packs",
