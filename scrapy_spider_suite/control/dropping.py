@@ -26,7 +26,6 @@ from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.records import UrlState, host_key
-from scrapy_spider_suite.storage.revisits import Revisits
 from scrapy_spider_suite.storage.robots import BUCKETS
 
 _ROWS = 50
@@ -45,6 +44,7 @@ NOT_TOUCHED = (
     "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)",
     "referrers of URLs of other hosts that are pending or failed",
     "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie",
+    "signatures of what its pages said (SUITE_DUPLICATES = near), which name no page",
     "of a host, fingerprints in the sieve, by which nothing is looked up any more; of what lies "
     "below a URL, fingerprints of pages that were answered 200: they stay seen",
 )
@@ -206,17 +206,14 @@ def _forget_plans(site: Site, subject: Subject) -> Work:
     host = host_key(subject.host)
     below = subject.text.encode() if subject.kind is Kind.PREFIX else b""
     for begin in (host + below, host + b"\xff"):  # by their URLs, and by their fingerprints
-        while portion := _plans_below(revisits, begin, subject):
-            for key in portion:
-                revisits.forget(key)
+        since = b""
+        while portion := list(islice(revisits.planned(begin, since), _ROWS)):
+            since = portion[-1][0][len(begin) :] + b"\0"
+            for key, plan in portion:
+                if belongs(subject, plan.entry().url):
+                    revisits.forget(key)
             yield
     return "", {}
-
-
-def _plans_below(revisits: Revisits, begin: bytes, subject: Subject) -> list[bytes]:
-    plans = revisits.planned(begin)
-    found = (key for key, plan in plans if belongs(subject, plan.entry().url))
-    return list(islice(found, _ROWS))
 
 
 def _forget_seed(site: Site, key: bytes, progress: Progress) -> None:

@@ -55,7 +55,7 @@ class DuplicatePages:
         payloads, structures = (Originals(core.store.kv(each)) for each in (PAYLOADS, STRUCTURES))
         self._payloads = payloads if "payload" in kinds else None
         self._structures = structures if "structure" in kinds else None
-        self._near = _near_index(core.settings.near_memory) if "near" in kinds else None
+        self._near = _near_index(core) if "near" in kinds else None
         self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
         self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
         core.frontier.told.append(self._told)
@@ -182,11 +182,12 @@ class DuplicatePages:
             self._core.frontier.unhold(other, self._core.now())
 
 
-def _near_index(memory: int) -> NearIndex:
+def _near_index(core: CrawlCore) -> NearIndex:
     try:
-        from scrapy_spider_suite.pages.near import NearIndex
+        from scrapy_spider_suite.pages.near import NEAR, NearIndex
     except ImportError as error:
         raise SettingsError(
             "SUITE_DUPLICATES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
         ) from error
-    return NearIndex(memory)
+    rows = core.store.kv(NEAR) if core.store.durable else None
+    return NearIndex(core.settings.near_memory, rows=rows)

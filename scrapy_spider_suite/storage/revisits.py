@@ -241,9 +241,12 @@ class Revisits:
         """Forget what the sitemaps of *host* were worth."""
         self._rows.delete(_CLAIMS + host.encode())
 
-    def planned(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Plan]]:
-        """The plans of all pages whose state keys begin with *prefix*."""
-        for key, data in self._rows.items(_PLAN + prefix):
+    def planned(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, Plan]]:
+        """The plans of all pages whose state keys begin with *prefix*, in their order.
+
+        Of those only the ones whose rest is at least *since*. Raises `JobDamagedError`.
+        """
+        for key, data in self._rows.items(_PLAN + prefix, since):
             yield key[len(_PLAN) :], Plan.from_bytes(data)
 
     def indexed(self) -> Iterator[tuple[float, bytes]]:

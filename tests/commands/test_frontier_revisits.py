@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from frontier_command import HOST, Frontier, small_crawl
+from inprocess import Crawled, crawl_here
+from websites import Site, links, running
 
 from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.testing import FakeWebProcess
+
+
+class Broad(BroadSpider):
+    """Follows everything."""
+
+    name = "broad"
 
 
 @pytest.fixture(scope="module", params=["trie", pytest.param("sieve", marks=pytest.mark.slow)])
@@ -90,6 +101,26 @@ def test_fetched_again_by_an_operator(web: FakeWebProcess, job: Path, frontier: 
         waiting = {key for _, key in revisits.indexed()}
         [out] = [plan.entry().url for key, plan in revisits.planned() if key not in waiting]
     assert out == url
+
+
+def test_pages_of_before_plans_were_made(
+    run: Callable[[Any], Crawled], tmp_path: Path, frontier: Frontier
+) -> None:
+    """They have one once an operator has had them fetched again."""
+    job, urls = tmp_path / "job", tmp_path / "urls"
+    options: dict[str, Any] = {
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
+        "JOBDIR": str(job), "ROBOTSTXT_OBEY": False,
+    }  # fmt: skip
+    with running(Site({"/": links("/next"), "/next": links()})) as site:
+        seeds = {"seeds": f"{site.url}/"}
+        run(crawl_here(Broad, arguments=seeds, **options))
+        urls.write_text(f"{site.url}/next\n")
+        assert frontier("refetch", str(urls), "-j", str(job)).code == 0
+        assert plans(job) == set()
+        options |= {"SUITE_REVISIT": "fixed", "CLOSESPIDER_TIMEOUT": 1}
+        run(crawl_here(Broad, arguments=seeds, **options))
+        assert plans(job) == {f"{site.url}/next"}
 
 
 def test_a_snapshot_has_them(

@@ -12,13 +12,18 @@ import pytest
 from batches import Counted
 
 from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.dropping import _forget_originals
+from scrapy_spider_suite.control.dropping import _forget_originals, _forget_plans
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.revisits import Mode, Revisiting
+from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Original, Originals
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.plans import row_of
+from scrapy_spider_suite.storage.records import host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 HOST = "a.test"
@@ -62,6 +67,25 @@ def test_none_is_large(site: Site) -> None:
         counts = portions(site, verb, **arguments)
         assert (counts[0], counts[-1]) == (before, after)
         assert max(abs(late - early) for early, late in pairwise(counts)) <= MOST
+
+
+def test_plans_of_what_lies_below_a_url(site: Site) -> None:
+    """By their URLs and by their fingerprints: a walk over the plans of the host, once."""
+    revisits = site.frontier.planner.revisits
+    revisits.settings = Revisiting(Mode.FIXED)
+    for number in range(200):
+        url = f"http://{HOST}/{'ab'[number % 2]}/{number}"
+        name = url.encode() if number < 20 else b"\xff%04d" % number
+        row = row_of(Entry(HOST, url))
+        revisits.visited(host_key(HOST) + name, 0.0, b"", Validators(), host=HOST, row=row)
+    rows = revisits._rows = Counted(revisits._rows)
+    reads = [0]
+    for _ in _forget_plans(site, Subject(Kind.PREFIX, f"http://{HOST}/a/", HOST)):
+        reads.append(rows.read)
+    assert reads[-1] == 10 + 180
+    assert max(late - early for early, late in pairwise(reads)) <= MOST
+    assert {plan.entry().url[14] for _, plan in revisits.planned()} == {"b"}
+    assert len(revisits) == 100
 
 
 def test_pages_that_others_repeat(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,17 @@ from scrapy.http import Response
 from websites import Answer, Site, Visit, links, moved, running
 
 from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
 from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.plans import UNPACKED, Plan
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits, plan_of
+from scrapy_spider_suite.storage.rocks import RocksStore
 
 SOON: dict[str, Any] = {
     "ROBOTSTXT_OBEY": False, "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0,
@@ -85,7 +88,7 @@ def again(site: Site, run: Run) -> Again:
                 tasks.append(asyncio.get_running_loop().create_task(until()))
 
             def closed(reason: str) -> None:
-                if reason == "finished":
+                if reason != "shutdown":
                     tasks.pop().cancel()
 
             crawler.signals.connect(opened, signals.spider_opened, weak=False)
@@ -328,6 +331,25 @@ def test_a_page_that_moves(site: Site, again: Again) -> None:
     tags = [v.headers.get("If-None-Match") for v in site.visits if v.path == "/new"]
     assert tags == [None, '"2"']
     assert len([item for item in done.items if item["url"].endswith("/new")]) == 1
+
+
+def test_plans_that_are_damaged(
+    again: Again, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The crawl ends, and says so once; nothing of the rows is lost."""
+    again(2, JOBDIR=str(tmp_path))
+    folder = tmp_path / FOLDER / "store"
+    store = RocksStore(folder)
+    [(key, _)] = store.kv(ROWS).items(b"p")
+    store.kv(ROWS).put(key, b"\xc1")
+    store.close()
+    inventory.take(folder)
+    caplog.clear()
+    again(1_000, reason=DAMAGED, JOBDIR=str(tmp_path))
+    [said] = [line for line in caplog.records if line.levelname == "CRITICAL"]
+    assert "a row of the revisits is damaged" in said.message
+    with StoreReader(tmp_path / FOLDER) as reader:
+        assert reader.store.kv(ROWS).get(key) == b"\xc1"
 
 
 # Requests of a spider

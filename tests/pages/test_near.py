@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from scrapy_spider_suite.pages.near import NearIndex, likeness, signature
+from scrapy_spider_suite.storage.kv import MemoryKV
 
 WORDS = ["".join(random.Random(n).choices("abcdefghij", k=6)) for n in range(2000)]
 
@@ -84,6 +85,25 @@ def test_memory_is_fixed_and_the_oldest_go() -> None:
     assert all(index.find(each) is None for each in signatures[:30])
     found = [index.find(each) for each in signatures[30:]]
     assert sum(got == (number, 1.0) for number, got in enumerate(found, 30)) == 20
+
+
+def test_the_next_run_remembers() -> None:
+    """All that this one does, and goes on as it does; with another memory, nothing."""
+    draw = random.Random(4)
+    rows = MemoryKV()
+    signatures = [sign(words(draw)) for _ in range(60)]
+    index = NearIndex(136 * 20, rows=rows)
+    for number, each in enumerate(signatures[:50]):
+        index.add(each, number)
+    again = NearIndex(136 * 20, rows=rows)
+    for number, each in enumerate(signatures[50:], 50):
+        assert [again.find(one) for one in signatures] == [index.find(one) for one in signatures]
+        index.add(each, number)
+        again.add(each, number)
+    assert len(again) == len(index) == 20
+    assert len(NearIndex(136 * 20, rows=rows)) == 20
+    assert len(NearIndex(136 * 21, rows=rows)) == 0
+    assert len(rows) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"<p>two words", b"\xff\xfe", b"<script>a b c d e</script>"])
