@@ -39,12 +39,16 @@ logger = logging.getLogger(__name__)
 
 _LOOK: Final = 5.0
 """Seconds between two looks at the filters, which are read again as their files change."""
-_PACKAGES: Final = ("scrapy-spider-suite", "Scrapy", "Twisted", "rocksdict", "lxml")
+_PACKAGES: Final = (
+    "scrapy-spider-suite", "Scrapy", "Twisted", "ada-url", "lxml", "protego", "tldextract",
+    "rocksdict", "lzallright", "python-lzo", "rensa", "resiliparse", "tantivy",
+)  # fmt: skip
+"""What decides what is fetched, and how it is kept."""
 _COUNTS: Final = ("done", "failed", "filtered", "bytes")
 _PATIENCE: Final = 5.0
 """Seconds that the end of a crawl waits for the digests of its seeds."""
 _FIRST: Final = 5
-"""Seeds that are named."""
+"""Seeds, and domains, that are named."""
 
 
 class Chronicler:
@@ -76,7 +80,7 @@ class Chronicler:
             return
         self._chronicle = Chronicle(core.job.folder)
         last, self._filters = self._chronicle.last()
-        suite, scrapy = core.settings.as_stored(), _scrapy(core.settings)
+        suite, scrapy = core.settings.as_stored(), self._scrapy(core.settings)
         rows = [self._begun(core.settings, digest_of(suite))]
         if (last.get("suite"), last.get("scrapy")) != (suite, scrapy):
             rows.append(
@@ -127,6 +131,22 @@ class Chronicler:
         self._filters = texts
         return [self._row("filter", stage=stage, text=texts[stage]) for stage in others]
 
+    def _scrapy(self, settings: SuiteSettings) -> dict[str, Any]:
+        """Scrapy's settings that a crawl goes by, and its scope; where the job lies is none."""
+        given = self._crawler.settings
+        found = asdict(settings.project)
+        del found["jobdir"]
+        domains = getattr(self._crawler.spider, "allowed_domains", None) or ()
+        return found | {
+            "robotstxt_obey": given.getbool("ROBOTSTXT_OBEY"),
+            "cookies_enabled": given.getbool("COOKIES_ENABLED"),
+            "redirect_enabled": given.getbool("REDIRECT_ENABLED"),
+            "download_timeout": given.getfloat("DOWNLOAD_TIMEOUT"),
+            "allowed_domains": _named(sorted(
+                [domains] if isinstance(domains, str) else map(str, domains)
+            )),
+        }
+
     async def _note_seeds(self, settings: SuiteSettings) -> None:
         """Sources of seeds; a file of gigabytes is read in a thread."""
         spider = self._crawler.spider
@@ -147,13 +167,6 @@ class Chronicler:
             if not self._failed:
                 logger.error("the chronicle of the job cannot be written: %s", error)
             self._failed = True
-
-
-def _scrapy(settings: SuiteSettings) -> dict[str, Any]:
-    """Scrapy's settings that the suite goes by; where the job lies is none of them."""
-    found = asdict(settings.project)
-    del found["jobdir"]
-    return found
 
 
 def _version(name: str) -> str:
@@ -177,10 +190,13 @@ def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
             single.append(source.name)
         else:
             found.append({"source": source.name, **_contents(Path(source.name), source.kind)})
-    if single:
-        digest = hashlib.sha256("\n".join(single).encode()).hexdigest()
-        found.append({"named": len(single), "first": single[:_FIRST], "sha256": digest})
-    return found
+    return [*found, _named(single)] if single else found
+
+
+def _named(texts: list[str]) -> dict[str, Any]:
+    """What was named one by one, however much it is."""
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return {"named": len(texts), "first": texts[:_FIRST], "sha256": digest}
 
 
 def _contents(path: Path, kind: Kind) -> dict[str, Any]:

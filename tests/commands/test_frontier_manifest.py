@@ -32,6 +32,7 @@ class Broad(BroadSpider):
     """Follows everything."""
 
     name = "broad"
+    allowed_domains = ("local.test", "127.0.0.1")
 
 
 class Operated(Broad):
@@ -88,7 +89,10 @@ def test_from_run_to_run(run: Run, site: Site, tmp_path: Path, frontier: Frontie
     assert found["counts"]["done"] >= 2
     assert len(found["settings"]) == 2  # the second run had those of the first
     assert found["settings"][-1]["suite"] == file.settings
-    assert found["settings"][0]["scrapy"]["concurrent_requests"] > 0
+    scrapy = found["settings"][0]["scrapy"]
+    assert scrapy["concurrent_requests"] > 0
+    assert scrapy["robotstxt_obey"] is False
+    assert scrapy["allowed_domains"]["first"] == ["127.0.0.1", "local.test"]
     texts = [(row["stage"], row["text"]) for row in found["filters"]]
     assert texts == [("fetch", more["SUITE_FETCH_FILTER"]), ("fetch", "")]
     single = [row for row in found["seeds"] if "named" in row]
