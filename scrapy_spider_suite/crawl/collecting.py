@@ -41,11 +41,20 @@ class CalmCollector:
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
 
-    def pulse(self, now: float) -> None:
-        """Collect everything, if it is time for that; *now* in seconds, of one clock for all."""
-        if self._running and not 0 <= now - self._last < _PERIOD:
-            CalmCollector._last = now
-            gc.collect()
+    def due(self, now: float) -> bool:
+        """Whether it is time to `collect`; then it is not again for a while.
+
+        *now* is in seconds, of one clock for all crawls.
+        """
+        if not self._running or 0 <= now - self._last < _PERIOD:
+            return False
+        CalmCollector._last = now
+        return True
+
+    @staticmethod
+    def collect() -> None:
+        """Collect everything. That takes some 20 ms, which cannot be cut: see `turns.calm_turn`."""
+        gc.collect()
 
     def stop(self) -> None:
         """Back to what was set before the first `start`, unless another crawl goes on."""

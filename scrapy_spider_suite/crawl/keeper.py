@@ -18,6 +18,7 @@ from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
+from scrapy_spider_suite.crawl.turns import calm_turn
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.settings.declarations import full_name
@@ -62,6 +63,7 @@ class Keeper:
         self._supervision = Supervision(core, scheduler)
         self._ended = False
         self._collector = CalmCollector()
+        self._collecting: asyncio.Task[None] | None = None
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
         self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
@@ -83,6 +85,8 @@ class Keeper:
         self._ended = True
         self._flusher.stop()
         self._scheduler.extractor.stop()
+        if self._collecting is not None:
+            self._collecting.cancel()
         self._collector.stop()
         self._publish()
         self._supervision.stop()
@@ -197,7 +201,12 @@ class Keeper:
             self._publish()
             self._end_if_only_waiting()
             self._scheduler.wake()
-            self._loop.call_soon(lambda: self._collector.pulse(self._core.now()))
+            if self._collector.due(self._core.now()):
+                self._collecting = self._loop.create_task(self._collect())
+
+    async def _collect(self) -> None:
+        async with calm_turn():
+            self._collector.collect()
 
     @property
     def actions_wait(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import ClassVar
 
 SLICE = 0.005
 """Seconds of work after which the others have their turn."""
@@ -14,10 +16,17 @@ _LONG = 2 * SLICE
 """Seconds; after a turn of the loop that took more comes another one before the next slice."""
 _IDLE = 0.0002
 """Seconds; a turn of the loop that took less had nothing to do but come back here."""
+_CALM = 0.002
+"""Seconds; after a turn of the loop that took less, the next one has little to do."""
+_PATIENCE = 0.5
+"""Seconds; by then any turn has to do."""
 
 
 class Turns:
     """Work in slices: `leave` between two pieces of it. *clock* gives seconds."""
+
+    withheld: ClassVar[int] = 0
+    """How many wait for a turn without a slice."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -42,6 +51,29 @@ class Turns:
             before, now = now, self._clock()
             # A turn in which a collection or a pulse has fallen is long enough without a slice.
             calm = now - before < _LONG or now >= enough + _SHARE * SLICE
+            if Turns.withheld:
+                continue
             if now - before < _IDLE or (now >= enough and calm):
                 break
         self._until = now + SLICE
+
+
+@asynccontextmanager
+async def calm_turn(clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[None]:
+    """A turn of the loop for what takes long and cannot be cut: others bring little to it.
+
+    No slice falls in it, and the turn before it was short, unless none is for half a second.
+    """
+    Turns.withheld += 1
+    try:
+        await asyncio.sleep(0)  # in this turn a slice may have fallen already
+        now = clock()
+        patience = now + _PATIENCE
+        while True:
+            await asyncio.sleep(0)
+            before, now = now, clock()
+            if now - before < _CALM or now >= patience:
+                break
+        yield
+    finally:
+        Turns.withheld -= 1

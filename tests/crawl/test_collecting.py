@@ -16,10 +16,10 @@ def test_everything_is_collected_now_and_then() -> None:
             self.own = self
 
     collector = CalmCollector()
-    collector.pulse(0.0)  # it has not begun: nobody's business
+    assert not collector.due(0.0)  # it has not begun: nobody's business
     collector.start()
     try:
-        collector.pulse(1_000.0)
+        assert collector.due(1_000.0)
         left = weakref.ref(Itself())
         gc.collect(1)
         old = Itself()
@@ -29,9 +29,10 @@ def test_everything_is_collected_now_and_then() -> None:
         del old
         gc.collect(1)
         assert left() is None
-        collector.pulse(1_019.0)
+        assert not collector.due(1_019.0)
         assert gone() is not None
-        collector.pulse(1_020.0)
+        assert collector.due(1_020.0)
+        collector.collect()
         assert gone() is None
     finally:
         collector.stop()

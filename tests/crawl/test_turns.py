@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scrapy_spider_suite.crawl.turns import SLICE, Turns
+from scrapy_spider_suite.crawl.turns import SLICE, Turns, calm_turn
 
 
 async def _turns_of_a_neighbour(worked: float, takes: float) -> tuple[int, float]:
@@ -50,3 +50,40 @@ def test_an_idle_neighbour_costs_one_turn() -> None:
     """Reading stays fast when nothing else is to do."""
     turns, _ = asyncio.run(_turns_of_a_neighbour(SLICE, takes=0.00001))
     assert turns == 1
+
+
+async def _calm_turn_after(takes: list[float]) -> tuple[int, list[str]]:
+    """The turn that is chosen, of turns that take so long; and what happened, in order."""
+    now, count, happened = 0.0, 0, []
+
+    async def neighbour() -> None:
+        nonlocal now, count
+        for seconds in takes:
+            now += seconds
+            count += 1
+            await asyncio.sleep(0)
+
+    async def worker() -> None:
+        nonlocal now
+        turns = Turns(lambda: now)
+        now += SLICE
+        await turns.leave()
+        happened.append("slice")
+
+    others = [asyncio.ensure_future(work()) for work in (neighbour, worker)]
+    async with calm_turn(lambda: now):
+        chosen = count
+        happened.append("calm")
+        await asyncio.sleep(0)
+    await asyncio.gather(*others)
+    return chosen, happened
+
+
+def test_a_calm_turn_follows_a_short_one() -> None:
+    """And no slice falls in it; where no turn is short, it is one of the long ones."""
+    long, short = SLICE, SLICE / 50
+    assert asyncio.run(_calm_turn_after([long] * 5 + [short] * 9)) == (6, ["calm", "slice"])
+    chosen, happened = asyncio.run(_calm_turn_after([long] * 200))
+    assert 50 < chosen < 150
+    assert happened[0] == "calm"
+    assert not Turns.withheld
