@@ -60,7 +60,7 @@ class Entry(NamedTuple):
     @property
     def says_nothing(self) -> bool:
         """Whether it says nothing of a page: robots.txt, or an answer for now (5xx, 429)."""
-        return self.status >= 500 or self.status in _LATER or _is_robots(self.url)
+        return self.status >= 500 or self.status in _LATER or is_robots(self.url)
 
     def line(self) -> bytes:
         """The entry as a line, without its end."""
@@ -155,7 +155,8 @@ def _entry(record: Record, place: Place, filename: str, metadata: Place | None) 
     )
 
 
-def _is_robots(url: str) -> bool:
+def is_robots(url: str) -> bool:
+    """Whether *url* is that of a robots.txt; what is no URL is not."""
     try:
         return "/robots.txt" in url and urlsplit(url).path == "/robots.txt"
     except ValueError:

@@ -23,7 +23,7 @@ from tldextract.tldextract import ExtractResult
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.cdxj import key_of
+from scrapy_spider_suite.packs.cdxj import is_robots, key_of
 from scrapy_spider_suite.packs.choosing import Choice, host_of
 from scrapy_spider_suite.packs.exporting import Exported, bodies
 from scrapy_spider_suite.packs.page import Page
@@ -141,7 +141,7 @@ _ALWAYS: Final = frozenset({"url_surtkey", "url", "url_host_name", "url_protocol
 
 
 def _subset(page: Page) -> str:
-    if urlsplit(page.url).path == "/robots.txt":
+    if is_robots(page.url):
         return "robotstxt"
     return "warc" if page.status == 200 else "crawldiagnostics"
 

@@ -103,6 +103,15 @@ def test_columns(query: Any) -> None:
                  " WHERE url_host_name = '192.0.2.7'") == [(None, None)]  # fmt: skip
 
 
+def test_a_url_that_is_none(packs: Packs, tmp_path: Path) -> None:
+    """It came from somewhere: its row has less, and costs the others nothing."""
+    urls = ["http://[::1/robots.txt", "http://a.test:x/", "http://a.test/robots.txt"]
+    write(tmp_path, "gz", *(page(number, url, ENGLISH) for number, url in enumerate(urls)))
+    assert packs("export", tmp_path, "--parquet", tmp_path / "x.parquet").code == 0
+    rows = duckdb.sql(f"SELECT url, subset FROM '{tmp_path}/x.parquet' ORDER BY 1").fetchall()
+    assert rows == list(zip(sorted(urls), ("warc", "robotstxt", "warc"), strict=True))
+
+
 def test_types_by_content() -> None:
     """The first bytes tell, else the header."""
     assert sniff(b"\xef\xbb\xbf <!-- x -->\n<!DOCTYPE HTML>", "text/plain") == "text/html"
