@@ -76,12 +76,13 @@ class PageItem:
                 for name, values in fields.items()
             },
             body=response.body,
-            links=None if links is None else [_link(each) for each in links],
+            links=None if links is None else [link_of(each) for each in links],
             response=response,
         )
 
 
-def _link(link: Any) -> Link:
+def link_of(link: Any) -> Link:
+    """Return *link*, a URL or what is like Scrapy's ``Link``, as packs have it."""
     if isinstance(link, str):
         return Link(link)
     return Link(link.url, getattr(link, "kind", "a"), bool(getattr(link, "nofollow", False)))

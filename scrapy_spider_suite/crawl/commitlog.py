@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 
@@ -105,8 +106,9 @@ class FrontierLog:
     def written(self, leases: Iterable[Lease]) -> None:
         """See `CommitLog`."""
         core = self.core
-        for lease in leases:
-            core.frontier.unhold(lease, core.now())
+        with reading(core.store):
+            for lease in leases:
+                core.frontier.unhold(lease, core.now())
         self._scheduler.flush_soon()
         core.wake()
 

@@ -16,6 +16,7 @@ import xxhash
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response
 
+from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.packed import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -64,6 +65,11 @@ class DuplicatePages:
 
     def meets(self, lease: Lease, answer: Request | Response) -> bool:
         """An answer has come: compare it. True: `look_up` is to be awaited."""
+        with reading(self._core.store):
+            return self._meets(lease, answer)
+        return False
+
+    def _meets(self, lease: Lease, answer: Request | Response) -> bool:
         if not isinstance(answer, Response) or not 200 <= answer.status < 300 or not answer.body:
             return False
         lease.likeness = found = Likeness(answer.url, time.time())
@@ -151,6 +157,8 @@ class DuplicatePages:
 
     def _wait_for_first(self, lease: Lease, found: Likeness) -> Packed | None:
         """The record of an equal page whose commit *lease* is to wait for, if there is one."""
+        if lease.entry.volatile:  # the first one may wait for it: the page that led there does
+            return None
         first = self._under_way.get(found.payload)
         known = None if first is None or first is lease else first.likeness
         if first is None or known is None or not known.settled or lease.faults:

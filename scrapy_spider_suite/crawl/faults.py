@@ -11,6 +11,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.core import CrawlCore
+from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.signals import item_not_exported
@@ -49,7 +50,8 @@ class Faults:
         def resolved(future: asyncio.Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
                 lease.faults.add(Event.INTERRUPTED)
-            core.frontier.unhold(lease, core.now())
+            with reading(core.store):
+                core.frontier.unhold(lease, core.now())
             then()
             core.wake()
 

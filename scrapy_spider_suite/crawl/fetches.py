@@ -11,7 +11,7 @@ from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.handlers.exchange import TRUNCATED
 from scrapy_spider_suite.handlers.wire import WIRE, Sent
-from scrapy_spider_suite.items import PageItem
+from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import Fetch, Form, Link
 from scrapy_spider_suite.packs.heads import build
 from scrapy_spider_suite.storage.leases import Lease
@@ -30,7 +30,8 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
     """The page of *item*, as Scrapy's middlewares have left it.
 
     They take a Content-Encoding that they have undone out of the head, so one that is there holds
-    for the body. Where the handler has kept the head of the wire, that is taken.
+    for the body. Where the handler has kept the head of the wire, that is taken. Raises `TypeError`
+    and the like: the item holds what no page has.
     """
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
@@ -42,14 +43,14 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
         url=item.url,
         time=item.time.timestamp(),
         head=build(item.status, fields) if sent is None else sent.head,
-        body=item.body,
+        body=bytes(item.body),
         form=Form.JOINED if "Content-Encoding" in item.headers else Form.DECODED,
         method="GET" if request is None else request.method,
         request=b"" if sent is None else sent.request,
         address="" if source is None else _address(source),
         truncated="" if source is None else _truncated(source),
         protocols=protocols if sent is None else sent.protocols,
-        links=item.links or (),
+        links=[link_of(each) for each in item.links or ()],
         via=via,
         hops=hops,
     )

@@ -30,6 +30,7 @@ from scrapy_spider_suite.crawl.reading import product_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.items import link_of
 from scrapy_spider_suite.job.chronicle import digest_of
 from scrapy_spider_suite.packs import Crawl, Fetch, Link, Location, PackWriter, Plan, records
 from scrapy_spider_suite.packs.pages import LATER, SOFTWARE
@@ -136,7 +137,8 @@ class PagePacking:
             return
         lease.wanted = True
         if item.links is not None:
-            lease.outlinks = item.links
+            # What is no link is a fault of the item's: later its page would wait for ever.
+            lease.outlinks = [link_of(each) for each in item.links]
         if not lease.fetches:
             lease.fetches.append(fetch_of_item(item, lease))
 
@@ -195,9 +197,9 @@ class PagePacking:
         self._told(batch)
 
     def _told(self, batch: _Batch) -> None:
-        first = not self._written
         self._written.append(batch)
-        if first:
+        # Asked afterwards: the loop may have taken what was there before.
+        if len(self._written) == 1:
             self._loop.call_soon_threadsafe(self._let_go)
 
     def _let_go(self) -> None:
@@ -264,7 +266,7 @@ class PagePacking:
     async def finish(self) -> None:
         """Have everything written and told. Pages that cannot be written are fetched again."""
         self._retry()
-        with suppress(PackWriteError):  # its thread has ended, and everybody was told
+        with suppress(Exception):  # whatever has ended its thread: everybody was told
             await asyncio.wrap_future(self._writer.flush())
         self._let_go()
         if self._again:

@@ -25,6 +25,8 @@ class ItemPackPipeline(SinkingPipeline):
     Wherever it stands among the pipelines, it takes an item when that has been through all of them.
     """
 
+    last = True
+
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build it for *crawler*. Raises `NotConfigured` without a folder for items."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.misc import load_object
@@ -24,6 +25,9 @@ class SinkingPipeline:
     With the suite's scheduler, that asks for the sink as it opens, and calls it. With another one
     the pipeline itself does.
     """
+
+    last: ClassVar = False
+    """Whether what its sink writes may wait for all others."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -66,7 +70,8 @@ def has_frontier(crawler: Crawler) -> bool:
 
 
 def sinking_pipelines(crawler: Crawler) -> list[SinkingPipeline]:
-    """Those of *crawler*'s item pipelines."""
+    """Those of *crawler*'s item pipelines, in the order in which they are to end."""
     engine = crawler.engine
     found = [] if engine is None else getattr(engine.scraper.itemproc, "middlewares", ())
-    return [each for each in found if isinstance(each, SinkingPipeline)]
+    ours = (each for each in found if isinstance(each, SinkingPipeline))
+    return sorted(ours, key=attrgetter("last"))
