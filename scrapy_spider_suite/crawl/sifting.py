@@ -15,7 +15,8 @@ from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.crawl.damage import reading
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.seen.flushing import Flush
 from scrapy_spider_suite.storage.rocks import RocksStore
 
@@ -90,6 +91,9 @@ class Flusher:
                 pass
         except StoreWriteError as error:
             trouble = str(error)
+        except JobDamagedError as error:  # the crawl ends
+            store.damage = store.damage or str(error)
+            return
         except Exception as error:  # or nobody would hear of it, and the crawl would never end
             trouble = f"a flush of the sieve failed: {error!r}"
         if not self._closing:
@@ -107,9 +111,14 @@ class Flusher:
 
     def _hand_out(self) -> None:
         """Schedule a portion of what is new."""
-        core, until = self._core, self._core.now() + _WORK
         if self._closing:
             return  # the next run goes on there
+        with reading(self._core.store):
+            self._hand_out_some()
+        self._wake()
+
+    def _hand_out_some(self) -> None:
+        core, until = self._core, self._core.now() + _WORK
         for _ in core.frontier.sift(core.now()):
             if core.now() >= until:
                 self._write()  # small batches: a large one takes long
@@ -120,7 +129,6 @@ class Flusher:
             self._busy = False
             now = core.now()
             self._not_before = now + (now - self._began) * _SHARE
-        self._wake()
 
     def stop(self) -> None:
         """Begin nothing more. A flush under way is given up: what waited waits on."""

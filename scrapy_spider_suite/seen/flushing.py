@@ -75,7 +75,7 @@ class Flush:
         """Do some milliseconds of the work, or wait for the disk; whether there is more to do.
 
         Raises `StoreWriteError` if the disk is full or broken. Nothing is lost then, and the next
-        step begins the work anew.
+        step begins the work anew. Raises `JobDamagedError` if a file of the sieve is gone.
         """
         if self.decided:
             return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.seen.fingerprints import SLOTS
 from scrapy_spider_suite.seen.rows import (
     Mask,
@@ -95,7 +96,8 @@ class Merge:
     def step(self) -> bool:
         """Do some milliseconds of the work; whether there may be more of it.
 
-        Raises `OSError` if something cannot be read or written: then the set is as it was.
+        Raises `OSError` if something cannot be read or written, `JobDamagedError` if a file is
+        gone: then the set is as it was.
         """
         try:
             next(self._steps)
@@ -189,10 +191,13 @@ class Merge:
 
     def _read(self, file: SortedFile | None) -> Generator[Rows]:
         """The rows of *file*, without what is dropped, in pieces."""
-        for rows in file.chunks() if file else ():
-            left = without(rows, self._drop.start << 48, self._drop.stop << 48)
-            if len(left):
-                yield left
+        try:
+            for rows in file.chunks() if file else ():
+                left = without(rows, self._drop.start << 48, self._drop.stop << 48)
+                if len(left):
+                    yield left
+        except FileNotFoundError as error:  # that does not end, as a full disk does
+            raise JobDamagedError(f"{error.filename} is missing") from None
 
     def _write(self, rows: Rows, written: list[tuple[int, str]], share: float) -> None:
         """Write sorted *rows* to the file being written, or the next one after so many rows."""

@@ -130,17 +130,17 @@ class SortedParts:
         return int(self.manifest.counts.max())
 
     def has(self, print_: bytes) -> bool:
-        """Whether a fingerprint is in the set."""
+        """Whether a fingerprint is in the set. Raises `JobDamagedError`: a file of it is gone."""
         row = self._unpack(print_)
         serving = self._serving
         part = serving.parts[bisect_right(serving.lows, row[0]) - 1]
         try:
             base, recent = part.base, part.recent
             return (base is not None and base.has(row)) or (recent is not None and recent.has(row))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if serving is self._serving:
                 if self._is_current():
-                    raise
+                    raise JobDamagedError(f"{error.filename} is missing") from None
                 self._read()
             return self.has(print_)  # a merge ended meanwhile
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
 
-from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.seen.cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import WIDTHS, fingerprint, key_of
 from scrapy_spider_suite.seen.flushing import Flush
@@ -121,7 +121,7 @@ class SieveSet:
         try:
             while not self._closing and flush.step():
                 pass
-        except StoreWriteError as error:
+        except (StoreWriteError, JobDamagedError) as error:
             self.trouble = str(error)
 
     def wait(self) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
@@ -98,9 +99,13 @@ class RocksStore(Database):
     def state(self, key: bytes) -> bytes | None:
         """See `Store`. What a flush of the sieve has met and has no row is done."""
         state = self.row(key)
-        if state is None and self.sieve is not None and self.sieve.has(key):
-            return ARCHIVED
-        return state
+        if state is not None or self.sieve is None:
+            return state
+        try:
+            return ARCHIVED if self.sieve.has(key) else None
+        except JobDamagedError as error:  # whoever asks, the crawl is to end
+            self.damage = self.damage or str(error)
+            raise
 
     def row(self, key: bytes) -> bytes | None:
         """The packed state under a state key, in a row or in the archive; whatever a sieve says."""

@@ -144,6 +144,43 @@ def test_a_flush_that_fails(
     assert len([each for each in caplog.messages if "No space left" in each]) == 1
 
 
+def test_a_waiting_row_that_nobody_can_read(crawl: Crawl) -> None:
+    """Condemns the store: the crawl ends, rather than wait for links that never come."""
+
+    async def run() -> None:
+        flusher = crawl.flusher()
+        crawl.bring(0, 10)
+        crawl.frontier.flush()
+        [(number, _)] = crawl.store.fresh(0)
+        crawl.store.put_fresh(number, b"\xc1")
+        flusher.look(starving=True)
+        await crawl.until(lambda: crawl.store.damage != "")
+        flusher.stop()
+
+    asyncio.run(run())
+    assert "links that wait for the sieve cannot be read" in crawl.store.damage
+
+
+def test_a_file_of_the_sieve_that_is_gone(crawl: Crawl, tmp_path: Path) -> None:
+    """Is named, and ends the crawl: it does not come back as room on a disk does."""
+
+    async def run() -> None:
+        flusher = crawl.flusher()
+        crawl.bring(0, 10)
+        flusher.look(starving=True)
+        await crawl.until(lambda: crawl.frontier.pending == 10 and not flusher._busy)
+        [rows] = (tmp_path / FOLDER).glob("*.rows")
+        rows.unlink()
+        crawl.bring(10, 20)
+        flusher._not_before = 0.0
+        flusher.look(starving=True)
+        await crawl.until(lambda: crawl.store.damage != "")
+        flusher.stop()
+        assert crawl.store.damage == f"{rows} is missing"
+
+    asyncio.run(run())
+
+
 def test_stopped_in_the_middle(crawl: Crawl, tmp_path: Path) -> None:
     """What waited waits on, and the next run hands out what this one has decided."""
 
