@@ -87,6 +87,7 @@ class Packing:
         self._pack: PackFile | None = None
         # Full packs that could not be closed yet: the disk was full.
         self._ending: list[PackFile] = []
+        self._late: set[Path] = set()  # those of them that were logged
         self._waiting: list[Job] = []
         self._bytes = 0
         self._due = 0.0
@@ -208,16 +209,26 @@ class Packing:
             self._close_ending()
 
     def _close_ending(self) -> OSError | None:
-        """Try to close the packs that are full; return why one of them could not be."""
+        """Try to close the packs that are full; return why one of them could not be.
+
+        One that is gone, or cannot be put right, is left to `recover`.
+        """
         failed = None
         for pack in list(self._ending):
             try:
                 pack.close()
             except OSError as error:
-                logger.warning("Cannot close %s yet: %s", pack.path, error)
+                if isinstance(error, FileNotFoundError) or pack.broken:
+                    self._ending.remove(pack)
+                    _give_up(pack, error)
+                    continue
+                if pack.path not in self._late:
+                    self._late.add(pack.path)
+                    logger.warning("Cannot close %s yet: %s", pack.path, error)
                 failed = error
                 continue
             self._ending.remove(pack)
+            self._late.discard(pack.path)
             self._tell(pack.path)
         return failed
 
@@ -233,6 +244,11 @@ class Packing:
             logger.error("%s is left as it is: it could not be repaired", self._pack.path)
             self._pack.abandon()
             self._pack = None
+
+
+def _give_up(pack: PackFile, error: OSError) -> None:
+    logger.error("%s is left as it is, if it is there: %s", pack.open_path, error)
+    pack.abandon()
 
 
 def _fail(jobs: Sequence[Job], error: Exception) -> None:

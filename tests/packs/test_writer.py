@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from packed import NOW, body, fetch, plan, some
 
 from scrapy_spider_suite.errors import PackError, PackWriteError
-from scrapy_spider_suite.packs import cdxj, heads
+from scrapy_spider_suite.packs import cdxj, groupfile, heads
 from scrapy_spider_suite.packs.access import read
 from scrapy_spider_suite.packs.formats import FORMATS
 from scrapy_spider_suite.packs.lzop import BLOCK
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.packing import GROUP, Job, Location, Packing
 from scrapy_spider_suite.packs.pages import links, records
-from scrapy_spider_suite.packs.recovery import Recovery
+from scrapy_spider_suite.packs.recovery import Recovery, recover_folder
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
 from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.packs.writer import PackWriter
@@ -258,6 +259,52 @@ def test_a_pack_that_somebody_deletes_is_not_written_on(tmp_path: Path) -> None:
     writer.flush().result(10)
     writer.close()
     assert all_records(folder) == ["http://www.example.com/2"]
+
+
+def test_a_full_pack_that_is_gone_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one line in the log: it was tried again, every few seconds, for ever."""
+    bench = Bench(tmp_path, wait=1.0, max_age=10.0)
+    bench.put(NOW)
+    bench.packing.tick(NOW + 1)
+    [path] = tmp_path.glob("*.warc.lzo.open")
+    path.unlink()
+    bench.packing.tick(NOW + 20)
+    assert bench.packing.patience(NOW + 20) is None
+    bench.packing.close(NOW + 30)
+    assert not bench.closed
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"{path} is left as it is, if it is there" in caplog.text
+
+
+def test_a_full_pack_that_cannot_be_put_right_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that fails to write, and to cut off: the next run recovers that pack."""
+    bench = Bench(tmp_path, wait=1.0, max_age=10.0)
+    bench.put(NOW)
+    bench.packing.tick(NOW + 1)
+
+    def stale(*arguments: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    def cut(file: BinaryIO, size: int) -> None:
+        file.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groupfile, "write_all", stale)
+        patch.setattr(groupfile, "cut", cut)
+        bench.packing.tick(NOW + 20)
+    bench.packing.tick(NOW + 30)
+    later = bench.put(NOW + 31)
+    bench.packing.close(NOW + 40)
+    assert later.done()
+    assert len(bench.closed) == 1
+    assert "Stale file handle" in caplog.text
+    [recovery] = recover_folder(tmp_path)
+    assert recovery.records == 4
+    assert len(all_records(tmp_path)) == 2
 
 
 def test_an_index_that_cannot_be_written_costs_no_page(tmp_path: Path) -> None:
