@@ -45,6 +45,7 @@ class ClosedPacks:
         if url := log.settings.packs_upload:
             try:
                 target = Target(url)
+                target.require_elsewhere(folder)
             except PackError as error:
                 raise SettingsError(f"SUITE_PACKS_UPLOAD = {url!r}: {error}") from error
             self._uploads = Uploads(

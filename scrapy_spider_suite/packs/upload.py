@@ -69,6 +69,15 @@ class Target:
                 self._put(system, path, f"{folder}/{path.name}", size, md5)
         return Uploaded(self.place(pack), *sums[1], date(now))
 
+    def require_elsewhere(self, folder: Path) -> None:
+        """Raises `PackError`: packs of *folder* would replace themselves, again and again."""
+        if self._protocol in _HERE:
+            import fsspec
+
+            there = Path(fsspec.core.url_to_fs(self.url)[1])
+            if there.resolve() == folder.resolve():
+                raise PackError("the packs are in that folder: name another one")
+
     def place(self, pack: Path) -> str:
         """Return the URL that *pack* has there."""
         return f"{self.url}/{pack.name}"

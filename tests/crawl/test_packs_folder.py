@@ -52,3 +52,20 @@ def test_what_is_wrong_is_said_in_words(
     with pytest.raises(SettingsError) as caught:
         asyncio.run(begin())
     assert str(caught.value).startswith(line.format(folder))
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}", "{}/far"])
+def test_packs_are_not_uploaded_to_where_they_are(url: str, tmp_path: Path) -> None:
+    """Each would replace itself, again and again; under another name of the folder, too."""
+    (tmp_path / "far").symlink_to(tmp_path)
+    url = url.format(tmp_path)
+
+    async def begin() -> None:
+        crawler = get_crawler(settings_dict={"SUITE_PACKS_UPLOAD": url})
+        PagePacking(PlainLog(crawler), tmp_path)
+
+    with pytest.raises(SettingsError) as caught:
+        asyncio.run(begin())
+    assert str(caught.value) == (
+        f"SUITE_PACKS_UPLOAD = {url!r}: the packs are in that folder: name another one"
+    )

@@ -74,7 +74,8 @@ def _place(to: str) -> str:
 
 
 def _packs(path: Path, target: Target, *, keep: bool) -> list[Path]:
-    """What of *path* waits. Raises `PackError`: it is no pack."""
+    """What of *path* waits. Raises `PackError`: it is no pack, or is there already."""
+    target.require_elsewhere(path if path.is_dir() else path.parent)
     if path.is_dir():
         return waiting(path, keep=keep, target=target.url)
     format_of(path)
