@@ -26,6 +26,8 @@ from scrapy_spider_suite.storage.records import UrlState
 
 _ANSWERS: Final = b"control\0"
 _SHOWN: Final = 60
+_BACKLOG: Final = 10_000
+"""Rows that are changed in one batch."""
 
 
 @dataclass(slots=True)
@@ -110,18 +112,10 @@ def _in_use(folder: Path) -> JobInUseError:
 def _sweep_store(site: Site, names: Names, swept: Swept) -> None:
     """Let no row name them, and rewrite the files in which rows were that did."""
     store = site.store
-    for entry in [each for each in store.all_rows() if names.takes_url(each.referrer)]:
-        entry.referrer = ""
-        store.put_row(entry)
+    for _ in _referrers(site, names):
         swept.referrers += 1
-    waiting = site.frontier.extraction.waiting
-    swept.referrers += waiting.forget_referrers(names.takes_url)
-    named = [(key, state) for key, packed in store.every_state(b"")
-             if names.pattern.search(packed)
-             and names.takes_url((state := UrlState.from_bytes(packed)).via)]  # fmt: skip
-    for key, state in named:
-        store.put_state(key, replace(state, via="").to_bytes())
-        swept.referrers += 1
+        if store.backlog > _BACKLOG:
+            site.commit()
     swept.links = LinkStats(store.kv(ROWS)).forget(names.takes)
     control = store.kv(_ANSWERS[:-1].decode())
     for key, value in list(control.items()):
@@ -134,6 +128,27 @@ def _sweep_store(site: Site, names: Names, swept: Swept) -> None:
     eraser.join()
     swept.left += [eraser.failure] if eraser.failure else []
     swept.left += _named_rows(store.every_row(), names)
+
+
+def _referrers(site: Site, names: Names) -> Iterator[None]:
+    """Forget that URLs were found on such hosts, one with each step.
+
+    Rows are those of the moment of the call, so batches may be written meanwhile.
+    """
+    store = site.store
+    for entry in store.all_rows():
+        if names.takes_url(entry.referrer):
+            entry.referrer = ""
+            store.put_row(entry)
+            yield
+    yield from site.frontier.extraction.waiting.forget_referrers(names.takes_url)
+    for key, packed in store.every_state(b""):
+        if not names.pattern.search(packed):
+            continue
+        state = UrlState.from_bytes(packed)
+        if names.takes_url(state.via):
+            store.put_state(key, replace(state, via="").to_bytes())
+            yield
 
 
 def _named_rows(rows: Iterable[tuple[str, bytes, bytes]], names: Names) -> Iterator[str]:

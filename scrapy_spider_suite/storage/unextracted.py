@@ -195,13 +195,13 @@ class Unextracted:
             at = rows[-1].number + 1
             yield sum(self.remove(page) for page in rows if belongs(page.entry.url))
 
-    def forget_referrers(self, gone: Callable[[str], bool]) -> int:
-        """Forget where pages were found whose referrers are *gone*; how many that are."""
-        found = [page for page in self.everything() if gone(page.entry.referrer)]
-        for page in found:
-            page.entry.referrer = ""
-            self._put(page.number, page.entry, page.place)
-        return len(found)
+    def forget_referrers(self, gone: Callable[[str], bool]) -> Iterator[None]:
+        """Forget where pages were found whose referrers are *gone*, one with each step."""
+        for page in self.everything():
+            if gone(page.entry.referrer):
+                page.entry.referrer = ""
+                self._put(page.number, page.entry, page.place)
+                yield
 
     @staticmethod
     def keys_of(host: str) -> tuple[bytes, bytes]:
