@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -42,10 +43,14 @@ class Extraction:
 
     def concluded(self, lease: Lease) -> bool:
         """The page of *lease* is over, in the batch that says so: whether its links come later."""
+        place = b""
         if lease.stored is not None:
-            self.waiting.add(lease.entry, lease.stored.to_bytes())
+            with suppress(ValueError):  # it could not be written, and its host was given up
+                place = lease.stored.to_bytes()
+        if place:
+            self.waiting.add(lease.entry, place)
         self.demand.met(lease.entry.host)
-        return lease.stored is not None
+        return bool(place)
 
     def read(
         self, page: Unread, lease: Lease, now: float, wall: float, counted: Callable[[], None]

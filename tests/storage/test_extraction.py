@@ -20,6 +20,7 @@ from virtual import Crawl, Web, all_urls, copy_of, entry, trees
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.packs.stored import Stored
 from scrapy_spider_suite.storage import demand as demands
 from scrapy_spider_suite.storage import scheduling
 from scrapy_spider_suite.storage.demand import Demand
@@ -324,6 +325,16 @@ def test_hosts_whose_links_have_left_the_sieve_are_in_demand_again(tmp_path: Pat
 
 
 # Pages that are gone
+
+
+def test_what_could_not_be_written_waits_for_nothing(tmp_path: Path) -> None:
+    """The disk was full, and then its host was given up: the page has failed, as others have."""
+    crawl = OnDemand(store_in(tmp_path), Web({"h0.t": "10.0.0.1"}), QUICK)
+    lease = Lease(entry("http://h0.t/0"), None)
+    lease.stored = Stored("http://h0.t/0", 1e9)
+    assert not crawl.frontier.extraction.concluded(lease)
+    assert len(crawl.frontier.extraction.waiting) == 0
+    crawl.frontier.store.close()
 
 
 def test_given_up_and_dropped(tmp_path: Path) -> None:
