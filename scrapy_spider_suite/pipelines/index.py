@@ -135,7 +135,7 @@ class IndexPipeline:
                 logger.error("The index of texts is behind: %s", words or f"exit code {code}")
             return
         self._process = None
-        wait = min(_LONGEST, 2.0**self._failures)
+        wait = min(_LONGEST, 2.0 ** min(9, self._failures))
         self._failures += 1
         self._crawler.stats.inc_value("suite/index/restarts")
         logger.error("What indexes texts has ended (%s): again in %d s",
