@@ -187,6 +187,7 @@ def test_the_digest_is_that_of_the_fetch_log() -> None:
         ("SurtStartsWith(\"ftp://(org,\")", "SURT prefixes for http or https"),
         ("CountryEqualsOneOf(Germany)", "country codes of two letters"),
         ("StatusCategory(200)", "the hundreds of a status"),
+        ("StatusCategory(9)", "the hundreds of a status, from 1 to 5"),
         ("MediaTypeEqualsOneOf(html)", "media types such as"),
         ("DigestEquals(abc)", "a SHA-1"),
     ],

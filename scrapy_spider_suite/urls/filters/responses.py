@@ -29,8 +29,8 @@ def _is_http_response(argument: str, given: Given) -> Test:
 @atom("StatusCategory(n)", "2", "the status has *n* hundreds: 2 is success", Fact.PAGE)
 def _status_category(argument: str, given: Given) -> Test:
     category = read.number(argument, 1)
-    if category > 9:
-        raise ValueError("the hundreds of a status, such as 2")
+    if category > 5:
+        raise ValueError("the hundreds of a status, from 1 to 5, such as 2")
     return _of(lambda page: page.status // 100 == category)
 
 
