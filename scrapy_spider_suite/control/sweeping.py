@@ -142,6 +142,7 @@ def _referrers(site: Site, names: Names) -> Iterator[None]:
             store.put_row(entry)
             yield
     yield from site.frontier.extraction.waiting.forget_referrers(names.takes_url)
+    yield from site.frontier.planner.revisits.forget_referrers(names.takes_url)
     for key, packed in store.every_state(b""):
         if not names.pattern.search(packed):
             continue

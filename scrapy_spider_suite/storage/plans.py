@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
@@ -83,6 +84,19 @@ class Plan:
             )  # fmt: skip
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"a row of the revisits is damaged ({error})") from error
+
+    def without(self, gone: Callable[[str], bool]) -> Plan:
+        """The plan as it is if the URLs that are *gone* have never been: one may have led to the
+        page, one may be that under which its body is packed. Raises `JobDamagedError`.
+        """
+        packed, row = self.packed, self.row
+        if packed is not None and gone(packed.url):
+            packed = None
+        if row and gone((entry := unpack_row(self.host, b"", row)).referrer):
+            entry.referrer = ""
+            row = pack_row(entry)
+        same = packed is self.packed and row is self.row
+        return self if same else replace(self, packed=packed, row=row)
 
     def entry(self) -> Entry:
         """The page as it is queued once more. Raises `JobDamagedError`."""

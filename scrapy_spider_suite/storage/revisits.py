@@ -241,6 +241,14 @@ class Revisits:
         """Forget what the sitemaps of *host* were worth."""
         self._rows.delete(_CLAIMS + host.encode())
 
+    def forget_referrers(self, gone: Callable[[str], bool]) -> Iterator[None]:
+        """Let no plan name URLs that are *gone*, one with each step: see `Plan.without`."""
+        for identity, plan in self.planned():
+            changed = plan.without(gone)
+            if changed is not plan:
+                self._rows.put(_PLAN + identity, changed.to_bytes())
+                yield
+
     def planned(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, Plan]]:
         """The plans of all pages whose state keys begin with *prefix*, in their order.
 

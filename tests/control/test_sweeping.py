@@ -9,8 +9,13 @@ from made_jobs import VIA, Made
 
 from scrapy_spider_suite.control import sweeping
 from scrapy_spider_suite.control.sweeping import sweep
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.revisits import Mode, Revisiting
+from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage.plans import Packed, row_of
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.revisits import ROWS, Revisits, plan_of
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 
@@ -41,3 +46,25 @@ def test_rows_of_others_are_changed_a_batch_at_a_time(
         assert list(reader.check()) == []
         assert {entry.url for entry in reader.store.all_rows()} == set(urls)
         assert {entry.referrer for entry in reader.store.all_rows()} == {""}
+
+
+def test_plans_of_others(tmp_path: Path) -> None:
+    """They forget where their page was found, and under which URL its body was packed."""
+    made = Made(tmp_path / "job")
+    revisits = Revisits(made.store.kv(ROWS), Revisiting(mode=Mode.FIXED))
+    entries = [Entry("a.test", f"http://a.test/{number}", referrer=referrer)
+               for number, referrer in enumerate((VIA, VIA, "http://b.test/"))]  # fmt: skip
+    for entry, packed in zip(entries, ("http://a.test/0", VIA, "http://b.test/"), strict=True):
+        revisits.visited(
+            entry.url.encode(), made.wall, b"digest", Validators(), host=entry.host,
+            packed=Packed(packed, made.wall, "sha1:X"), row=row_of(entry),
+        )  # fmt: skip
+    revisits.save()
+    made.close()
+    folder = tmp_path / "job" / FOLDER
+    swept = sweep(folder, VIA.split("/")[2], "me", "", 30.0)
+    assert (swept.referrers, swept.left) == (2, [])
+    with StoreReader(folder) as reader:
+        plans = [plan_of(reader.store.kv(ROWS), entry.url.encode()) for entry in entries]
+    found = [(plan.entry().referrer, plan.packed and plan.packed.url) for plan in plans if plan]
+    assert found == [("", "http://a.test/0"), ("", None), ("http://b.test/", "http://b.test/")]
