@@ -61,7 +61,7 @@ def open_frontier(store: Store, delay: float = 0.0, memory: int = MEMORY) -> Fro
 
 def place(frontier: Frontier, now: float) -> None:
     """Give every host that wants one an address of its own."""
-    for host in frontier.residents.wanting_address(now, 1_000_000):
+    for host in frontier.residents.unresolved.wanting(now, 1_000_000):
         frontier.resolved(host, "192.0.2.1", f"a{host.key}", 1e18, now)
 
 

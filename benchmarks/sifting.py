@@ -139,7 +139,7 @@ class Measured:
     def _some(self, now: float) -> int:
         """Fetch and commit some pages."""
         frontier = self._frontier
-        for host in frontier.residents.wanting_address(now, 1_000):
+        for host in frontier.residents.unresolved.wanting(now, 1_000):
             frontier.resolved(host, "192.0.2.1", f"a{host.key}", 1e18, now)
         out: list[Lease] = []
         while len(out) < AT_ONCE and (leases := frontier.acquire(now)):

@@ -259,7 +259,7 @@ class FrontierContract(ABC):
         assert crawl.frontier.statistics().leased == 0
         crawl.run()
         assert crawl.urls == [f"http://a.t/{n}" for n in range(40)]
-        record = crawl.frontier.residents.touch("a.t")
+        record = crawl.frontier.residents.records.touch("a.t")
         assert record.attempts == 40
 
     def test_put_back_behind_a_cut_front_is_not_doubled(self, store: Store) -> None:

@@ -59,7 +59,7 @@ class TrapCrawl(Crawl):
     def follow(self, lease: Lease) -> None:
         """As the bulk path does: learn from the page, then drop what leads into a trap."""
         traps, entry = self.frontier.traps, lease.entry
-        pages = self.frontier.residents.touch(entry.host).done
+        pages = self.frontier.residents.records.touch(entry.host).done
         body = self.body(entry.url)
         links = extract(body, url=entry.url).links
         lease.links.extend(traps.passed(links, YEAR))

@@ -151,7 +151,7 @@ class Crawl:
             counters=Counters.load(store) if resume else None, unclean=unclean, order=order,
             window=window, sift=sift, cache=cache,
         )  # fmt: skip
-        self.frontier.residents.open(start, wall)
+        self.frontier.open(start)
         self.web = web
         self.now = start
         self.ticks = 0

@@ -36,7 +36,7 @@ class Caps:
         frontier, settings = self._core.frontier, self._core.settings
         counters = frontier.counters
         # A page that waits for what led from it to be done would wait for ever.
-        counts = (counters.done + frontier.held, counters.bytes, counters.seconds)
+        counts = (counters.done + frontier.commits.held, counters.bytes, counters.seconds)
         for reason, count in zip(REASONS, counts, strict=True):
             cap = getattr(settings, reason)
             if cap and count >= cap:

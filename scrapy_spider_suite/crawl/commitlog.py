@@ -97,7 +97,7 @@ class FrontierLog:
     def waits(self) -> bool:
         """See `CommitLog`."""
         frontier = self.core.frontier
-        return bool(frontier.held) and frontier.leased == frontier.held
+        return bool(frontier.commits.held) and frontier.leased == frontier.commits.held
 
     def lease_of(self, request: Request | None) -> Lease | None:
         """See `CommitLog`."""

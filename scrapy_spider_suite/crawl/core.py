@@ -148,12 +148,12 @@ class CrawlCore:
         crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
 
     def _open_frontier(self) -> Frontier:
-        job, now, wall = self.job, self.now(), time.time()
+        job, now = self.job, self.now()
         frontier = Frontier(
             self.store,
             self.overriding.policy,
             now=now,
-            wall=wall,
+            wall=time.time(),
             capacity=self.capacity,
             counters=None if job is None or not job.resumed else Counters.load(self.store),
             unclean=job is not None and job.unclean,
@@ -166,7 +166,7 @@ class CrawlCore:
             # Its seeds are requests of its own.
             frontier.guesses.entry_of = self._seed_of_the_spider
         if job is not None:
-            frontier.residents.open(now, wall)
+            frontier.open(now)
         return frontier
 
     def _address_of(self, host: str) -> str:

@@ -54,7 +54,7 @@ class LinkCounting:
         core = log.core
         if core is None:
             return
-        core.counting = core.frontier.counting = self
+        core.counting = core.frontier.extraction.counting = self
         call_witness(core.crawler, self._fetched)
         if core.job is None:
             logger.warning(

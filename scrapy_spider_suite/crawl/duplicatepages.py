@@ -59,7 +59,7 @@ class DuplicatePages:
         self._near = _near_index(core) if "near" in kinds else None
         self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
         self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
-        core.frontier.told.append(self._told)
+        core.frontier.commits.told.append(self._told)
 
     # In
 

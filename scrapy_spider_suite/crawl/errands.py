@@ -219,8 +219,8 @@ class Errands:
         crawl_delay = self._crawl_delay(url)
         frontier.set_crawl_delay(host, crawl_delay)
         # With the verdict in one batch: after a kill robots.txt is known, and not read again.
-        frontier.residents.touch(host.key)
-        frontier.residents.save_touched()
+        frontier.residents.records.touch(host.key)
+        frontier.residents.records.save()
         if crawl_delay > host.delay:
             frontier.workbench.postpone(host, self._core.now() + crawl_delay, "Crawl-delay")
 

@@ -105,7 +105,7 @@ class Extractor:
         return Stored(
             fetch.url, fetch.time, again=facts is not None and facts.again,
             visited=lease.plan is not None,
-            first=not self._core.frontier.residents.touch(lease.entry.host).done,
+            first=not self._core.frontier.residents.records.of(lease.entry.host).done,
         )  # fmt: skip
 
     def is_packed(self, lease: Lease) -> bool:
@@ -256,17 +256,8 @@ class Extractor:
             logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
 
     def _give_up(self, page: Unread, event: Event, lease: Lease | None = None) -> bool:
-        """*event* is the last word on *page* now; False if that was dropped meanwhile.
-
-        With a *lease*, made for it, the page is counted, as it is when links are read at once.
-        """
         core = self._core
-
-        def counted() -> None:
-            if lease is not None and core.counting is not None:
-                core.counting.concluded(lease, event)
-
-        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset, counted)
+        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset, lease)
 
     def stop(self) -> None:
         """Read nothing more."""

@@ -126,7 +126,7 @@ class Keeper:
     def _admit(self) -> None:
         """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
         core, now = self._core, self._core.now()
-        self._admitting = not self._scheduler.closing and core.frontier.residents.go_on(
+        self._admitting = not self._scheduler.closing and core.frontier.rotation.go_on(
             now, now + core.frontier.wall_offset
         )
         if self._admitting:

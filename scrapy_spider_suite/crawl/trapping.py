@@ -35,7 +35,7 @@ class Trapping:
             return
         url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
-            pages = frontier.residents.touch(lease.entry.host).done
+            pages = frontier.residents.records.of(lease.entry.host).done
             if late is not None:  # it is one of them
                 pages = 0 if late.first else max(1, pages - 1)
             repeats = lease.likeness is not None and lease.likeness.of_host

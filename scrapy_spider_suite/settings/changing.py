@@ -99,7 +99,7 @@ def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:
         core.frontier.residents.look_up_again(core.now())
     if "prefer_https" in changed:
         core.normalizer.twins = twins_of(new, core.store.kv(TWINS))
-    core.frontier.residents.resize(core.capacity)
+    core.frontier.residents.capacity = core.capacity
     if isinstance(core.store, RocksStore):
         core.store.resize(new.workbench_memory)
         core.store.sync(power_safe=new.sync == "power")

@@ -25,6 +25,7 @@ class Aside:
         self._policy = policy
         self._workbench = workbench
         self._residents = residents
+        self._records = residents.records
         self._ledger = ledger
         # For each host of a blocked prefix: from which sequence number on all that was put aside
         # has been looked at under this revision.
@@ -64,10 +65,10 @@ class Aside:
         return entry.key.startswith(LAST) and sequence_of(entry.key) > since
 
     def _put_aside(self, entry: Entry, now: float, wall: float) -> None:
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         self._ledger.put_last(entry)
         self._residents.push(entry, record, now, wall)
-        self._residents.save_touched()
+        self._records.save()
 
     def _end(self, visit: Visit, bar: Bar | None, now: float, wall: float) -> None:
         host, fronts = visit.host, self._residents.fronts

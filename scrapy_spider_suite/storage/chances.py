@@ -13,9 +13,9 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.hostrecords import HostRecords
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
 
@@ -24,14 +24,14 @@ class SecondChances:
     """Asks of known URLs whether they failed long enough ago. Times are wall times."""
 
     def __init__(
-        self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, health: Health,
+        self, store: Store, policy: Policy, records: HostRecords, ledger: Ledger, health: Health,
         refusal: Callable[[str, HostRecord], Event | None], traps: Traps,
     ) -> None:  # fmt: skip
         self.given = 0
         """How many URLs were made pending so."""
         self._store = store
         self._policy = policy
-        self._residents = residents
+        self._records = records
         self._ledger = ledger
         self._health = health
         self._refusal = refusal
@@ -68,7 +68,7 @@ class SecondChances:
         state = state or self.freed(entry.identity, entry.url, entry.host)
         if state is None:
             return False
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         if record.dead == state.event == Event.HOST_DEAD:
             self._health.revive(entry.host, record)
         if self._refusal(entry.host, record) is not None:

@@ -48,7 +48,7 @@ class Clearance:
             # Its last pages are on their way: they decide whether any are left.
             self._workbench.postpone(host, now + 1.0, "page budget")
         else:
-            self._residents.want_address(host)
+            self._residents.unresolved.want(host)
         return False
 
     def _fail_what_holds_up(self, visit: Visit, now: float, wall: float) -> None:
@@ -60,7 +60,7 @@ class Clearance:
                 own = self._left_of_host(visit.host) <= 0
                 event = Event.BUDGET if own else Event.DOMAIN_BUDGET
                 self._health.fail(entry, event, now, wall)
-        self._residents.save_touched()
+        self._residents.records.save()
 
     def refusal(self, host: str, record: HostRecord, address: str = "") -> Event | None:
         """Why no URL of *host* is to be fetched any more; None if it may be."""

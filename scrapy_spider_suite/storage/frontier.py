@@ -8,12 +8,12 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
-from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.frontier.windows import Window
@@ -21,6 +21,7 @@ from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostSt
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.clearance import Clearance
+from scrapy_spider_suite.storage.committing import Committing
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.extraction import Extraction
 from scrapy_spider_suite.storage.grounds import Grounds
@@ -35,6 +36,7 @@ from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.storage.rework import Rework
+from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.scheduling import Scheduling
 from scrapy_spider_suite.storage.sifting import sifter_of
 from scrapy_spider_suite.storage.sliding import Sliding
@@ -48,16 +50,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
 
 
-class Counting(Protocol):
-    """What is told of each URL that is over, in the operation that says so."""
-
-    def concluded(self, lease: Lease, event: Event) -> None:
-        """The URL of *lease* is done, or has failed."""
-
-    def save(self) -> None:
-        """Put what was counted into the store's next batch."""
-
-
 class Frontier:
     """Schedules, leases, releases and commits. See the module for what it promises.
 
@@ -67,6 +59,7 @@ class Frontier:
 
     Attributes:
         cache: what was seen a moment ago.
+        commits: says of each URL how it ended.
         extraction: knows the pages whose links are to be read.
         planner: keeps plans of pages that are to be visited again.
         sifter: asks the sieve; None if the job has none.
@@ -86,6 +79,7 @@ class Frontier:
         floor = now if unclean else None
         sliding = None if window is None else Sliding(window, bench)
         self.residents = residents = Residents(bench, store, policy, capacity, floor, sliding)
+        self.rotation = Rotation(residents, bench, sliding)
         self._ledger = ledger = Ledger(store, self.counters, order, cache)
         self.cache = ledger.cache
         self.sifter = ledger.sifter = sifter_of(store, self.cache, self.counters, active=sift)
@@ -100,25 +94,35 @@ class Frontier:
         self.miner = Miner(self.grounds, self.known)
         self.guesses = Guesses(store)
         self.chances = SecondChances(
-            store, policy, residents, ledger, health, refusal, self.traps
+            store, policy, residents.records, ledger, health, refusal, self.traps
         )
         self._scheduling = Scheduling(
             store, policy, residents, ledger, self.traps, self.chances, self.sifter, refusal,
             self.flush, self._let_go,
         )  # fmt: skip
-        self.extraction = Extraction(store, residents, ledger, self._scheduling)
-        aside = Aside(policy, bench, residents, ledger)
-        trapped = Trapped(self.traps, self.miner, bench, residents, health, ledger, store)
-        self._leasing = Leasing(
-            bench, residents, ledger, health, self._clearance, aside, trapped,
-            self.extraction.demand,
-        )
-        self.counting: Counting | None = None
-        self.told: list[Callable[[Lease, Event], None]] = []
-        """Are called with each lease that is over, in the operation that says how its URL ended, or
-        that it is pending again."""
-        self.held = 0
-        """Leases of which nothing more will come, but that something holds."""
+        self.extraction = Extraction(store, residents.records, ledger, self._scheduling)
+        self._leasing = self._make_leasing()
+        self.commits = Committing(
+            policy, residents, ledger, health, self._leasing, self._scheduling, self.extraction,
+            self.planner, self.traps, self.miner, self.guesses, self._let_go,
+        )  # fmt: skip
+
+    def _make_leasing(self) -> Leasing:
+        aside = Aside(self.policy, self.workbench, self.residents, self._ledger)
+        trapped = Trapped(
+            self.traps, self.miner, self.workbench, self.residents, self._health, self._ledger,
+            self.store,
+        )  # fmt: skip
+        return Leasing(
+            self.workbench, self.residents.fronts, self.rotation, self._ledger, self._health,
+            self._clearance, aside, trapped, self.extraction.demand,
+        )  # fmt: skip
+
+    def open(self, now: float) -> None:
+        """Take over from an earlier run: its resident hosts are due, its clocks go on."""
+        wall = now + self.wall_offset
+        self.residents.open(now, wall)
+        self.rotation.admit(now, wall)
 
     # Scheduling
 
@@ -178,85 +182,18 @@ class Frontier:
 
     def put_back(self, lease: Lease, now: float) -> None:
         """The URL was not asked for after all: pending as it was, nothing counted."""
-        lease.event = Event.INTERRUPTED
-        lease.children, lease.links = [], []
-        lease.settled = True
-        self._commit(lease, now, asked=False)
-        self._scheduling.relieve()
+        self.commits.put_back(lease, now, now + self.wall_offset)
         self.release(lease, now)
 
     # Committing
 
     def settle(self, lease: Lease, now: float) -> None:
         """Nothing more will come of *lease*: commit it, or as soon as nothing holds it."""
-        lease.settled = True
-        self.held += bool(lease.holds)
-        if lease.holds:
-            self.spill(lease, now)
-            self._near_the_end(lease)
-        else:
-            self._commit(lease, now)
-        self._scheduling.relieve()
+        self.commits.settle(lease, now, now + self.wall_offset)
 
     def unhold(self, lease: Lease, now: float) -> None:
         """One thing that held *lease* is durable."""
-        lease.holds -= 1
-        if not lease.settled:
-            return
-        if lease.holds:
-            self._near_the_end(lease)
-        else:
-            self.held -= 1
-            self._commit(lease, now)
-
-    def _near_the_end(self, lease: Lease) -> None:
-        """Let the items of *lease* be written if only they hold it."""
-        last, items = lease.last, lease.items
-        if lease.holds == 1 and last is not None and items is not None:
-            lease.last = lease.items = None
-            last(lease, items)
-
-    def _commit(self, lease: Lease, now: float, *, asked: bool = True) -> None:
-        entry = lease.entry
-        state, event, tried = lease.fate(self.policy.retry_times)
-        given_up = self._health.given_up(entry.host)
-        if state is State.PENDING and given_up is not None:
-            state, event = State.FAILED, given_up
-        wrong = self.guesses.wrong(entry, event)
-        if wrong:
-            state = State.FAILED
-        if state is not State.PENDING:
-            # First what it brought: there may be so much of it that a batch is written in between.
-            self.spill(lease, now)
-        self._leasing.over(entry)
-        wall = now + self.wall_offset
-        record = self.residents.touch(entry.host)
-        record.attempts += tried
-        entry.attempts += tried
-        if state is State.PENDING:
-            if tried:
-                self._ledger.again(entry, event, lease.status, wall)
-            elif asked:
-                self._ledger.note(entry, event, lease.status, wall)
-            self.residents.push(entry, record, now, wall)
-        else:
-            self._ledger.remove(entry, record)
-            self._ledger.conclude(entry, record, event, lease.status, wall)
-            self.miner.concluded(entry, event)
-            self.planner.concluded(lease, event, wall)
-            if not self.extraction.concluded(lease) and self.counting is not None:
-                self.counting.concluded(lease, event)
-            self.traps.concluded(entry, event)
-            self._ledger.write_states(lease.states)
-            if wrong:
-                other = self.guesses.other(entry)
-                self._scheduling.one(other, now, wall)
-                self.guesses.hand_on(entry, other)
-        self.residents.save_touched()
-        if state is not State.PENDING:
-            self._let_go(entry, now)
-        for told in self.told:
-            told(lease, event)
+        self.commits.unhold(lease, now, now + self.wall_offset)
 
     def _let_go(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led there need not wait for it."""
@@ -266,20 +203,15 @@ class Frontier:
 
     def extracted(self, page: Unread, lease: Lease, now: float) -> bool:
         """What *lease*, made for *page*, has brought are its links; False if it was dropped."""
-
-        def counted() -> None:
-            if self.counting is not None:
-                self.counting.concluded(lease, Event.SUCCESS)
-
-        return self.extraction.read(page, lease, now, now + self.wall_offset, counted)
+        return self.extraction.read(page, lease, now, now + self.wall_offset)
 
     # Names and addresses
 
     def wanting_address(self, now: float, limit: int) -> Iterator[HostState]:
         """Take up to *limit* hosts whose names are to be resolved now, first come first served."""
-        for host in self.residents.wanting_address(now, limit):
+        for host in self.residents.unresolved.wanting(now, limit):
             if self.reviser.barred(host, now, now + self.wall_offset):
-                self.residents.ask_later(host)
+                self.residents.unresolved.put_aside(host)
             else:
                 yield host
 
@@ -329,15 +261,15 @@ class Frontier:
         """Once a second or so: admit, evict, drop, and make everything durable."""
         if self._health.giving_up:
             self._health.go_on(now, now + self.wall_offset)
-        self.residents.tick(now, now + self.wall_offset)
+        self.rotation.tick(now, now + self.wall_offset)
         self.grounds.save()
         self.flush()
 
     def flush(self) -> None:
         """Make all that was said durable. Raises `StoreWriteError`; nothing is lost then."""
         if self.store.dirty:
-            if self.counting is not None:
-                self.counting.save()
+            if self.extraction.counting is not None:
+                self.extraction.counting.save()
             self.planner.save()
             self.counters.save(self.store)
             self.store.flush()
@@ -360,7 +292,7 @@ class Frontier:
 
         Infinite where only hosts are left that wait for a rule to go.
         """
-        waits = [self.workbench.wait(now), self.residents.next_due_in(now, now + self.wall_offset)]
+        waits = [self.workbench.wait(now), self.rotation.next_due_in(now, now + self.wall_offset)]
         known = [wait for wait in waits if wait is not None]
         return min(known, default=FOREVER if self.pending else None)
 
@@ -398,7 +330,7 @@ class Frontier:
             in_sieve=self.in_sieve,
             hosts=len(self.workbench.hosts),
             addresses=len(self.workbench.addresses),
-            unresolved=len(self.residents.without_address),
+            unresolved=len(self.residents.unresolved),
             abandoning=self._health.giving_up,
             unextracted=len(self.extraction.waiting),
         )

@@ -35,6 +35,7 @@ class Health:
     ) -> None:  # fmt: skip
         self._workbench = workbench
         self._residents = residents
+        self._records = residents.records
         self._ledger = ledger
         self._policy = policy
         self._let_go = let_go
@@ -52,12 +53,12 @@ class Health:
             record.next_fetch, record.why = host.next_fetch - now + wall, host.why
             if event in _NO_ANSWER:
                 host.resolved_until = now  # its address may have changed
-            self._residents.touch(host.key)
+            self._records.touch(host.key)
         if verdict.dead and not record.dead:
             record.dead = Event.HOST_DEAD.value
             self._ledger.counters.dead_hosts += 1
             self.give_up(host.key, Event.HOST_DEAD, now, wall)
-        self._residents.save_touched()
+        self._records.save()
 
     def unresolved(self, host: HostState, event: Event, now: float, wall: float) -> None:
         """The name of *host* has no address: fail what it has, or have it looked up again later."""
@@ -67,7 +68,7 @@ class Health:
             return
         self.judge(host, event, now, wall, None)
         if not host.record.dead:
-            self._residents.want_address(host)
+            self._residents.unresolved.want(host)
 
     # Giving up
 
@@ -85,14 +86,14 @@ class Health:
         self._given_up[key] = event
         self._residents.withdraw(key)
         self._fail(key, _AT_ONCE, now, wall)
-        self._residents.save_touched()
+        self._records.save()
 
     def forgive(self, key: str) -> None:
         """A host is not given up after all; what is still pending for it may be visited."""
         self._given_up.pop(key, None)
         host = self._workbench.hosts.get(key)
         if host is not None and host.address is None:
-            self._residents.want_address(host)
+            self._residents.unresolved.want(host)
 
     def revive(self, key: str, record: HostRecord) -> bool:
         """Forget that the host with *record* was given up; whether it was."""
@@ -109,7 +110,7 @@ class Health:
             left -= max(1, self._fail(key, left, now, wall))
             if left <= 0:
                 break
-        self._residents.save_touched()
+        self._records.save()
 
     def _fail(self, key: str, limit: int, now: float, wall: float) -> int:
         """Fail some *limit* pending URLs of a host; return how many."""
@@ -129,7 +130,7 @@ class Health:
 
     def fail(self, entry: Entry, event: Event, now: float, wall: float) -> None:
         """Fail *entry*, which was taken out of its queue, because of *event*."""
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         self._ledger.remove(entry, record)
         self._ledger.refuse(entry, record, event, wall)
         self._let_go(entry, now)

@@ -101,6 +101,13 @@ class Lease:
         ours = not self.entry.flags & _USER
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
 
+    def near_the_end(self) -> None:
+        """Let its items be written if only they hold it."""
+        last, items = self.last, self.items
+        if self.holds == 1 and last is not None and items is not None:
+            self.last = self.items = None
+            last(self, items)
+
     def take_children(self) -> list[Entry]:
         """Take the entries that it has brought so far: a spider's own requests first."""
         children, self.children = self.children, []

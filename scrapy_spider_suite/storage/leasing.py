@@ -11,10 +11,11 @@ from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.demand import Demand
+from scrapy_spider_suite.storage.fronts import Fronts
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.trapped import Trapped
 
 _REFUSALS: Final = 200
@@ -29,12 +30,13 @@ class Leasing:
     """
 
     def __init__(
-        self, workbench: Workbench, residents: Residents, ledger: Ledger, health: Health,
-        clearance: Clearance, aside: Aside, trapped: Trapped, demand: Demand,
+        self, workbench: Workbench, fronts: Fronts, rotation: Rotation, ledger: Ledger,
+        health: Health, clearance: Clearance, aside: Aside, trapped: Trapped, demand: Demand,
     ) -> None:  # fmt: skip
         self.out = 0
         self._workbench = workbench
-        self._residents = residents
+        self._fronts = fronts
+        self._rotation = rotation
         self._ledger = ledger
         self._health = health
         self._clearance = clearance
@@ -56,7 +58,7 @@ class Leasing:
                 continue  # it has been dealt with
             self._clearance.cut_short(visit, self.out)
             leases = [self._lease(entry, visit) for entry in visit.entries]
-            self._residents.hold(visit.host)
+            self._rotation.hold(visit.host)
             if visit.host.free():
                 self._refill(visit.host)
             self._demand.met(visit.host.key)
@@ -73,19 +75,19 @@ class Leasing:
         return lease
 
     def _lease(self, entry: Entry, visit: Visit | None) -> Lease:
-        self._residents.fronts.lease(entry)
+        self._fronts.lease(entry)
         self._ledger.domains.lease(entry.host)
         self.out += 1
         return Lease(entry, visit)
 
     def _refill(self, host: HostState) -> None:
         if host.more and not host.front:
-            self._residents.fronts.refill(host)
+            self._fronts.refill(host)
             self._workbench.offer(host)
 
     def over(self, entry: Entry) -> None:
         """*entry* is no longer out."""
-        self._residents.fronts.unlease(entry)
+        self._fronts.unlease(entry)
         self._ledger.domains.unlease(entry.host)
         self.out -= 1
 
@@ -102,4 +104,4 @@ class Leasing:
         self._health.judge(visit.host, event, now, wall, retry_after)
         self._workbench.release(visit)
         visited = event is not Event.INTERRUPTED
-        self._residents.settle_down(visit.host, now, wall, visited=visited)
+        self._rotation.settle_down(visit.host, now, wall, visited=visited)

@@ -62,6 +62,7 @@ class Planner:
         """How many pages were made pending, in this run."""
         self._store = store
         self._residents = residents
+        self._records = residents.records
         self._ledger = ledger
         self._health = health
 
@@ -120,7 +121,7 @@ class Planner:
         def wanted(identity: bytes) -> bool:
             host = pacing_of(identity)
             if host not in here:
-                here[host] = _OF_A_HOST if not self._residents.record(host).pending else 0
+                here[host] = _OF_A_HOST if not self._records.of(host).pending else 0
             here[host] -= 1
             return here[host] >= 0
 
@@ -129,7 +130,7 @@ class Planner:
 
     def _renew(self, due: list[tuple[bytes, Plan]], now: float, wall: float) -> int:
         taken = sum(self._again(identity, plan, now, wall) for identity, plan in due)
-        self._residents.save_touched()
+        self._records.save()
         self.taken += taken
         return taken
 
@@ -143,7 +144,7 @@ class Planner:
             return False  # it is visited anyway
         entry = plan.entry()
         entry.priority = max(entry.priority, BEFORE_NEW)
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         if record.dead:
             self._health.revive(entry.host, record)
         self._ledger.take_back(entry.host, record, state)

@@ -102,6 +102,6 @@ class Reviser:
             self._workbench.set_bar(host, bar, until)
             # Whoever looks at the job sees why.
             note_clock(host, wall - now)
-            self._residents.touch(host.key)
-            self._residents.save_touched()
+            self._residents.records.touch(host.key)
+            self._residents.records.save()
         return bar is not None

@@ -40,6 +40,7 @@ class Rework:
         self._store = store
         self._workbench = workbench
         self._residents = residents
+        self._records = residents.records
         self._ledger = ledger
         self._health = health
         self._let_go = let_go
@@ -70,21 +71,21 @@ class Rework:
 
         False if its host would be one more than its registered domain may have.
         """
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         if self._refusal(entry.host, record) is Event.DOMAIN_HOSTS:
             return False
         self._ledger.take_back(entry.host, record, state)
         self._ledger.take(entry, record)
         self._residents.push(entry, record, now, wall)
-        self._residents.save_touched()
+        self._records.save()
         if self._ledger.planner is not None:
             self._ledger.planner.withdraw(entry.identity)
         return True
 
     def forgive(self, host: str) -> bool:
         """Forget that *host* was given up; whether it was."""
-        dead = self._health.revive(host, self._residents.touch(host))
-        self._residents.save_touched()
+        dead = self._health.revive(host, self._records.touch(host))
+        self._records.save()
         return dead
 
     def put_first(self, entry: Entry, now: float, wall: float) -> bool:
@@ -92,11 +93,11 @@ class Rework:
         residents = self._residents
         if residents.fronts.is_leased(entry):
             return False
-        record = residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         self._take_from_front(entry)
         self._ledger.put_first(entry, record, FIRST)
         residents.push(entry, record, now, wall)
-        residents.save_touched()
+        self._records.save()
         return True
 
     # No longer pending
@@ -109,16 +110,16 @@ class Rework:
         """Take a queued *entry* out, failed because of *event*; False if it is out now."""
         if not self._take_out(entry):
             return False
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         self._ledger.refuse(entry, record, event, wall)
-        self._residents.save_touched()
+        self._records.save()
         return True
 
     def _take_out(self, entry: Entry) -> bool:
         residents = self._residents
         if residents.fronts.is_leased(entry):
             return False
-        record = residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         self._ledger.remove(entry, record)
         host = self._take_from_front(entry)
         if host is not None:
@@ -127,7 +128,7 @@ class Rework:
             self._workbench.offer(host)
         if not record.pending:
             residents.retire(entry.host)
-        residents.save_touched()
+        self._records.save()
         return True
 
     def _take_from_front(self, entry: Entry) -> HostState | None:
@@ -149,10 +150,10 @@ class Rework:
 
     def forget_state(self, host: str, name: bytes, state: UrlState) -> None:
         """Forget the URL *name* of *host* (see `urls`), which is done or failed."""
-        record = self._residents.touch(host)
+        record = self._records.touch(host)
         self._ledger.take_back(host, record, state)
         self._forget_state(host_key(host) + name)
-        self._residents.save_touched()
+        self._records.save()
 
     def _forget_state(self, key: bytes) -> None:
         self._store.delete_state(key)
@@ -165,7 +166,7 @@ class Rework:
         resident = self._workbench.hosts.get(host)
         if self.leased(host) or (resident is not None and not resident.idle()):
             return False
-        record = self._residents.touch(host)
+        record = self._records.touch(host)
         if record.pending:
             return False
         for _, entry in () if resident is None else resident.front:

@@ -47,6 +47,7 @@ class Scheduling:
         self._store = store
         self._policy = policy
         self._residents = residents
+        self._records = residents.records
         self._ledger = ledger
         self._traps = traps
         self._chances = chances
@@ -71,7 +72,7 @@ class Scheduling:
             for entry in group:
                 new += self.one(entry, now, wall)
                 self.relieve()
-        self._residents.save_touched()
+        self._records.save()
         return new
 
     def _way(self, entry: Entry) -> Way | None:
@@ -114,7 +115,7 @@ class Scheduling:
         return False
 
     def _take(self, entry: Entry, now: float, wall: float) -> bool:
-        record = self._residents.touch(entry.host)
+        record = self._records.touch(entry.host)
         refusal = self._refusal(entry.host, record)
         if refusal is None:
             self._traps.take(entry, record)
@@ -139,7 +140,7 @@ class Scheduling:
                 self._take(entry, now, wall)
 
         for _ in self.sifter.hand_out(take):
-            self._residents.save_touched()
+            self._records.save()
             self.relieve()
             yield
 
@@ -190,7 +191,7 @@ class Scheduling:
     def relieve(self) -> None:
         """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""
         if self._store.backlog > _BACKLOG:
-            self._residents.save_touched()
+            self._records.save()
             # The caller's next flush meets the same fault, and deals with it.
             with suppress(StoreWriteError):
                 self._flush()

@@ -32,7 +32,8 @@ class Trapped:
         self._traps = traps
         self._miner = miner
         self._workbench = workbench
-        self._residents = residents
+        self._records = residents.records
+        self._fronts = residents.fronts
         self._health = health
         self._ledger = ledger
         self._store = store
@@ -51,7 +52,7 @@ class Trapped:
             self._end(entry, event, now, wall)
         if not visit.entries:
             self._clear(visit.host, now, wall)
-        self._residents.save_touched()
+        self._records.save()
         if visit.entries:
             return True
         visit.clocks = (max(visit.clocks[0], now), *visit.clocks[1:])
@@ -62,19 +63,19 @@ class Trapped:
         """Fail the beginning of a host's queue, as far as it is not worth it."""
         for _ in range(_AT_ONCE):
             if host.more and not host.front:
-                self._residents.fronts.refill(host)
+                self._fronts.refill(host)
             event = self._event(host.front[0][1]) if host.front else None
             if event is None:
                 return
             self._end(heappop(host.front)[1], event, now, wall)
         if host.more and not host.front:
-            self._residents.fronts.refill(host)
+            self._fronts.refill(host)
 
     def _end(self, entry: Entry, event: Event, now: float, wall: float) -> None:
         if event is not Event.NOT_THERE:
             self._health.fail(entry, event, now, wall)
             return
-        self._ledger.remove(entry, self._residents.touch(entry.host))
+        self._ledger.remove(entry, self._records.touch(entry.host))
         self._ledger.cache.forget(entry.identity)
         self._store.delete_state(entry.identity)
 

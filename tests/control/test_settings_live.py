@@ -159,7 +159,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "exit_codes": ("true", True, _anew("exit_codes")),
     "sync": ("power", True, lambda p: p.store._write_options.sync),
     "workbench_memory": ("64M", (64 << 20, 10922), lambda p: (
-        p.store._tuning.memory, p.core.frontier.residents._capacity
+        p.store._tuning.memory, p.core.frontier.residents.capacity
     )),
     "require_durable": ("true", True, _anew("require_durable")),
     "storable": ("pkg.mod", (True, True), lambda p: (

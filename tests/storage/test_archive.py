@@ -167,7 +167,7 @@ def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
     (key,) = fill(store, DONE, "http://a.t/")
     move(store)
     frontier = Frontier(store, Policy(), now=0.0, wall=WALL, capacity=1)
-    frontier.residents.touch("a.t").done = frontier.counters.done = 1
+    frontier.residents.records.touch("a.t").done = frontier.counters.done = 1
     frontier.counters.events[Event.SUCCESS] = 1
     rework = frontier.rework(store)
     for _ in bring_back(store, "a.t"):

@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import domains, fronts, residents, scheduling
+from scrapy_spider_suite.storage import domains, fronts, hostrecords, rotation, scheduling
 from scrapy_spider_suite.storage.domains import Domain, Domains, row_of
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
@@ -41,8 +41,8 @@ def store(
 def make_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every bound be so low that all of them matter."""
     for module, name, value in (
-        (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-        (residents, "_GOING", 2), (residents, "_COMING", 2),
+        (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
+        (rotation, "_GOING", 2), (rotation, "_COMING", 2),
         (scheduling, "_BACKLOG", 5), (domains, "_CACHE", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -133,7 +133,7 @@ def test_nobody_waits_for_a_page_that_waits_for_him(
     crawl.on_page = lambda lease: crawl.frontier.adopt(lease, brood, crawl.now)
     crawl.seed("http://h0.farm.t/0")
     crawl.run(until=30.0)
-    assert crawl.frontier.pending == crawl.frontier.held == 0
+    assert crawl.frontier.pending == crawl.frontier.commits.held == 0
     assert crawl.frontier.counters.events == {Event.SUCCESS: 1, event: 1}
 
 
@@ -146,10 +146,10 @@ def test_a_page_that_is_held_is_a_page_of_the_job(tmp_path: Path) -> None:
     )
     crawl.seed("http://h0.farm.t/0")
     crawl.run(until=30.0)
-    assert (crawl.frontier.held, crawl.frontier.counters.done) == (1, 0)
+    assert (crawl.frontier.commits.held, crawl.frontier.counters.done) == (1, 0)
     crawl.frontier.policy.change(job_max_pages=2)
     crawl.run(until=60.0)
-    assert (crawl.frontier.held, crawl.frontier.counters.done) == (0, 2)
+    assert (crawl.frontier.commits.held, crawl.frontier.counters.done) == (0, 2)
 
 
 # Hosts of a domain

@@ -332,7 +332,7 @@ def test_what_could_not_be_written_waits_for_nothing(tmp_path: Path) -> None:
     crawl = OnDemand(store_in(tmp_path), Web({"h0.t": "10.0.0.1"}), QUICK)
     lease = Lease(entry("http://h0.t/0"), None)
     lease.stored = Stored("http://h0.t/0", 1e9)
-    assert not crawl.frontier.extraction.concluded(lease)
+    crawl.frontier.extraction.concluded(lease, Event.HOST_DEAD)
     assert len(crawl.frontier.extraction.waiting) == 0
     crawl.frontier.store.close()
 

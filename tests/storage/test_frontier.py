@@ -8,7 +8,7 @@ import pytest
 from contracts_durable import DurableFrontierContract
 from contracts_frontier import FrontierContract
 
-from scrapy_spider_suite.storage import fronts, residents, scheduling
+from scrapy_spider_suite.storage import fronts, hostrecords, rotation, scheduling
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 
@@ -40,7 +40,7 @@ class TestOnDiskWithLittleMemory(TestOnDisk):
     @pytest.fixture(autouse=True)
     def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module, name, value in (
-            (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-            (residents, "_GOING", 2), (residents, "_COMING", 2), (scheduling, "_BACKLOG", 5),
+            (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
+            (rotation, "_GOING", 2), (rotation, "_COMING", 2), (scheduling, "_BACKLOG", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

@@ -20,7 +20,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.seen.flushing import Flush
-from scrapy_spider_suite.storage import archiving, fronts, residents, scheduling
+from scrapy_spider_suite.storage import archiving, fronts, hostrecords, rotation, scheduling
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back
 from scrapy_spider_suite.storage.counters import Counters
@@ -39,8 +39,8 @@ POLICY = Policy(
     back_off=BackOff(base=1.0, longest=60.0, dead_after=3),
 )  # fmt: skip
 TINY = (
-    (fronts, "_FRONT", 2), (residents, "_CACHE", 2), (residents, "_TURN", 2),
-    (residents, "_GOING", 3), (residents, "_COMING", 3),
+    (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 2), (rotation, "_TURN", 2),
+    (rotation, "_GOING", 3), (rotation, "_COMING", 3),
     (scheduling, "_BACKLOG", 9), (scheduling, "_SPILL", 2),
     (archiving, "_LEAST", 2), (archiving, "_PORTION", 3),
 )  # fmt: skip
@@ -88,7 +88,7 @@ class AtRandom(RuleBasedStateMachine):
             counters=Counters.load(self.store), unclean=unclean, order=self.order,
             window=Window.of(*self.window),
         )  # fmt: skip
-        frontier.residents.open(self.now, WALL + self.now)
+        frontier.open(self.now)
         self.archiver = archiver_of(self.store, frontier.counters, frontier.flush)
         return frontier
 
@@ -184,7 +184,7 @@ class AtRandom(RuleBasedStateMachine):
     @rule()
     def resolve(self) -> None:
         """Names are looked up; two hosts share each address."""
-        for host in self.frontier.residents.wanting_address(self.now, 10):
+        for host in self.frontier.residents.unresolved.wanting(self.now, 10):
             address = f"10.0.0.{int(host.key[1:-2]) // 2}"
             self.frontier.resolved(host, address, address, self.now + 20.0, self.now)
 
@@ -354,7 +354,7 @@ class SiftedAtRandom(AtRandom):
             counters=Counters.load(self.store), unclean=unclean, order=self.order,
             window=Window.of(*self.window), sift=True,
         )  # fmt: skip
-        frontier.residents.open(self.now, WALL + self.now)
+        frontier.open(self.now)
         self.archiver = archiver_of(self.store, frontier.counters, frontier.flush)
         self.flush: Flush | None = None
         return frontier

@@ -14,7 +14,7 @@ from virtual import Crawl, entry, trees
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import domains, fronts, residents
+from scrapy_spider_suite.storage import domains, fronts, hostrecords
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_nothing_grows_with_the_hosts_and_urls_that_were_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times as many of both, and not an object more than the chance of the moment."""
-    monkeypatch.setattr(residents, "_CACHE", 10)
+    monkeypatch.setattr(hostrecords, "_CACHE", 10)
     monkeypatch.setattr(domains, "_CACHE", 10)
     monkeypatch.setattr(fronts, "_FRONT", 2)
     few, many = (most_objects(tmp_path / str(hosts), hosts) for hosts in (40, 400))

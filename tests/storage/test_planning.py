@@ -229,7 +229,7 @@ def test_a_host_that_was_given_up_is_asked_again(tmp_path: Path) -> None:
     job.add(0)
     job.fetch()
     job.end(Event.SUCCESS, 1)
-    record = job.frontier.residents.touch(HOSTS[0])
+    record = job.frontier.residents.records.touch(HOSTS[0])
     record.dead = Event.HOST_DEAD.value
     job.frontier.counters.dead_hosts += 1
     job.now += EVERY

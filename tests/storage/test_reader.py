@@ -17,8 +17,8 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
-from scrapy_spider_suite.storage.residents import RESIDENT
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.waiting import RESIDENT
 
 
 def entry(host: str, path: str, priority: int = 0) -> Entry:

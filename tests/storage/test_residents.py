@@ -13,13 +13,13 @@ from scrapy_spider_suite.frontier.entries import order_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import fronts, residents
+from scrapy_spider_suite.storage import fronts, hostrecords
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import PENDING
-from scrapy_spider_suite.storage.residents import RESIDENT
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.tuning import Tuning
+from scrapy_spider_suite.storage.waiting import RESIDENT
 
 MEMORY = 4 << 20
 
@@ -129,14 +129,14 @@ def test_the_records_that_are_kept_at_hand_are_bounded(
     tmp_path: Path, store: RocksStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that is dropped in the middle of an operation is not read back stale."""
-    monkeypatch.setattr(residents, "_CACHE", 3)
+    monkeypatch.setattr(hostrecords, "_CACHE", 3)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=2)
     frontier.schedule((entry(f"http://h{n % 12}.t/{n}") for n in range(600)), 0.0)
     frontier.flush()
     with StoreReader(tmp_path) as reader:
         assert list(reader.check()) == []
         assert {record.pending for _, record in reader.hosts()} == {50}
-    assert len(frontier.residents._records) <= 4
+    assert len(frontier.residents.records._cache) <= 4
 
 
 def test_addresses_that_nobody_uses_are_forgotten(store: RocksStore) -> None:
@@ -198,19 +198,19 @@ def test_hosts_that_must_wait_are_looked_up_when_it_is_time(store: RocksStore) -
     frontier.schedule([entry("http://a.t/1")], 0.0)
     host = frontier.workbench.hosts["a.t"]
     frontier.workbench.postpone(host, 10.0, "told to")
-    assert list(frontier.residents.wanting_address(0.0, 10)) == []
+    assert list(frontier.residents.unresolved.wanting(0.0, 10)) == []
     assert frontier.next_visit_in(0.0) == 10.0
     frontier.tick(5.0)
-    assert list(frontier.residents.wanting_address(5.0, 10)) == []
+    assert list(frontier.residents.unresolved.wanting(5.0, 10)) == []
     frontier.tick(9.5)
-    assert list(frontier.residents.wanting_address(9.5, 10)) == [host]
+    assert list(frontier.residents.unresolved.wanting(9.5, 10)) == [host]
 
 
 def test_no_more_names_than_asked_for(store: RocksStore) -> None:
     """First come, first served."""
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     frontier.schedule((entry(f"http://h{n}.t/") for n in range(5)), 0.0)
-    wanting = frontier.residents.wanting_address
+    wanting = frontier.residents.unresolved.wanting
     assert [host.key for host in wanting(0.0, 2)] == ["h0.t", "h1.t"]
     assert [host.key for host in wanting(0.0, 9)] == ["h2.t", "h3.t", "h4.t"]
 
@@ -292,11 +292,11 @@ def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     first, last = (max(steps[n] for n in range(at, at + 100)) for at in (0, refills - 100))
     assert 0 <= last <= first + 2
     # From the stored head as well: the host leaves, and comes back.
-    frontier.residents.save_touched()
+    frontier.residents.records.save()
     frontier.flush()
-    frontier.residents._leave(host, WALL + 10.0, 10.0)
+    frontier.residents.leave(host, WALL + 10.0, 10.0)
     before = Counted.skipped()
-    frontier.residents.admit(20.0, WALL + 20.0)
+    frontier.rotation.admit(20.0, WALL + 20.0)
     assert len(frontier.workbench.hosts["a.t"].front) == fronts._FRONT
     assert Counted.skipped() - before <= 40
     # What it would be without cursor and head.

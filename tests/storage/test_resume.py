@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import fronts, residents, scheduling
+from scrapy_spider_suite.storage import fronts, hostrecords, rotation, scheduling
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
@@ -27,8 +27,8 @@ MEMORY = 4 << 20
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound so low that everything happens in a crawl of a few pages."""
     for module, name, value in (
-        (fronts, "_FRONT", 2), (residents, "_CACHE", 1), (residents, "_TURN", 2),
-        (residents, "_GOING", 2), (residents, "_COMING", 2),
+        (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
+        (rotation, "_GOING", 2), (rotation, "_COMING", 2),
         (scheduling, "_BACKLOG", 5), (scheduling, "_SPILL", 3),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -40,7 +40,7 @@ def resume(crawl: Crawl, folder: Path, *, after: float, unclean: bool) -> Crawl:
     store = RocksStore(folder / "store", memory=MEMORY)
     # Another process: its monotonic clock has nothing to do with the first one's.
     return Crawl(
-        store, crawl.web, crawl.watch.policy, capacity=crawl.frontier.residents._capacity,
+        store, crawl.web, crawl.watch.policy, capacity=crawl.frontier.residents.capacity,
         start=5_000.0, wall=wall, resume=True, unclean=unclean,
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
     first.frontier.close(0.0)
     first.frontier.store.close()
     second = resume(first, tmp_path, after=600.0, unclean=False)
-    record = second.frontier.residents.touch("a.t")
+    record = second.frontier.residents.records.touch("a.t")
     assert record.why == "Retry-After"
     second.run()
     assert second.fetches[0].start == pytest.approx(5_000.0 + 3_000.0, abs=1.1)
@@ -332,7 +332,7 @@ def test_failures_and_retries_survive(tmp_path: Path) -> None:
     first.frontier.close(first.now)
     first.frontier.store.close()
     second = resume(first, tmp_path, after=0.0, unclean=False)
-    assert second.frontier.residents.touch("a.t").failures == 2
+    assert second.frontier.residents.records.touch("a.t").failures == 2
     second.run()
     assert len(second.urls) == 2
     data = second.frontier.store.state(entry("http://a.t/").identity)

@@ -424,10 +424,10 @@ def test_the_portion_on_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     policy = polite(overrides=rules(".t blocked=yes"))
     frontier = Frontier(store, policy, now=0.0, wall=WALL, capacity=1)
     for n in range(25):
-        record = frontier.residents.touch(f"h{n:02}.t")
+        record = frontier.residents.records.touch(f"h{n:02}.t")
         record.next_fetch, record.why = 4e12, "blocked (.t, rules, line 1)"
         frontier.residents._wait_on_disk(f"h{n:02}.t", record, WALL)
-    frontier.residents.save_touched()
+    frontier.residents.records.save()
     policy.change(overrides=rules("h07.t blocked=yes"))
     cursor: tuple[float, str] | None = (BARRED, "")
     steps = 0

@@ -223,12 +223,12 @@ def test_a_window_moves_in_portions(
     crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """However many hosts are in it, a step takes no more than a few; each is visited as ever."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.residents._LEAVING", 3)
+    monkeypatch.setattr("scrapy_spider_suite.storage.rotation._LEAVING", 3)
     monkeypatch.setattr("scrapy_spider_suite.storage.sliding._PORTION", 2)
     web = trees(40, 6, 40)
     running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(to_and_fro=True))
-    residents, portions, moving = running.frontier.residents, list[int](), list[bool]()
-    move, leave = residents._move, residents._leave
+    frontier, portions, moving = running.frontier, list[int](), list[bool]()
+    move, leave = frontier.rotation._move, frontier.residents.leave
 
     def moves(*args: Any) -> None:
         portions.append(0)
@@ -241,8 +241,8 @@ def test_a_window_moves_in_portions(
             portions[-1] += 1
         leave(*args)
 
-    monkeypatch.setattr(residents, "_move", moves)
-    monkeypatch.setattr(residents, "_leave", leaves)
+    monkeypatch.setattr(frontier.rotation, "_move", moves)
+    monkeypatch.setattr(frontier.residents, "leave", leaves)
     running.seed(*(f"http://{host}/0" for host in web.addresses))
     running.run()
     assert sorted(running.urls) == sorted(all_urls(web, 6))

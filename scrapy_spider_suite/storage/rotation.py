@@ -1,0 +1,169 @@
+"""Who is in memory while there is no room for all hosts: who leaves, and who comes from disk.
+
+Without a window, a host that has had some visits, or must wait, makes room for those that are due.
+With one they leave together, when the window moves. Either goes a portion at a time.
+"""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.sliding import Sliding, bare
+from scrapy_spider_suite.storage.waiting import AWAY
+
+_TURN = 16
+"""Visits after which a host makes room for hosts on disk that are due."""
+_GOING = 100
+"""Hosts that make room at a time: each has its rows written, some 20 to 40 us."""
+_LOOKED = 3_000
+"""Hosts that are looked at for that at a time."""
+_LEAVING = 500
+"""Hosts that leave at a time when a window moves: each has its rows written, some 20 to 40 us."""
+_COMING = 50
+"""Hosts that come at a time: each has its rows read, some 60 to 140 us."""
+
+
+class Rotation:
+    """Has *residents* leave and come; with a window as *sliding* says."""
+
+    def __init__(
+        self, residents: Residents, workbench: Workbench, sliding: Sliding | None = None
+    ) -> None:
+        self._residents = residents
+        self._records = residents.records
+        self._fronts = residents.fronts
+        self._waiting = residents.waiting
+        self._workbench = workbench
+        self._sliding = sliding
+        self._looked_through: list[HostState] = []  # for who is to make room: those still to come
+        self._leaving: list[HostState] | None = None  # while a window moves, who is to make room
+
+    # Visits
+
+    def hold(self, host: HostState) -> None:
+        """A visit of *host* begins: with a window it is the only one in its row."""
+        host.held = self._sliding is not None
+
+    def settle_down(
+        self, host: HostState, now: float, wall: float, *, visited: bool = True
+    ) -> None:
+        """After a visit: refill the front, or make room for hosts that wait on disk.
+
+        It has not *visited* its host if that has to be asked for its robots.txt first.
+        """
+        host.turns += 1
+        if self._sliding is not None:
+            if host.more and not host.front:
+                self._fronts.refill(host)
+            self._sliding.back(host, visited=visited)
+            self._slide(now, wall)
+            return
+        # Also one that seems to be empty: the page that is out may bring its next one, for ever.
+        goes = host.turns >= _TURN
+        if host.front or host.more:
+            goes = goes or not host.front or host.ready_at() - now >= AWAY
+        if goes and self._crowded(wall) and self._may_leave(host):
+            self._residents.leave(host, wall, now)
+            self._records.save()
+            self.admit(now, wall)
+        elif host.more and not host.front:
+            self._fronts.refill(host)
+            self._workbench.offer(host)
+
+    def _slide(self, now: float, wall: float) -> None:
+        """Go on to the window's next row, or move it: others come into memory then."""
+        if self._sliding is None:
+            return
+        if self._leaving is None:
+            if not self._sliding.moves_on():
+                return
+            crowded = self._waiting.earliest <= wall + AWAY
+            self._leaving = self._sliding.hosts()[::-1] if crowded else []
+        self._move(self._sliding, self._leaving, now, wall)
+
+    def _move(
+        self, sliding: Sliding, leaving: list[HostState], now: float, wall: float
+    ) -> None:
+        """Have a portion of those leave that are *leaving*; the last one moves the window."""
+        for _ in range(min(_LEAVING, len(leaving))):
+            host = leaving.pop()
+            here = self._workbench.hosts.get(host.key) is host
+            if here and not bare(host) and self._may_leave(host):
+                self._residents.leave(host, wall, now)
+        self._records.save()
+        if not leaving:
+            self._leaving = None
+            sliding.moved()
+            self.admit(now, wall)
+
+    def _crowded(self, wall: float) -> bool:
+        """Whether a host on disk is due for which there is no room."""
+        return self._waiting.earliest <= wall and self._residents.room <= 0
+
+    @staticmethod
+    def _may_leave(host: HostState) -> bool:
+        """Volatile entries pin their host: they exist nowhere else."""
+        return host.idle() and not any(entry.volatile for _, entry in host.front)
+
+    # Keeping house
+
+    def tick(self, now: float, wall: float) -> None:
+        """Drop hosts that have nothing left, and admit those that wait on disk."""
+        self._residents.unresolved.tick()
+        if not self._looked_through:
+            self._looked_through = list(self._workbench.hosts.values())[::-1]
+        for _ in self._workbench.forget_addresses(now):
+            pass
+        if self._sliding is not None:
+            self._sliding.pass_over(now)
+            self._slide(now, wall)
+        self.go_on(now, wall)
+        self._records.save()
+
+    def go_on(self, now: float, wall: float) -> bool:
+        """Let some hosts make room, and bring some in; whether there may be more of either."""
+        more = self._make_room(now, wall)
+        return self.admit(now, wall) or more
+
+    def admit(self, now: float, wall: float) -> bool:
+        """Bring in some hosts that wait on disk; whether there may be more of them, and room."""
+        if self._leaving is not None:
+            self._slide(now, wall)
+            return True
+        going = self._sliding is not None and self._sliding.go_on()
+        room = min(_COMING, self._residents.room)
+        due = self._waiting.due(room, wall)
+        for key in due:
+            self._residents.bring_in(key, self._records.touch(key), now, wall, more=True)
+        self._records.save()
+        return going or len(due) == _COMING
+
+    def _make_room(self, now: float, wall: float) -> bool:
+        """Let hosts go that have nothing left, or must wait while others are due on disk.
+
+        A portion of those in memory is looked at; whether there are more of them.
+        """
+        crowded, most, left = self._crowded(wall), _GOING, self._looked_through
+        for _ in range(min(_LOOKED, len(left))):
+            host = left.pop()
+            if self._workbench.hosts.get(host.key) is not host:
+                continue
+            if host.front or host.more:
+                goes = crowded and host.ready_at() - now >= AWAY and self._may_leave(host)
+            else:
+                goes = (crowded or host.next_fetch <= now) and host.idle()
+                goes = goes and not self._fronts.leased(host.key)
+            if goes:
+                self._residents.leave(host, wall, now)
+                most -= 1
+                if not most:
+                    break
+        return bool(left)
+
+    def next_due_in(self, now: float, wall: float) -> float | None:
+        """Seconds until a host outside the workbench may be visited; None if none waits."""
+        waits = [self._residents.unresolved.next_in(now), self._waiting.next_in(wall)]
+        if self._sliding is not None:
+            waits.append(self._sliding.next_in(now))
+        known = [wait for wait in waits if wait is not None]
+        return max(0.0, min(known)) if known else None
