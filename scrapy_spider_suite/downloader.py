@@ -122,7 +122,7 @@ class PoliteDownloader(Downloader):
                 self.active.discard(request)
                 if error is not None:
                     note_errback(request, lease)
-                core.fetched(lease, result, error)
+                core.visits.fetched(lease, result, error)
             else:
                 core.outside -= 1
 
@@ -142,11 +142,11 @@ class PoliteDownloader(Downloader):
             response = await send(request, slot)
         except Exception as error:
             if lease is not None:
-                self.core.heard(lease, event_of_error(error))
+                self.core.visits.heard(lease, event_of_error(error))
             raise
         else:
             if lease is not None:
-                self.core.heard(lease, event_of_status(response.status), response)
+                self.core.visits.heard(lease, event_of_status(response.status), response)
             return response
         finally:
             slot.active.remove(request)
@@ -256,11 +256,11 @@ class PoliteDownloader(Downloader):
                 response = await witnessed(self.crawler, request, lease, transfer)
             self._compare(request, response)
             if visit is None:
-                core.heard_outside(host, response)
+                core.visits.heard_outside(host, response)
             return response
         except Exception as error:
             if visit is None:
-                core.failed_outside(host, error)
+                core.visits.failed_outside(host, error)
             raise
         finally:
             core.caps.received(request, lease, response)

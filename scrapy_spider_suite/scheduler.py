@@ -29,10 +29,11 @@ from scrapy_spider_suite.crawl.errbacks import in_errback
 from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.crawl.faults import Faults
 from scrapy_spider_suite.crawl.keeper import Keeper
+from scrapy_spider_suite.crawl.outgoing import Outgoing
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.ungated import Ungated
 from scrapy_spider_suite.downloader import PoliteDownloader
-from scrapy_spider_suite.errors import CodecError, SuiteError
+from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.guards.exitcodes import SEEDS_UNREAD
@@ -75,7 +76,6 @@ class FrontierScheduler(BaseScheduler):
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self._duplicates = Duplicates(crawler)
-        self._alarm: asyncio.TimerHandle | None = None
         self._flushing = False
         self._closed = False
         self._pauses: set[str] = set()
@@ -117,6 +117,7 @@ class FrontierScheduler(BaseScheduler):
         self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
         self.extractor = Extractor(self.core, self)
         self._keeper = Keeper(self, self.core, self._errands)
+        self._outgoing = Outgoing(self.core, self, self._errands, self._keeper)
         self.core.write = self._keeper.flush
         self._seeding = Seeding(self.core, self.enqueue_request)
         self._ungated = Ungated(self.core) if self.gate is None else None
@@ -132,8 +133,7 @@ class FrontierScheduler(BaseScheduler):
             return None  # it was never open
         self._closed = self.core.stopping = True
         self._seeding.stop()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._outgoing.stop()
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
@@ -226,52 +226,8 @@ class FrontierScheduler(BaseScheduler):
     def next_request(self) -> Request | None:
         """The next request that may be sent now; otherwise see to being asked again in time."""
         with reading(self.core.store):
-            return self._next_request()
+            return self._outgoing.next()
         return None
-
-    def _next_request(self) -> Request | None:
-        core = self.core
-        while not self.closing and not core.stopping:
-            lease = self._next_lease()
-            if lease is None:
-                break
-            try:
-                request = core.translator.request(lease.entry)
-            except CodecError as error:
-                logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
-                lease.event = Event.DROPPED
-                core.frontier.settle(lease, core.now())
-                core.release(lease, core.now())
-                continue
-            core.filtering.open_scope(request, lease.entry)
-            core.leases[request] = lease
-            core.revisiting.leased(lease)
-            core.caps.book(lease, core.now())
-            place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
-            stats = self.crawler.stats
-            stats.inc_value("scheduler/dequeued")
-            stats.inc_value(f"scheduler/dequeued/{place}")
-            return request
-        return None
-
-    def _next_lease(self) -> Lease | None:
-        core = self.core
-        while True:
-            if core.ready:
-                return core.ready.pop()
-            now = core.now()
-            if self.gate is not None and (lease := core.dead_hosts.next_lease(now)) is not None:
-                return lease
-            held = self._errands.full or core.caps.pause(now) > 0
-            leases = [] if held else core.frontier.acquire(now)
-            if not leases:
-                if self._errands.resolve():
-                    continue
-                self._set_alarm(now)
-                self._keeper.sift(starving=not held)
-                return None
-            if not self._errands.robots_first(leases):
-                return core.hand_out(leases)
 
     # Waking the engine
 
@@ -279,16 +235,6 @@ class FrontierScheduler(BaseScheduler):
         """Have the engine ask again."""
         if not self._closed:
             self._slot.nextcall.schedule()
-
-    def _set_alarm(self, now: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        # With no room for errands, the end of one is what has the engine ask again.
-        wait = None if self._errands.full else self.core.frontier.wait(now)
-        if wait is not None:
-            wait = max(wait, self.core.caps.pause(now))
-            self._alarm = self._loop.call_later(min(wait, 60.0) + 0.0005, self.wake)
 
     # What becomes of a request
 

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
-from scrapy.http import Response
 
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
 from scrapy_spider_suite.crawl.duplicatepages import DuplicatePages
-from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.filtering import filtering_of
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.crawl.normalizing import make_normalizer, register
@@ -32,19 +30,10 @@ from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
 from scrapy_spider_suite.crawl.revisiting import PageRevisiting
 from scrapy_spider_suite.crawl.sitemaps import Sitemaps
-from scrapy_spider_suite.crawl.spelling import note_redirect
 from scrapy_spider_suite.crawl.trust import TrustedHosts
+from scrapy_spider_suite.crawl.visits import Visits
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.exceptions import (
-    HostBarred,
-    NotModified,
-    RobotsUnavailable,
-    UnwantedMediaType,
-)
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
-from scrapy_spider_suite.frontier.politeness import parse_retry_after
-from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.job.directory import Job, close_job, job_of
 from scrapy_spider_suite.job.temporary import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -67,9 +56,6 @@ logger = logging.getLogger(__name__)
 
 _HOST_BYTES = 6144
 """Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
-_BARRED = 60.0
-"""Seconds for which a host waits of which only some requests are barred."""
-_NOTED_MAX = 1_000
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
 """Whether what runs is the spider's ``start()``: its downloads are the operator's own."""
@@ -114,8 +100,7 @@ class CrawlCore:
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.dead_hosts = DeadHosts(self)
         self.caps = Caps(self)
-        self.bursts: dict[Lease, list[Lease]] = {}
-        self.ready: list[Lease] = []
+        self.visits = Visits(self)
         self.stopping = False
         self.cut = False  # something was cut short by the stop
         self.volatile_start = False  # start() yielded what cannot be stored
@@ -123,8 +108,6 @@ class CrawlCore:
         self.write: Callable[[], None] = self._flush  # makes durable what was said, if it can
         self.outside = 0  # fetches without a visit
         self.waiting_outside = 0  # those of them that wait for their host
-        self._refusing: set[str] = set()  # hosts that refused a connection without a visit
-        self._told: set[str] = set()  # hosts whose waiting was explained
         self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
         self.start_waits = False  # start() asked for more room, and was told to wait
         self.at_end: Callable[[str], None] = _nobody_asks
@@ -232,129 +215,6 @@ class CrawlCore:
             return None
         return RequestCodec.from_spider(spider, self.settings.storable)
 
-    # A request comes back from the downloader
-
-    def fetched(
-        self, lease: Lease, result: Request | Response | None, error: BaseException | None
-    ) -> None:
-        """The downloader is done with the request of *lease*: its host is free again."""
-        now = self.now()
-        self.caps.settle(lease)
-        if error is not None:
-            lease.event = event_of_error(error)
-            if isinstance(error, UnwantedMediaType | NotModified):
-                lease.status = error.response.status
-            if isinstance(error, RobotsUnavailable) and lease.visit is not None:
-                self._no_robots(lease, lease.visit.host, error.retry_at)
-            elif isinstance(error, HostBarred) and lease.visit is not None:
-                self._barred(lease.visit.host, error)
-        elif result is not None:
-            lease.event = event_of_result(result)
-            if isinstance(result, Response):
-                lease.status = result.status
-            else:
-                self.parents[result] = lease
-        if self.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
-            lease.event = Event.INTERRUPTED
-        self.release(lease, now)
-
-    def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
-        if self.dead_hosts.hopeless(host):
-            lease.event = Event.HOST_DEAD
-            self.dead_hosts.warn(host, "gives no robots.txt")
-        else:
-            until = retry_at - self.frontier.wall_offset
-            self.frontier.workbench.postpone(host, until, "robots.txt unavailable")
-
-    def _barred(self, host: HostState, error: HostBarred) -> None:
-        """Keep a host waiting of which a request was refused: its turn must not come at once."""
-        now, offset = self.now(), self.frontier.wall_offset
-        if not self.frontier.reviser.barred(host, now, now + offset):
-            # The rule is for another host that shares its slot, or for some of its URLs.
-            until = min(error.until - offset, now + _BARRED)
-            self.frontier.workbench.postpone(host, until, str(error))
-
-    def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
-        """The host of *lease* has answered, or failed to: *event* is what that says of it.
-
-        What a middleware makes of it (a retry, a redirect) changes nothing for the host.
-        """
-        lease.heard = event
-        lease.retry_after = None if response is None else _retry_after(response)
-        if response is not None and self.normalizer.twins is not None:
-            note_redirect(self.normalizer.twins, response)
-
-    def heard_outside(self, host: HostState, response: Response) -> None:
-        """*host* has answered a request without a visit: it may ask for a pause.
-
-        The pause does not grow: an item waits for its images, and its crawl for the item.
-        """
-        if OUTCOMES[event_of_result(response)].health is Health.OVERLOADED:
-            wait, why = _retry_after(response), "Retry-After"
-            if wait is None:
-                wait, why = self.settings.backoff_base, f"status {response.status}"
-            self.frontier.workbench.postpone(host, self.now() + wait, why)
-
-    def failed_outside(self, host: HostState, error: Exception) -> None:
-        """A request to *host* without a visit has failed: `silent` may want to know how."""
-        if event_of_error(error) is Event.REFUSED:
-            if len(self._refusing) >= _NOTED_MAX:
-                self._refusing.clear()
-            self._refusing.add(host.key)
-
-    def silent(self, host: HostState) -> Event:
-        """*host* did not answer when asked for its robots.txt; return how."""
-        refused = host.key in self._refusing
-        self._refusing.discard(host.key)
-        event = Event.REFUSED if refused else Event.CONNECTION_LOST
-        self.frontier.silent(host, self.now(), event)
-        self._say_why(host)
-        return event
-
-    def _say_why(self, host: HostState) -> None:
-        """Tell whoever looks on why *host* has to wait, the first time.
-
-        The spider profile only: of the hosts of a broad crawl always some must wait.
-        """
-        wait = host.next_fetch - self.now()
-        if self.broad or not host.why or wait <= host.gap() or host.key in self._told:
-            return
-        if len(self._told) < _NOTED_MAX:
-            self._told.add(host.key)
-            logger.info(
-                "%s has to wait %.3g s: %s (if it has to wait again, that is not logged)",
-                host.key, wait, host.why,
-            )  # fmt: skip
-
-    def release(self, lease: Lease, now: float) -> None:
-        """The visit of *lease* is over, unless its burst has more."""
-        heard = lease.heard or Event.IGNORED
-        rest = self.bursts.pop(lease, None)
-        if rest and OUTCOMES[heard].health in (Health.WELL, Health.NONE):
-            follower, *others = rest
-            if others:
-                self.bursts[follower] = others
-            self.ready.append(follower)
-            lease.visit = None
-            return
-        for other in rest or ():
-            other.visit = None
-            self.frontier.put_back(other, now)
-        visit = lease.visit
-        if visit is not None and not visit.wired:
-            self.frontier.workbench.refund(visit)
-        self.frontier.release(lease, now, lease.retry_after, heard)
-        if visit is not None:
-            self.dead_hosts.heard(visit.host, heard)
-            self._say_why(visit.host)
-
-    def hand_out(self, leases: list[Lease]) -> Lease:
-        """Begin a visit: its first lease now, the others one after the other."""
-        first, *rest = leases
-        if rest:
-            self.bursts[first] = rest
-        return first
-
     def _flush(self) -> None:
         self.frontier.flush()
 
@@ -400,10 +260,3 @@ def _nobody() -> None:
 
 def _nobody_asks(reason: str) -> None:
     """There is no scheduler of the suite, and so nobody who watches over the crawl."""
-
-
-def _retry_after(response: Response) -> float | None:
-    if response.status not in (429, 503):
-        return None
-    value = response.headers.get("Retry-After")
-    return None if value is None else parse_retry_after(value.decode("latin-1"), time.time())

@@ -187,7 +187,7 @@ class Errands:
             rules = await (robots.fetch(origin) if again else robots.rules_for(url))
             if visit is not None and _silent(rules):
                 # They share one fetch, which is one failure, however many wait for it.
-                silence = core.silent(visit.host) if first else Event.CONNECTION_LOST
+                silence = core.visits.silent(visit.host) if first else Event.CONNECTION_LOST
             elif visit is not None:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
@@ -201,7 +201,7 @@ class Errands:
             if known:
                 self._put_back(leases, silence)
             else:
-                core.ready.append(core.hand_out(leases))
+                core.visits.ready.append(core.visits.hand_out(leases))
             self._wake()
 
     def _heard_robots(self, rules: RobotsRules) -> None:

@@ -245,21 +245,13 @@ class Keeper:
             if core.waiting_outside:
                 core.cut = True
             self._errands.cancel()
-            self._put_back_what_was_not_begun()
+            core.visits.put_back_what_was_not_begun()
         if gate is None:
             return
         gate.wake()
         if now - self._stop_seen > core.settings.stop_timeout * 0.75:
             core.cut = True
             gate.cut_short()
-
-    def _put_back_what_was_not_begun(self) -> None:
-        core = self._core
-        for lease in (*core.ready, *(x for rest in core.bursts.values() for x in rest)):
-            lease.visit = None
-            core.frontier.put_back(lease, core.now())
-        core.ready.clear()
-        core.bursts.clear()
 
     # House-keeping
 

@@ -29,9 +29,9 @@ class Ungated:
         lease = self._core.leases.get(request)
         if lease is not None:
             self._end(lease)
-            self._core.heard(lease, event_of_status(response.status), response)
+            self._core.visits.heard(lease, event_of_status(response.status), response)
             self._core.caps.received(request, lease, response)
-            self._core.fetched(lease, response, None)
+            self._core.visits.fetched(lease, response, None)
 
     def left(self, lease: Lease) -> None:
         """The request of *lease* has left the engine; without an answer it has failed."""
@@ -39,7 +39,7 @@ class Ungated:
             self._end(lease)
             lease.event = Event.DOWNLOAD_ERROR
             self._core.caps.settle(lease)
-            self._core.release(lease, self._core.now())
+            self._core.visits.release(lease, self._core.now())
 
     def _end(self, lease: Lease) -> None:
         """Let the delays run from now on."""

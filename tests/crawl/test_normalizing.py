@@ -259,7 +259,7 @@ def _redirected(core: CrawlCore, url: str, to: str, status: int = 301) -> str:
     middleware = LinkRedirectMiddleware.from_crawler(core.crawler)
     request = Request(url, meta={"suite_bulk": True})
     response = Response(url, status, headers={"Location": to}, request=request)
-    core.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
+    core.visits.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
     found = middleware.process_response(request, response)
     assert isinstance(found, Request)
     return found.url

@@ -43,7 +43,7 @@ def test_a_refused_connection_is_known_soon(
     site: Site, crawl: Crawling, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A mistyped port: its attempts are through at once, and the pause between is explained."""
-    caplog.set_level(logging.INFO, "scrapy_spider_suite.crawl.core")
+    caplog.set_level(logging.INFO, "scrapy_spider_suite.crawl.visits")
     done = crawl(visitor(site, f"http://127.0.0.1:{closed_port()}/"), RETRY_TIMES=1)
     assert len(done.spider.failed) == 1
     said = [each.getMessage() for each in caplog.records if "has to wait" in each.getMessage()]
