@@ -73,13 +73,7 @@ class Originals:
         Raises `JobDamagedError`.
         """
         data = self._rows.get(digest) if digest else None
-        if data is None:
-            return None
-        try:
-            url, when, record = msgpack.unpackb(data)
-            return Original(str(url), float(when), str(record))
-        except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"a row of the digests is damaged ({error})") from error
+        return None if data is None else _original(data)
 
     def settle(self, digest: bytes, page: Original) -> None:
         """With the store's next batch, let *page* be the original unless there is one already."""
@@ -94,13 +88,23 @@ class Originals:
     def of_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
         """Of the next *rows* digests behind *after* those whose original lies on *host*.
 
-        And the last one that was looked at, to go on behind; empty: there are no more.
+        And the last one that was looked at, to go on behind; empty: there are no more. Raises
+        `JobDamagedError`.
         """
         portion = list(islice(self._rows.items(since=after + b"\0"), rows))
-        found = [key for key, data in portion if host_of(str(msgpack.unpackb(data)[0])) == host]
+        found = [key for key, data in portion if host_of(_original(data).url) == host]
         return found, portion[-1][0] if len(portion) == rows else b""
 
     def forget(self, digest: bytes) -> None:
         """Let the next page with *digest* be an original."""
         if digest:
             self._rows.delete(digest)
+
+
+def _original(data: bytes) -> Original:
+    """What a row holds. Raises `JobDamagedError`."""
+    try:
+        url, when, record = msgpack.unpackb(data)
+        return Original(str(url), float(when), str(record))
+    except (ValueError, TypeError) as error:
+        raise JobDamagedError(f"a row of the digests is damaged ({error!r})") from error

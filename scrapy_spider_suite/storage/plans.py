@@ -83,7 +83,7 @@ class Plan:
                 None if packed is None else Packed(*packed), str(host), bytes(row),
             )  # fmt: skip
         except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"a row of the revisits is damaged ({error})") from error
+            raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
     def without(self, gone: Callable[[str], bool]) -> Plan:
         """The plan as it is if the URLs that are *gone* have never been: one may have led to the

@@ -139,7 +139,7 @@ class Revisits:
         try:
             return Claims() if data is None else Claims(*map(float, msgpack.unpackb(data)))
         except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"a row of the revisits is damaged ({error})") from error
+            raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
     def claim(self, identity: bytes, lastmod: float, now: float) -> bool:
         """A sitemap says that a page changed at *lastmod*: whether it is due at once for that."""
@@ -306,7 +306,7 @@ class Revisits:
         try:
             return Demand([int(number) for number in msgpack.unpackb(data)])
         except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"the revisits' counts are damaged ({error})") from error
+            raise JobDamagedError(f"the revisits' counts are damaged ({error!r})") from error
 
 
 def _index(due: float, identity: bytes) -> bytes:

@@ -176,3 +176,5 @@ def test_a_damaged_row_is_named(data: bytes) -> None:
     rows.put(b"digest", data)
     with pytest.raises(JobDamagedError, match=re.escape("digests")):
         Originals(rows).find(b"digest")
+    with pytest.raises(JobDamagedError, match=re.escape("digests")):
+        Originals(rows).of_host("a.test", b"", 10)
