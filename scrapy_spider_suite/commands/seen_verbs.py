@@ -21,6 +21,7 @@ from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.seen.manifest import Manifest
 from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen.waiting import waiting_in
 from scrapy_spider_suite.urls.normalize import normalize
 
 _TRIE, _SIEVE = "seen-trie", "seen-sieve"  # of the dupefilters, which know URLs by other names
@@ -74,15 +75,17 @@ def _stats(folder: Path, argument: str, options: argparse.Namespace) -> int:
 
 
 def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
-    sieve = _sieve(folder)
-    if sieve is not None:
-        for key, url in _spellings(folder, argument):
-            if key in sieve:
+    spellings = list(_spellings(folder, argument))
+    waiting = set(waiting_in(folder))  # before the sieve, where it is when it is no more here
+    if waiting or _manifest(folder) is not None:
+        sieve = None if Manifest.read(folder) is None else _sieve(folder)
+        for key, url in spellings:
+            if key in waiting or (sieve is not None and key in sieve):
                 _facts({"url": url}, options)
                 return 0
         return _no(_not_in(folder, argument), options)
     with TrieStore(folder, readonly=True) as store:
-        for _, url in _spellings(folder, argument):
+        for _, url in spellings:
             if url in store:
                 _facts({"url": url, "id": store.id(url)}, options)
                 return 0
@@ -108,10 +111,7 @@ def _not_in(folder: Path, url: str) -> str:
     if folder.parent.name == FOLDER:  # of a crawl, whose database has rows besides
         return f"{url} is not in {folder}; what else its job knows of it: scrapy frontier why URL"
     if folder.resolve().name == _SIEVE:
-        return (
-            f"{url} was not seen as a GET request of Scrapy's fingerprinter, as far as {folder} "
-            "was flushed"
-        )
+        return f"{url} was not seen as a GET request of Scrapy's fingerprinter"
     return f"{url} was not seen"
 
 

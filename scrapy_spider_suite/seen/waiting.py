@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
@@ -127,6 +128,14 @@ class WaitingLog:
             self._file = None
 
     __del__ = close
+
+
+def waiting_in(folder: Path) -> Iterator[Item]:
+    """What the logs in *folder* hold, beside the process that writes them, too."""
+    for path in sorted(folder.glob("waiting-*.log")):
+        with suppress(FileNotFoundError):  # flushed meanwhile
+            for data, text in _records(path):
+                yield decode(data) if text else data
 
 
 def _open(path: Path) -> int:

@@ -69,10 +69,10 @@ def test_what_a_dupefilter_knows(
     made = filter_.from_crawler(get_crawler(settings_dict={"JOBDIR": str(tmp_path)}))
     for path in ("?b=1&a=2", "~x", "y", "z"):
         made.request_seen(Request(f"http://a.t/{path}"))
-    if isinstance(made, SieveDupeFilter):
-        made._seen.flush()
+        if path == "y" and isinstance(made, SieveDupeFilter):
+            made._seen.flush()  # the others wait
     made.close("finished")
-    for url in ("http://a.t/?b=1&a=2", "http://a.t/?a=2&b=1", "HTTP://a.t/%7Ex#top"):
+    for url in ("http://a.t/?a=2&b=1", "HTTP://a.t/%7Ex#top", "http://a.t/z"):
         assert seen("get", url, "-j", str(tmp_path)).code == 0, url
     said = seen("get", "http://a.t/new", "-j", str(tmp_path))
     assert (said.code, "http://a.t/new was not seen" in said.out) == (1, True)
@@ -142,11 +142,13 @@ def test_what_is_no_store_or_no_id(seen: Seen, tmp_path: Path, job: Path) -> Non
 
 
 def test_a_sieve_before_its_first_flush(seen: Seen, tmp_path: Path) -> None:
-    """It is a store, and says why there is nothing to see in it yet."""
+    """It is a store, and says why there is nothing to see in it yet but what waits."""
     sieve = Sieve(tmp_path)
     sieve.offer(URLS)
     sieve.close()
-    for verb in (["stats"], ["get", URLS[0]], ["ls"], ["id", "1"], ["check"]):
+    assert seen(str(tmp_path), "get", URLS[0]).code == 0
+    assert seen(str(tmp_path), "get", "http://new.t/").code == 1
+    for verb in (["stats"], ["ls"], ["id", "1"], ["check"]):
         said = seen(str(tmp_path), *verb)
         assert said.code == 2
         assert "not flushed yet" in said.out
