@@ -32,7 +32,7 @@ from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import link_of
 from scrapy_spider_suite.job.chronicle import digest_of
-from scrapy_spider_suite.packs import Crawl, Fetch, Link, Location, PackWriter, Plan, records
+from scrapy_spider_suite.packs import Crawl, Fetch, Location, PackWriter, Plan, records
 from scrapy_spider_suite.packs.pages import LATER, SOFTWARE
 from scrapy_spider_suite.signals import pack_closed
 
@@ -151,7 +151,7 @@ class PagePacking:
         fetches, lease.fetches = lease.fetches, []
         if packed and lease.stored is None:
             if lease.outlinks:
-                fetches[-1] = replace(fetches[-1], links=[Link(*edge) for edge in lease.outlinks])
+                fetches[-1] = replace(fetches[-1], links=lease.outlinks)
             self._pack(fetches, lease)
         elif packed:
             fetches[-1] = replace(fetches[-1], notes={**fetches[-1].notes, **self._later})

@@ -90,7 +90,7 @@ class Fetch:
         original: the earlier record with the same payload: makes it a revisit record, of that
             *profile*, without a body.
         via: the page that led here. *hops*: how, from the seed: a letter for each hop (``LLR``).
-        links: what leads on from it.
+        links: what leads on from it: `Link`s, or the same in other tuples.
         notes: more lines for the metadata record.
     """
 
@@ -108,7 +108,7 @@ class Fetch:
     profile: str = IDENTICAL
     via: str = ""
     hops: str = ""
-    links: Sequence[Link] = ()
+    links: Sequence[tuple[str, str, bool]] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
