@@ -115,11 +115,11 @@ def crawl(
 
 def crawl_over_kills(
     spider: str, settings: dict[str, Any], folder: Path, times: Iterable[float],
-    killed: Callable[[], object] = lambda: None, **arguments: Any,
+    killed: Callable[[], object] = lambda: None, reason: str = "finished", **arguments: Any,
 ) -> Crawl:  # fmt: skip
     """Kill a crawl after each of *times* (seconds), unless it is over by then; then let it end.
 
-    *killed* is called after each kill.
+    *killed* is called after each kill; in the end it ends for *reason*.
     """
     for seconds in times:
         ended = crawl(spider, settings, folder, kill_after=seconds, **arguments)
@@ -128,7 +128,7 @@ def crawl_over_kills(
         assert ended.code == -signal.SIGKILL, ended.log[-3000:]
         killed()
     last = crawl(spider, settings, folder, **arguments)
-    assert last.reason == "finished", last.log[-3000:]
+    assert last.reason == reason, last.log[-3000:]
     return last
 
 

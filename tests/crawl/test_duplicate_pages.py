@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl
+from crawls import ADDON, crawl_over_kills
 from inprocess import Crawled, crawl_here
 from websites import Answer, Site, links, running
 
@@ -165,16 +164,8 @@ def test_kills_leave_no_record_without_its_body(tmp_path: Path) -> None:
             "SUITE_DUPLICATES": "payload", "SUITE_HOST_DELAY": 0.01, "TELNETCONSOLE_ENABLED": False,
             "SUITE_TRAP_SAME": 0,
         }  # fmt: skip
-        for _ in range(2):
-            ended = crawl(
-                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(0.3, 1.5),
-                seeds=f"{site.url}/",
-            )  # fmt: skip
-            if ended.code == 0:  # a fast machine
-                break
-            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
-        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
-        assert last.reason == "finished", last.log[-3000:]
+        times = [chance.uniform(0.3, 1.5) for _ in range(2)]
+        crawl_over_kills("crawl_spiders.Bulk", settings, tmp_path, times, seeds=f"{site.url}/")
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
     found = pages_in(packs)

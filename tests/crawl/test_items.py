@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from crawls import crawl, web_settings
+from crawls import crawl, crawl_over_kills, web_settings
 
 from scrapy_spider_suite.packs import open_items, open_packs, verify
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -36,16 +36,8 @@ def test_kills_lose_and_double_no_item(
         )  # fmt: skip
         seed = web.ready.seeds[0]
         given = {"seeds": seed} if spider == "BulkItems" else {"start": seed}
-        for kill in kills:
-            ended = crawl(
-                f"crawl_spiders.{spider}", settings, tmp_path,
-                kill_after=kill + chance.random(), **given,
-            )  # fmt: skip
-            if ended.code == 0:  # a fast machine
-                break
-            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
-        last = crawl(f"crawl_spiders.{spider}", settings, tmp_path, **given)
-        assert last.reason == "finished", last.log[-3000:]
+        times = [kill + chance.random() for kill in kills]
+        crawl_over_kills(f"crawl_spiders.{spider}", settings, tmp_path, times, **given)
         wanted = {url for url in web.web.reachable() if web.web.status(url) == 200}
     assert not list(items.glob("*.open"))
     found = Counter((item["url"], item.get("number", 1)) for item in open_items(items))

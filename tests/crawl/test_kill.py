@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import time
 from bisect import bisect
 from collections import Counter
@@ -12,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from crawls import crawl, web_settings
+from crawls import crawl_over_kills, web_settings
 
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -74,8 +73,7 @@ def test_k22_nothing_is_lost_over_twenty_kills(
         hosts=100, pages=pages, degree=8, addresses=30, redirects=0.02, errors=0.0,
         log=tmp_path / "arrivals",
     )  # fmt: skip
-    job, items = tmp_path / "job", tmp_path / "items"
-    chance = random.Random(spider)
+    job, items, chance = tmp_path / "job", tmp_path / "items", random.Random(spider)
     with FakeWebProcess(config) as web:
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=HOST_DELAY,
@@ -84,21 +82,18 @@ def test_k22_nothing_is_lost_over_twenty_kills(
             SUITE_SIEVE_WAITING=1024,
             ITEM_PIPELINES={"crawl_spiders.FilePipeline": 1},
         )  # fmt: skip
-        seed = web.ready.seeds[0]
-        arguments = {"seeds": seed} if spider.endswith("Bulk") else {"start": seed}
-        kills = []
-        for _ in range(times):
-            end = crawl(
-                spider, settings, tmp_path, kill_after=chance.uniform(0.0, 0.8), **arguments
-            )
-            if end.code == 0:  # a fast machine
-                break
-            assert end.code == -signal.SIGKILL, end.log[-3000:]
+        arguments = {"seeds" if spider.endswith("Bulk") else "start": web.ready.seeds[0]}
+        kills: list[float] = []
+
+        def killed() -> None:
             kills.append(time.time())
             if (job / FOLDER / "job.json").exists():
                 assert _check(job) == []
-        last = crawl(spider, settings, tmp_path, **arguments)
-        assert last.reason == "finished", last.log[-3000:]
+
+        last = crawl_over_kills(
+            spider, settings, tmp_path, [chance.uniform(0.0, 0.8) for _ in range(times)], killed,
+            **arguments,
+        )  # fmt: skip
         assert (last.stats.get("suite/seen/flushes", 0) > 0) is (seen == "sieve")
         assert _check(job) == []
         web.stop()

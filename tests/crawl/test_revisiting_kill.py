@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from crawls import crawl, web_settings
+from crawls import crawl_over_kills, web_settings
 
 from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.job.directory import FOLDER
@@ -37,17 +36,13 @@ def test_kills_lose_no_plan(tmp_path: Path) -> None:
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0,
             SUITE_PACKS_DIR=str(packs), SUITE_REVISIT="fixed", SUITE_REVISIT_INTERVAL=EVERY,
-            SUITE_SEEN="sieve",
+            SUITE_SEEN="sieve", CLOSESPIDER_TIMEOUT=4,
         )  # fmt: skip
-        for _ in range(2):
-            ended = crawl(
-                "crawl_spiders.Bulk", settings, tmp_path, kill_after=chance.uniform(1, 3),
-                seeds=web.ready.seeds[0],
-            )  # fmt: skip
-            assert ended.code == -signal.SIGKILL, ended.log[-3000:]
-        settings["CLOSESPIDER_TIMEOUT"] = 4
-        last = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
-        assert last.reason == "closespider_timeout", last.log[-3000:]
+        times = [chance.uniform(1, 3) for _ in range(2)]
+        last = crawl_over_kills(
+            "crawl_spiders.Bulk", settings, tmp_path, times, reason="closespider_timeout",
+            seeds=web.ready.seeds[0],
+        )  # fmt: skip
         reachable = set(web.web.reachable())
         web.stop()
         arrivals = [each for each in web.arrivals() if each.path != "/robots.txt"]
