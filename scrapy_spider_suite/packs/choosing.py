@@ -6,7 +6,9 @@ What is chosen is looked up in the indexes; only its own groups are read and dec
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -25,6 +27,8 @@ from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.reader import PAGES, Packs
 from scrapy_spider_suite.packs.scan import Damage, Group, scan_from
+
+logger = logging.getLogger(__name__)
 
 Bundle: TypeAlias = list[Located]
 """The records of one fetch: the page, its request, its metadata, as far as they are there."""
@@ -90,20 +94,43 @@ def host_of(url: str) -> str:
 
 
 def entries_of(pack: Path) -> Iterator[Entry]:
-    """Yield what the index of *pack* lists; if it has none, what it would. Raises `OSError`."""
+    """Yield what the index of *pack* lists; if it has none, what it would. Raises `OSError`.
+
+    Where lines of it are damaged the pack is read for what they listed, if it is here.
+    """
     for path in (pack, final(pack)):
         index = index_path(path)
         try:
             lines = GrowingLines(index) if path.name.endswith(OPEN) else SortedLines(index)
-            for line in lines:
-                try:
-                    yield cdxj.parse(line)
-                except PackDamagedError:  # `verify` names it; its neighbours are sound
-                    continue
-            return
         except FileNotFoundError:
             continue
+        whole = isinstance(lines, GrowingLines) or not lines.torn
+        for line in lines:
+            if entry := _parsed(line):
+                yield entry
+            else:
+                whole = False
+        if not whole:
+            logger.warning("%s is damaged: the pack is read for what it should list", index)
+            yield from _unlisted(final(pack), lines)
+        return
     yield from index_entries(final(pack) if final(pack).exists() else pack, final(pack).name)
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        return cdxj.parse(line)
+    except PackDamagedError:  # its neighbours are sound
+        return None
+
+
+def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[Entry]:
+    """What *lines*, the index of *pack*, should list and do not; nothing if the pack is away."""
+    listed = {(entry.place.offset, entry.place.start) for entry in map(_parsed, lines) if entry}
+    with suppress(FileNotFoundError):
+        for entry in index_entries(pack, pack.name):
+            if (entry.place.offset, entry.place.start) not in listed:
+                yield entry
 
 
 def choose(packs: Packs, choice: Choice) -> Iterator[Chosen]:

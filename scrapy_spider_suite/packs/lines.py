@@ -39,6 +39,12 @@ class SortedLines:
             yield data[start:end]
             start = end + 1
 
+    @property
+    def torn(self) -> bool:
+        """Whether the last line has no end: the file was cut off."""
+        data = self._data()
+        return data[-1:] not in (b"", b"\n")
+
     def find(self, prefix: bytes) -> Iterator[bytes]:
         """The lines that begin with *prefix*, in their order."""
         data, size = self._data(), len(prefix)

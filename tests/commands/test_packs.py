@@ -132,6 +132,22 @@ def test_a_pack_without_an_index(packs: Packs, folders: list[Path]) -> None:
     assert sorted(packs("ls", "--pages", *folders).lines) == sorted(before.decode().splitlines())
 
 
+@pytest.mark.parametrize("damage", ["line", "cut"])
+def test_a_damaged_index(
+    damage: str, packs: Packs, folders: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Is named, and costs no page."""
+    before = sorted(packs("ls", "--pages", *folders).lines)
+    for folder in folders:
+        [index] = folder.glob("*.cdxj")
+        data = index.read_bytes()
+        index.write_bytes(data.replace(b" {", b" <", 1) if damage == "line" else data[:-20])
+    assert sorted(packs("ls", "--pages", *folders).lines) == before
+    assert caplog.text.count("cdxj is damaged") == 2
+    export = packs("export", *folders, "--warc-gz", folders[0].parent / "x.warc.gz", "--json")
+    assert (export.code, export.rows[0]["pages"]) == (0, 5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
