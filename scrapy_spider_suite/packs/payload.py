@@ -47,12 +47,6 @@ def decode(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
     return body
 
 
-def can_decode(head: Head) -> bool:
-    """Return whether `decode` knows the ways in which a body under *head* is compressed."""
-    names = {*head.all("Content-Encoding")} - {"identity"}
-    return names <= _DECODERS.keys() and ("br" not in names or brotli is not None)
-
-
 def join_chunks(body: bytes) -> bytes:
     """Return *body* without the framing of chunks (RFC 9112 §7.1); what has none as it is."""
     parts: list[bytes] = []

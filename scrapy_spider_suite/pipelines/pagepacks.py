@@ -4,50 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy.exceptions import NotConfigured
-
 from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
 from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
-from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.pipelines.sinking import FolderPipeline
 
 if TYPE_CHECKING:
-    from typing import Self
+    from pathlib import Path
 
     from scrapy.crawler import Crawler
 
 
-class PagePackPipeline(SinkingPipeline):
+class PagePackPipeline(FolderPipeline):
     """Packs the pages of a crawl in SUITE_PACKS_DIR, which alone has the add-on switch it on.
 
     They come beside the items, or as items (`PageItem`): with SUITE_PAGE_ITEMS, and where the
     scheduler is not the suite's.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        super().__init__(crawler)
+    setting, what = "packs_dir", "pages"
+
+    def __init__(self, crawler: Crawler, folder: Path) -> None:
+        super().__init__(crawler, folder)
         self._packing: PagePacking | None = None
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured`: no folder for packs, or no crawl.
-
-        What only looks at a page must not upload packs, and delete them, beside that.
-        """
-        if suite_settings(crawler).packs_dir is None:
-            raise NotConfigured("SUITE_PACKS_DIR is not set: there is no folder for packs")
-        if not is_crawl(crawler):
-            raise NotConfigured("pages are packed of crawls only")
-        return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkingPipeline`."""
-        folder = log.settings.packs_dir
-        if folder is None:
-            raise NotConfigured("SUITE_PACKS_DIR is not set")
-        self._packing = PagePacking(log, folder)
+        self._packing = PagePacking(log, self.folder)
         return self._packing
 
     def process_item(self, item: Any) -> Any:

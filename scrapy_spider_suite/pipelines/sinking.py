@@ -5,13 +5,18 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from scrapy.exceptions import NotConfigured
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.crawl.commitlog import CommitLog, PlainLog, Sink
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -60,6 +65,30 @@ class SinkingPipeline:
         """Have everything written, unless the scheduler will."""
         if self._plain is not None:
             await self._plain.stop()
+
+
+class FolderPipeline(SinkingPipeline):
+    """What those have in common that write *what* there is to a folder, named by *setting*."""
+
+    setting: ClassVar[str]
+    what: ClassVar[str]
+
+    def __init__(self, crawler: Crawler, folder: Path) -> None:
+        super().__init__(crawler)
+        self.folder = folder
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*. Raises `NotConfigured`: no folder, or no crawl.
+
+        What only looks at a page must not upload packs, and delete them, beside that.
+        """
+        folder = getattr(suite_settings(crawler), cls.setting)
+        if folder is None:
+            raise NotConfigured(f"{full_name(cls.setting)} is not set: no folder for {cls.what}")
+        if not is_crawl(crawler):
+            raise NotConfigured(f"{cls.what} are written of crawls only")
+        return cls(crawler, folder)
 
 
 def has_frontier(crawler: Crawler) -> bool:

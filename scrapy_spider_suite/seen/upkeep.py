@@ -37,7 +37,7 @@ class Upkeep:
     """Adds rows to the log and the ranges of the store in *folder*, and has segments built.
 
     There is one build at a time. What a build replaced is deleted once a failure of power cannot
-    bring it back: the next build makes sure of that, or `settle_all`.
+    bring it back: the next build makes sure of that, or `rebuild`.
 
     Attributes:
         catalogue: of the store, as it is on disk.
