@@ -49,15 +49,10 @@ def measure(crawl: dict[str, Any], timeout: float = 600.0) -> dict[str, Any]:
     return report
 
 
-def main() -> None:
-    """Crawl as the JSON on the command line says."""
+def spiders_of(job: dict[str, Any]) -> dict[str, Any]:
+    """The spiders that *job* may name; the suite's only where it names that."""
     import scrapy
-    from scrapy.crawler import AsyncCrawlerProcess
     from scrapy.linkextractors import LinkExtractor
-
-    job = json.loads(sys.argv[1])
-    if job.get("dns"):
-        TABLE.update(json.loads(Path(job["dns"]).read_text()))
 
     class Plain(scrapy.Spider):
         """Follows every link as Scrapy's documentation shows it."""
@@ -94,29 +89,36 @@ def main() -> None:
             start_urls = job["seeds"]
 
         spiders["bulk"] = Bulk
+    return spiders
+
+
+def main() -> None:
+    """Crawl as the JSON on the command line says."""
+    from scrapy.crawler import AsyncCrawlerProcess
+
+    job = json.loads(sys.argv[1])
+    if job.get("dns"):
+        TABLE.update(json.loads(Path(job["dns"]).read_text()))
     process = AsyncCrawlerProcess({**COMMON, **job["settings"]})
-    crawler = process.create_crawler(spiders[job["spider"]])
+    crawler = process.create_crawler(spiders_of(job)[job["spider"]])
     process.crawl(crawler)
     began, cpu = time.monotonic(), time.process_time()
     process.start()
     stats = crawler.stats.get_stats()
     pages = stats.get("response_received_count", 0)
     seconds = stats.get("elapsed_time_seconds") or time.monotonic() - began
-    print(
-        json.dumps(
-            {
-                "pages": pages,
-                "seconds": seconds,
-                "cpu": time.process_time() - cpu,
-                "cpu_of_children": sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]),
-                "rate": pages / seconds,
-                "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                "items": stats.get("item_scraped_count", 0),
-                "reason": stats.get("finish_reason"),
-                "stats": {k: v for k, v in stats.items() if k.startswith("suite/")},
-            }
-        )
-    )
+    report = {
+        "pages": pages,
+        "seconds": seconds,
+        "cpu": time.process_time() - cpu,
+        "cpu_of_children": sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]),
+        "rate": pages / seconds,
+        "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "items": stats.get("item_scraped_count", 0),
+        "reason": stats.get("finish_reason"),
+        "stats": {k: v for k, v in stats.items() if k.startswith("suite/")},
+    }
+    print(json.dumps(report))
 
 
 TABLE: dict[str, str] = {}

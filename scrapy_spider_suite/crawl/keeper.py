@@ -16,6 +16,7 @@ from scrapy_spider_suite.crawl.caps import REASONS
 from scrapy_spider_suite.crawl.collecting import CalmCollector
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
+from scrapy_spider_suite.crawl.gauges import set_gauges
 from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.crawl.turns import calm_turn
@@ -312,40 +313,15 @@ class Keeper:
     def _publish(self) -> None:
         """Set the gauges, and once a second say how it goes."""
         core = self._core
-        statistics = core.frontier.statistics()
-        counters = core.frontier.counters
-        stats = core.crawler.stats
-        for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
-            stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
-        for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
-            stats.set_value(f"suite/job/{name}", getattr(counters, name))
-        stats.set_value("suite/retry/found_again", core.frontier.chances.given)
-        for event, count in counters.events.items():
-            stats.set_value(f"suite/outcome/{event.value}", count)
-        for trap, count in core.frontier.traps.met.items():
-            stats.set_value(f"suite/trap/{trap.value}", count)
-        for name, count in core.frontier.miner.found.items():
-            stats.set_value(f"suite/mined/{name}", count)
-        core.revisiting.publish()
-        cache = core.frontier.cache
-        stats.set_value("suite/seen/cache_hits", cache.hits)
-        stats.set_value("suite/seen/cache_misses", cache.misses)
-        if self._archiver is not None:
-            stats.set_value("suite/seen/archived", len(self._archiver))
-        if core.frontier.sifter is not None:
-            for name, value in core.frontier.sifter.statistics.items():
-                stats.set_value(f"suite/seen/{name}", value)
-        if statistics.unextracted or core.settings.extract != "eager":
-            stats.set_value("suite/extract/waiting", statistics.unextracted)
-        stats.max_value("suite/frontier/hosts_max", statistics.hosts)
-        stats.max_value("suite/frontier/queued_max", self._most)
+        counters, statistics = core.frontier.counters, core.frontier.statistics()
+        set_gauges(core, statistics, self._archiver, self._most)
         if self._looks % _LOOKS and not self._ended:
             return
         self._supervision.pulse(core.now(), {
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
-            "cache_hit_rate": round(cache.statistics.hit_rate, 3),
+            "cache_hit_rate": round(core.frontier.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             **core.revisiting.facts,
         })  # fmt: skip
