@@ -86,12 +86,24 @@ def fields(line: str) -> tuple[str, str, dict[str, str]]:
     return key, stamp, {n: v for n, v in json.loads(text).items() if n != "metadata"}
 
 
+def small(name: str, *more: str) -> str:
+    """What a benchmark prints, small."""
+    script = Path(__file__).parents[2] / "benchmarks" / name
+    command = [sys.executable, str(script), "--small", *more]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_the_benchmark_runs() -> None:
     """benchmarks/packs.py, small: a line for each format."""
-    script = Path(__file__).parents[2] / "benchmarks" / "packs.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
-    )
+    said = small("packs.py")
     for name in ("lzo, lzallright", "zst", "gz", "caller, head as it came", "20 packs: by URL",
                  "index of 1,000 pages"):  # fmt: skip
-        assert f"\n{name}" in done.stdout
+        assert f"\n{name}" in said
+
+
+@pytest.mark.slow
+def test_a_crawl_in_every_coding() -> None:
+    """benchmarks/faithful.py, small; kills and lzop are in `test_kills_lose_no_page`."""
+    said = small("faithful.py", "--form", "gz", "--kills", "0")
+    assert "; 61 pages" in said
+    assert said.endswith("everything is as it should be\n")

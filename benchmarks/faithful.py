@@ -1,0 +1,182 @@
+"""Packs of a crawl of real sites in every coding, killed again and again, as other tools see them.
+
+    python benchmarks/faithful.py [--form gz] [--kills 10] [--indexer PROGRAM]   # some minutes
+    python benchmarks/faithful.py --small                                        # made-up pages
+
+The documentation sites of the tests (Debian packages, which are downloaded) are served with gzip,
+br and chunked transfer, and crawled with packs. After each kill the packs that were left are
+closed, as the next run does it, in a copy. Each pack that was closed, there and by the crawl, is
+given to `lzop -t` and `lzop -dc PACK | warcio index -` (lzo), or `warcio index`, `fastwarc check`
+and PROGRAM (gz): pywb's `cdx-indexer` or `cdxj-indexer`, whose lines have to be those of the pack's
+index. warcio's library checks all digests, too; its command `check` cannot with br and Brotli 1.2,
+whatever the file. At the end every body that the packs give is compared with the file that was
+served. Exit code 1: something is not as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from crawls import crawl_over_kills, web_settings
+from packed import warcio_records
+from search import made_up_site
+from sites import SITES, unpack_sites
+from warcio.exceptions import ArchiveLoadFailed
+
+from scrapy_spider_suite.packs import open_packs, verify
+from scrapy_spider_suite.packs.formats import is_pack
+from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.recovery import recover_folder
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+WARCIO = (sys.executable, "-m", "warcio.cli", "index")
+
+
+class Tools:
+    """Other people's programs: what they refuse is in *wrong*, what they were given in *seen*."""
+
+    def __init__(self, indexer: str) -> None:
+        self.indexer = indexer
+        self.wrong: list[str] = []
+        self.seen: set[tuple[str, str]] = set()
+
+    def look(self, folder: Path) -> None:
+        """Give them the packs of *folder*, all closed, that they have not seen as they are."""
+        for pack in sorted(filter(is_pack, folder.iterdir())):
+            data = pack.name, hashlib.sha256(pack.read_bytes()).hexdigest()
+            if data not in self.seen:
+                self.seen.add(data)
+                (self._lzop if pack.suffix == ".lzo" else self._members)(pack)
+
+    def _lzop(self, pack: Path) -> None:
+        self._run("lzop", "-t", str(pack))
+        plain = self._run("lzop", "-dc", str(pack))
+        self._compare(pack, plain, self._run(*WARCIO, "-", stdin=plain))
+
+    def _members(self, pack: Path) -> None:
+        self._run(sys.executable, "-m", "fastwarc.cli", "check", str(pack))
+        self._compare(pack, pack.read_bytes(), self._run(*WARCIO, str(pack)))
+        if self.indexer:
+            theirs = self._run(self.indexer, "-s", *self._more(), str(pack)).decode()
+            ours = index_path(pack).read_text()
+            if sorted(map(entry, theirs.splitlines())) != sorted(map(entry, ours.splitlines())):
+                self.wrong.append(f"{pack}: the index is not that of {self.indexer}")
+
+    def _more(self) -> Sequence[str]:
+        return ("-j",) if self.indexer.endswith("cdx-indexer") else ()
+
+    def _compare(self, pack: Path, data: bytes, index: bytes) -> None:
+        try:
+            checked = sum(1 for _ in warcio_records(data))
+        except ArchiveLoadFailed as error:  # a digest is not that of its record
+            self.wrong.append(f"{pack}: {error}")
+            return
+        records = sum(1 for _ in open_packs(pack).records())
+        if (listed := index.count(b"\n")) != records or checked != records:
+            self.wrong.append(f"{pack}: {listed} and {checked} records for warcio, not {records}")
+
+    def _run(self, *command: str, stdin: bytes = b"") -> bytes:
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False)
+        if done.returncode:
+            self.wrong.append(f"{command}: {(done.stderr or done.stdout).decode()[-300:]}")
+        return done.stdout
+
+
+def entry(line: str) -> tuple[str, ...]:
+    """What a line of an index says of a page: key, time, URL, digest, status, place."""
+    key, stamp, text = line.split(" ", 2)
+    row = json.loads(text)
+    digest = row.get("digest", "").removeprefix("sha1:")
+    return (key, stamp, row["url"], digest, row.get("status", ""), row["offset"], row["length"])
+
+
+def crawl_sites(
+    sites: dict[str, Path], seeds: dict[str, str], form: str, kills: int, tools: Tools
+) -> None:
+    """Crawl them to the end, over so many kills; show what came of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        packs, left = folder / "packs", list[bool]()
+        config = FakeWebConfig(hosts=0, coded=0.85, sites={k: str(v) for k, v in sites.items()})
+        with FakeWebProcess(config) as web:
+            urls = [f"http://{host}:{web.ready.http_port}/{path}" for host, path in seeds.items()]
+            settings = web_settings(
+                web.ready.dns_port, SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, SUITE_IP_CONCURRENCY=0,
+                SUITE_HOST_CONCURRENCY=4, SUITE_DEAD_HOST_FAILURES=2, SUITE_BACKOFF_BASE=1,
+                DOWNLOAD_MAXSIZE=64 << 20, JOBDIR=str(folder / "job"), SUITE_PACKS_DIR=str(packs),
+                SUITE_PACKS_FORMAT=form, SUITE_PACKS_SIZE=8 << 20,
+            )  # fmt: skip
+
+            def look() -> None:
+                left.append(packs.exists())
+                if left[-1]:
+                    copy = shutil.copytree(packs, folder / "left")
+                    recover_folder(copy)
+                    tools.look(copy)
+                    shutil.rmtree(copy)
+
+            times = [random.Random(number).uniform(0.5, 6) for number in range(kills)]
+            crawl_over_kills("crawl_spiders.Bulk", settings, folder, times, look, timeout=1800,
+                             seeds=",".join(urls))  # fmt: skip
+        tools.look(packs)
+        tools.wrong += [f"{each.path}: {each.what}" for each in verify(packs)]
+        ways, wrong = bodies(packs, sites)
+        tools.wrong += wrong
+        print(f"{form}: {len(left)} kills, {len(tools.seen)} packs for the tools of others; "
+              f"{sum(ways.values()):,} pages")  # fmt: skip
+        for (coding, chunked), count in sorted(ways.items()):
+            print(f"  {coding or 'as it is'}{', in chunks' if chunked else ''}: {count:,}")
+
+
+def bodies(packs: Path, sites: dict[str, Path]) -> tuple[Counter[tuple[str, bool]], list[str]]:
+    """How many pages came in which way, and which are not the file that was served."""
+    ways: Counter[tuple[str, bool]] = Counter()
+    wrong = []
+    for page in open_packs(packs):
+        parts = urlsplit(page.url)
+        if page.status == 200:
+            file = sites[parts.hostname or ""] / unquote(parts.path).lstrip("/")
+            served = (file / "index.html" if file.is_dir() else file).read_bytes()
+            if page.body != served:
+                wrong.append(f"{page.url}: not what was served")
+            head = page.headers
+            ways[head.get("content-encoding", ""), "x-crawler-transfer-encoding" in head] += 1
+    return ways, wrong
+
+
+def main() -> int:
+    """Crawl and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="only show that it runs")
+    parser.add_argument("--form", default="lzo", choices=("lzo", "gz"), help="lzo, or gz")
+    parser.add_argument("--kills", type=int, default=10, help="how often (10)")
+    parser.add_argument("--indexer", default="", metavar="PROGRAM", help="for packs in gz")
+    options = parser.parse_args()
+    tools = Tools(options.indexer)
+    with tempfile.TemporaryDirectory() as name:
+        if options.small:
+            sites = {"made-up.test": made_up_site(Path(name), 60)}
+            seeds = {"made-up.test": "index.html"}
+        else:
+            sites = unpack_sites(Path(name))
+            seeds = {site.name: site.start for site in SITES}
+        crawl_sites(sites, seeds, options.form, options.kills, tools)
+    print("\n".join(tools.wrong[:50]) or "everything is as it should be")
+    return bool(tools.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
