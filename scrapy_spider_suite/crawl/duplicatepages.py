@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import xxhash
+from msgspec.structs import replace
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response
 
@@ -79,22 +79,29 @@ class DuplicatePages:
             body = lease.fetches[-1].body if lease.fetches else answer.body
             found.payload = payload_digest(body)
             original = self._payloads.find(found.payload)
-            first = self._under_way.setdefault(found.payload, lease).likeness or found
-            self._meet("payload", found, original or Original(first.url, 0.0), answer.url)
+            first = self._first(found.payload, lease, found)
+            self._meet("payload", found, original or first, answer.url)
         if isinstance(answer, HtmlResponse):
-            self._compare(answer, found)
+            self._compare(answer, lease, found)
         if original is None or self._packs is None:
             return False
         found.packed = Packed(original.url, original.when, labelled(found.payload))
         return True
 
-    def _compare(self, answer: HtmlResponse, found: Likeness) -> None:
+    def _compare(self, answer: HtmlResponse, lease: Lease, found: Likeness) -> None:
         """What a page says."""
         if self._structures is not None:
             found.structure = structural_digest(answer.body, host_of(answer.url))
-            self._meet("structure", found, self._structures.find(found.structure), answer.url)
+            first = self._first(found.structure, lease, found)
+            original = self._structures.find(found.structure)
+            self._meet("structure", found, original or first, answer.url)
         if self._near is not None:
             self._look_nearby(self._near, answer, found)
+
+    def _first(self, digest: bytes, lease: Lease, found: Likeness) -> Original:
+        """The first page with *digest* of those that are under way, which may be *lease* itself."""
+        first = self._under_way.setdefault(digest, lease).likeness or found
+        return Original(first.url, 0.0)
 
     async def look_up(self, lease: Lease) -> None:
         """See whether the original that the page of *lease* would refer to is there."""
@@ -118,9 +125,9 @@ class DuplicatePages:
         elif like[0] != number:
             self._count("near", found, of_host=like[0] >> 32 == host)
 
-    def _meet(self, kind: str, found: Likeness, original: Original | None, url: str) -> None:
+    def _meet(self, kind: str, found: Likeness, original: Original, url: str) -> None:
         """A page was met before, unless *original* is itself, at an earlier visit."""
-        if original is not None and original.url != url:
+        if original.url != url:
             self._count(kind, found, of_host=host_of(original.url) == host_of(url))
 
     def _count(self, kind: str, found: Likeness, *, of_host: bool) -> None:
@@ -168,8 +175,9 @@ class DuplicatePages:
         return Packed(known.url, known.when, labelled(found.payload))
 
     def _leave(self, lease: Lease, found: Likeness) -> None:
-        if self._under_way.get(found.payload) is lease:
-            del self._under_way[found.payload]
+        for digest in (found.payload, found.structure):
+            if self._under_way.get(digest) is lease:
+                del self._under_way[digest]
 
     def _told(self, lease: Lease, event: Event) -> None:
         """*lease* is over, in the batch that says so: others may be compared with its page."""
