@@ -20,6 +20,7 @@
     ├── PackError                a pack of pages cannot be opened, or a place in it holds no page
     │   ├── PackDamagedError     what it holds there is not what was written
     │   ├── PackWriteError       it cannot be written now: a full or read-only disk
+    │   ├── PackRefusedError     no records can be made of it
     │   ├── PackUploadError      it could not be brought to another file system
     │   └── PackAwayError        it is elsewhere: it was uploaded, and is not here any more
     ├── SearchError              there is no index of packs to search in, or none can be made
@@ -166,6 +167,10 @@ class PackWriteError(PackError):
     def __init__(self, message: str, errno: int = 0) -> None:
         super().__init__(message)
         self.errno = errno
+
+
+class PackRefusedError(PackError):
+    """No records can be made of a page."""
 
 
 class PackUploadError(PackError):

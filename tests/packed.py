@@ -7,12 +7,12 @@ import io
 import random
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastwarc.warc import ArchiveIterator as FastIterator
 from lzop import Lzop
+from msgspec.structs import replace
 from warcio.archiveiterator import ArchiveIterator
 
 from scrapy_spider_suite.packs.container import Container

@@ -15,25 +15,31 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from scrapy_spider_suite.contact import contact_in
 from scrapy_spider_suite.crawl.closed import ClosedPacks
 from scrapy_spider_suite.crawl.fetches import fetch_of, fetch_of_item
 from scrapy_spider_suite.crawl.reading import product_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
-from scrapy_spider_suite.errors import PackError, PackWriteError, SettingsError
+from scrapy_spider_suite.errors import (
+    PackError,
+    PackRefusedError,
+    PackWriteError,
+    SettingsError,
+)
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import link_of
 from scrapy_spider_suite.job.chronicle import digest_of
-from scrapy_spider_suite.packs import Crawl, Fetch, Location, PackWriter, Plan, records
+from scrapy_spider_suite.packs import Crawl, Fetch, Location, PackWriter, Plan
 from scrapy_spider_suite.packs.pages import LATER, SOFTWARE
+from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.signals import pack_closed
 
 logger = logging.getLogger(__name__)
@@ -41,7 +47,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
     from scrapy_spider_suite.items import PageItem
-    from scrapy_spider_suite.packs import Record, Recovery
+    from scrapy_spider_suite.packs import Recovery
     from scrapy_spider_suite.storage.leases import Lease
 
 BEHIND: Final = 16 << 20
@@ -52,13 +58,39 @@ _AGAIN: Final = frozenset({Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ER
 """Faults of pages that are fetched once more, and packed then."""
 
 
-@dataclass(slots=True, eq=False)
 class _Batch:
-    """Records that are written side by side, and the page that they are of, if they are of one."""
+    """Answers whose records are written side by side, and the page that they are of, if of one.
 
-    records: Sequence[Record]
-    lease: Lease | None
-    error: BaseException | None = None
+    It is told, in the writer's thread, what a future would be, and tells *tell*.
+    """
+
+    __slots__ = ("_done", "_tell", "error", "fetches", "lease")
+
+    def __init__(
+        self, fetches: Sequence[Fetch], lease: Lease | None, tell: Callable[[_Batch], None]
+    ) -> None:
+        self.fetches = fetches if lease is None else ()  # nobody fetches those once more
+        self.lease = lease
+        self.error: Exception | None = None
+        self._tell = tell
+        self._done = False
+
+    def done(self) -> bool:
+        """Whether it was told."""
+        return self._done
+
+    def set_result(self, location: Location) -> None:
+        """It is on disk, at *location*."""
+        if self.lease is not None and self.lease.stored is not None:
+            self.lease.stored.location = location
+        self._done = True
+        self._tell(self)
+
+    def set_exception(self, error: Exception) -> None:
+        """It is in no pack."""
+        self.error = error
+        self._done = True
+        self._tell(self)
 
 
 def require_writable(folder: Path) -> None:
@@ -84,6 +116,7 @@ class PagePacking:
         self._stats = log.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._written: deque[_Batch] = deque()
+        self._tell = self._told  # bound once for all
         self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
         self._behind = False
         self._chosen = log.settings.page_items
@@ -166,47 +199,49 @@ class PagePacking:
         return bool(lease.fetches) and Event.NOT_STORED not in faults and _AGAIN.isdisjoint(faults)
 
     def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
-        try:
-            made = [record for each in fetches for record in records(each)]
-        except ValueError as error:  # a URL that no tool could read
-            logger.error("%.200s... is not packed: %s", fetches[-1].url, error)
-            self._stats.inc_value("suite/packs/refused", len(fetches))
-            return
+        size = 0
+        for each in fetches:
+            size += len(each.body)
+            if len(each.url) > URL_MAX:  # no tool could read it
+                self._refused(f"{each.url:.200}...", "it is too long", len(fetches))
+                return
         self._stats.inc_value("suite/packs/answers", len(fetches))
-        self._stats.inc_value("suite/packs/bytes", sum(len(each.body) for each in fetches))
+        self._stats.inc_value("suite/packs/bytes", size)
         if lease is not None:
             lease.holds += 1
-        self._append(_Batch(made, lease))
+        self._append(fetches, lease)
 
-    def _append(self, batch: _Batch) -> None:
+    def _refused(self, url: str, why: object, answers: int = 1) -> None:
+        logger.error("%s is not packed: %s", url, why)
+        self._stats.inc_value("suite/packs/refused", answers)
+
+    def _append(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+        batch = _Batch(fetches, lease, self._tell)
         try:
-            future = self._writer.append(batch.records)
+            self._writer.pack(fetches, batch)
         except PackWriteError as error:  # its thread has ended
-            batch.error = error
-            self._told(batch)
+            batch.set_exception(error)
         else:
-            future.add_done_callback(partial(self._tell, batch))
             self._keep_up()
 
     # Out: in the writer's thread, a whole group at once
-
-    def _tell(self, batch: _Batch, future: Future[Location]) -> None:
-        batch.error = future.exception()
-        if batch.error is None and batch.lease is not None and batch.lease.stored is not None:
-            batch.lease.stored.location = future.result()
-        self._told(batch)
 
     def _told(self, batch: _Batch) -> None:
         self._written.append(batch)
         # Asked afterwards: the loop may have taken what was there before.
         if len(self._written) == 1:
-            self._loop.call_soon_threadsafe(self._let_go)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._let_go)
 
     def _let_go(self) -> None:
         failure, leases = "", []
         while self._written:
             batch = self._written.popleft()
-            if batch.error is not None:
+            if isinstance(batch.error, PackRefusedError):
+                self._refused("A page", batch.error)
+                if batch.lease is not None:
+                    batch.lease.faults.add(Event.PIPELINE_ERROR)
+            elif batch.error is not None:
                 failure = str(batch.error)
                 self._failed(batch)
             if batch.lease is not None:
@@ -261,7 +296,7 @@ class PagePacking:
     def _retry(self) -> None:
         again, self._again = self._again, []
         for batch in again:
-            self._append(batch)
+            self._append(batch.fetches, None)
 
     async def finish(self) -> None:
         """Have everything written and told. Pages that cannot be written are fetched again."""

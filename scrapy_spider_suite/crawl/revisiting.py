@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
@@ -229,7 +230,7 @@ def _record_of(plan: Plan | None) -> Packed | None:
 
 def _revisit(fetch: Fetch, body: Packed, profile: str) -> Fetch:
     original = Original(body.url, body.when, body.digest)
-    return replace(fetch, body=b"", original=original, profile=profile)
+    return structs.replace(fetch, body=b"", original=original, profile=profile)
 
 
 def _is_plain(request: Request) -> bool:

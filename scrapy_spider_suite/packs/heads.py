@@ -20,6 +20,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _STATUS = re.compile(rb"HTTP/(\d(?:\.\d)?) +(\d{3})(?: +([^\r\n]*))?")
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE = re.compile(rb"\r?\n(?![ \t])")
+_FOLD = re.compile(rb"\r?\n[ \t]+")
 _CODINGS: Final = (b"transfer-encoding", b"content-encoding")
 _NO_BODY: Final = frozenset({204, 304})
 
@@ -45,8 +46,11 @@ class Head(NamedTuple):
 
     def get(self, name: str, default: str = "") -> str:
         """The first field of that *name*, in any case."""
-        name = name.lower()
-        return next((value for field, value in self.fields if field.lower() == name), default)
+        lower = name.lower()
+        for field, value in self.fields:
+            if field == name or field.lower() == lower:
+                return value
+        return default
 
     def all(self, name: str) -> list[str]:
         """All values of that *name*, lists taken apart, in lower case."""
@@ -152,7 +156,9 @@ def parse(head: bytes) -> Head:
         raise PackDamagedError(f"no HTTP response: {first[:80]!r}")
     fields = []
     for line in lines:
-        name, _, value = re.sub(rb"\r?\n[ \t]+", b" ", line).partition(b":")
+        if b"\n" in line:
+            line = _FOLD.sub(b" ", line)
+        name, _, value = line.partition(b":")
         fields.append((name.strip().decode("latin-1"), value.strip().decode("latin-1")))
     reason = (status[3] or b"").decode("latin-1")
     return Head(status[1].decode(), int(status[2]), reason, tuple(fields))

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from scrapy_spider_suite.errors import PackWriteError
+from scrapy_spider_suite.errors import PackRefusedError, PackWriteError
 from scrapy_spider_suite.packs.container import Container, Place
 from scrapy_spider_suite.packs.formats import container, pack_name
 from scrapy_spider_suite.packs.packfile import PackFile, index_path
-from scrapy_spider_suite.packs.pages import Crawl, warcinfo
+from scrapy_spider_suite.packs.pages import Crawl, Fetch, records, warcinfo
 from scrapy_spider_suite.packs.warc import Record
 
 logger = logging.getLogger(__name__)
@@ -36,15 +35,39 @@ class Location(NamedTuple):
     place: Place
 
 
+class Waiter(Protocol):
+    """Who waits for records: a future, or what is told as one is, in the writer's thread."""
+
+    def done(self) -> bool:
+        """Whether it was told."""
+
+    def set_result(self, result: Any, /) -> None:
+        """They are on disk, at that `Location`."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """They are in no pack."""
+
+
 @dataclass(slots=True)
 class Job:
-    """Records to be written together, and who waits for that."""
+    """Records to be written together, or what they are to be made of, and who waits for that."""
 
     records: Sequence[Record]
-    future: Future[Any]
+    future: Waiter
     size: int = 0
-    """Bytes, roughly."""
-    data: list[bytes] = field(default_factory=list)
+    """Bytes, roughly; 0 for what is no more than a wish to have all written."""
+    fetches: Sequence[Fetch] = ()
+    data: Sequence[bytes] = ()
+
+    def make(self) -> None:
+        """Have *data*, and the records if they are not there yet. Raises whatever is wrong."""
+        if self.fetches:
+            try:
+                self.records = [record for each in self.fetches for record in records(each)]
+            except Exception as error:
+                raise PackRefusedError(f"{self.fetches[-1].url:.200}: {error!r}") from error
+            self.fetches = ()
+        self.data = [record.to_bytes() for record in self.records]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +119,7 @@ class Packing:
     def take(self, job: Job, now: float) -> None:
         """Collect *job*. *now* in seconds since the epoch, as everywhere here."""
         try:
-            job.data = [record.to_bytes() for record in job.records]
+            job.make()
         except Exception as error:  # whoever waits must hear of whatever went wrong
             _fail([job], error)
             return
@@ -133,11 +156,11 @@ class Packing:
         jobs, self._waiting, self._bytes = self._waiting, [], 0
         if not jobs:
             return
-        records = [record for job in jobs for record in job.records]
+        group = [record for job in jobs for record in job.records]
         data = [part for job in jobs for part in job.data]
         try:
             pack = self._current(now)
-            places = pack.append(records, data)
+            places = pack.append(group, data)
         except OSError as error:
             _fail(jobs, _write_error(self._plan.folder, error))
             self._drop_broken()

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
+
 from scrapy_spider_suite import __version__
 from scrapy_spider_suite.packs.heads import Form, fit
 from scrapy_spider_suite.packs.warc import (
@@ -38,6 +40,10 @@ FIELDS: Final = "application/warc-fields"
 LATER: Final = "linksRead"
 """The line of a metadata record that says ``later NAME``: no links were read as the page came. NAME
 is the robot by which the page may have addressed the crawl."""
+_FIELDS: Final = 1800
+"""Bytes of the fields of three records."""
+_LINK: Final = 120
+"""Bytes of a link in memory, beside its characters."""
 _CONTEXTS: Final = {
     "a": "L a/@href",
     "area": "L area/@href",
@@ -71,9 +77,8 @@ class Original(NamedTuple):
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
-    """One fetch.
+class Fetch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One fetch. `msgspec.structs.replace` gives one with other values.
 
     Attributes:
         url: what was asked for.
@@ -109,7 +114,7 @@ class Fetch:
     via: str = ""
     hops: str = ""
     links: Sequence[tuple[str, str, bool]] = ()
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +135,12 @@ class Crawl:
 def payload_digest(body: bytes) -> str:
     """Return the digest of a body as it will stand in the record: what duplicates share."""
     return digest(body)
+
+
+def size_of(fetch: Fetch) -> int:
+    """Return how many bytes the records of *fetch* will have, or it has until then: roughly."""
+    links = sum([_LINK + len(link[0]) for link in fetch.links])
+    return len(fetch.head) + len(fetch.body) + len(fetch.request) + links + _FIELDS
 
 
 def records(fetch: Fetch) -> list[Record]:
@@ -232,12 +243,11 @@ def _metadata(fetch: Fetch) -> bytes:
     if fetch.hops:
         found.append(f"hopsFromSeed: {clean(fetch.hops)}\r\n")
     found += [f"{_name(name)}: {clean(value)}\r\n" for name, value in fetch.notes.items()]
+    links = fetch.links
     # One look at all URLs together: most pages have none that needs to be cleaned.
-    urls = [link[0] for link in fetch.links]
-    if not is_clean("".join(urls)):
-        urls = [clean_url(url) for url in urls]
-    found += [f"outlink: {url} {_context(kind, nofollow)}\r\n"
-              for url, (_, kind, nofollow) in zip(urls, fetch.links, strict=True)]  # fmt: skip
+    if not is_clean("".join([link[0] for link in links])):
+        links = [(clean_url(url), kind, nofollow) for url, kind, nofollow in links]
+    found += [f"outlink: {url} {_context(kind, nofollow)}\r\n" for url, kind, nofollow in links]
     return "".join(found).encode("utf-8", "replace")
 
 

@@ -27,6 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\x85\xa0\u2028\u2029\ud800-\udfff]")
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
+_VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 _STARTS = (b"WARC/1.1\r\n", b"WARC/1.0\r\n")
 
 
@@ -38,8 +39,11 @@ class Record(NamedTuple):
 
     def get(self, name: str, default: str = "") -> str:
         """The first field of that *name*, in any case."""
-        name = name.lower()
-        return next((value for field, value in self.fields if field.lower() == name), default)
+        lower = name.lower()
+        for field, value in self.fields:
+            if field == name or field.lower() == lower:
+                return value
+        return default
 
     def all(self, name: str) -> list[str]:
         """All fields of that *name*: ``WARC-Concurrent-To`` and ``WARC-Protocol`` may be many."""
@@ -196,9 +200,9 @@ def is_clean(url: str) -> bool:
 def _new_id() -> str:
     """A random UUID (RFC 9562 §5.4): `uuid.uuid4` takes six times as long."""
     text = os.urandom(16).hex()
-    variant = "89ab"[int(text[16], 16) & 3]
-    parts = (text[:8], text[8:12], "4" + text[13:16], variant + text[17:20], text[20:])
-    return f"<urn:uuid:{'-'.join(parts)}>"
+    variant = _VARIANTS[text[16]]
+    return (f"<urn:uuid:{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-"
+            f"{text[20:]}>")  # fmt: skip
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from scrapy_spider_suite.errors import PackWriteError
 from scrapy_spider_suite.packs.container import Container
-from scrapy_spider_suite.packs.packing import Job, Location, Packing, Plan
+from scrapy_spider_suite.packs.packing import Job, Location, Packing, Plan, Waiter
+from scrapy_spider_suite.packs.pages import Fetch, size_of
 from scrapy_spider_suite.packs.recovery import Recovery, recover_folder
 from scrapy_spider_suite.packs.warc import Record
 
@@ -58,7 +59,7 @@ class PackWriter:
 
     @property
     def backlog(self) -> int:
-        """Bytes of records that wait to be compressed."""
+        """Bytes of records that wait to be compressed, roughly; they may not be made yet."""
         return self._backlog
 
     def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[Location]:
@@ -71,6 +72,7 @@ class PackWriter:
         if not records:
             raise ValueError("no records")
         future: Future[Location] = Future()
+        future.set_running_or_notify_cancel()  # what is written is written
         with self._changed:
             while self._backlog > self._backlog_max and not self._ending:
                 if not wait:
@@ -80,9 +82,20 @@ class PackWriter:
             self._put(Job(records, future, size))
         return future
 
+    def pack(self, fetches: Sequence[Fetch], waiter: Waiter) -> None:
+        """Have records made of *fetches*, in the writer's thread, and written side by side.
+
+        *waiter* is told there as a future of `append` is, or of a `PackRefusedError`. This call
+        never waits. Raises `PackWriteError`: the writer is closed.
+        """
+        size = sum([size_of(fetch) for fetch in fetches])
+        with self._changed:
+            self._put(Job((), waiter, size, fetches))
+
     def flush(self) -> Future[None]:
         """Have what was handed in written now; the future is set when it is."""
         future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
         with self._changed:
             self._put(Job((), future))
         return future
@@ -103,8 +116,6 @@ class PackWriter:
     def _put(self, job: Job) -> None:
         if self._ending:
             raise PackWriteError("the writer of packs is closed")
-        # From now on it cannot be cancelled: what is written is written.
-        job.future.set_running_or_notify_cancel()
         self._jobs.append(job)
         self._backlog += job.size
         self._changed.notify_all()
@@ -116,7 +127,7 @@ class PackWriter:
             while not self._ended():
                 now = self._clock()
                 job = self._next(now)
-                if job is not None and job.records:
+                if job is not None and job.size:
                     self._packing.take(job, now)
                 elif job is not None:
                     self._packing.write(now)

@@ -24,8 +24,9 @@ from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.groupfile import GroupFile
-from scrapy_spider_suite.packs.pages import lines
+from scrapy_spider_suite.packs.pages import Fetch, lines, records
 from scrapy_spider_suite.packs.recovery import recover_folder
+from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -220,6 +221,31 @@ def test_what_cannot_be_packed_is_fetched_again(
     assert {url for url, status in answers(packs) if status == 200} == {
         f"{site.url}/", f"{site.url}/plain",
     }  # fmt: skip
+
+
+def test_a_page_of_which_no_record_can_be_made_fails(
+    site: Site, run: Callable[[Any], Crawled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a pipeline had failed: it is not done, and the crawl neither waits nor pauses."""
+
+    def made(fetch: Fetch) -> list[Record]:
+        if fetch.url.endswith("/plain"):
+            raise KeyError("not thought of")
+        return records(fetch)
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.packing.records", made)
+    done = run(
+        crawl_here(
+            Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,
+            SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, SUITE_RETRY_TIMES=0,
+            SUITE_PACKS_DIR=str(tmp_path / "packs"), JOBDIR=str(tmp_path / "job"),
+        )
+    )  # fmt: skip
+    assert done.reason == "finished"
+    assert done.stat("suite/packs/refused") == 1
+    assert done.stat("suite/disk/pauses") == 0
+    assert (done.stat("suite/job/done"), done.stat("suite/job/failed")) == (1, 1)
+    assert {url for url, status in answers(tmp_path / "packs") if status == 200} == {f"{site.url}/"}
 
 
 def test_a_disk_that_has_room_again(

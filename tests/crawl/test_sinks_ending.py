@@ -23,8 +23,9 @@ from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.packs import open_items, open_packs
+from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records
 from scrapy_spider_suite.packs.packing import Packing
+from scrapy_spider_suite.packs.warc import URL_MAX, Record
 from scrapy_spider_suite.pages.digests import payload_digest
 from scrapy_spider_suite.pages.originals import PAYLOADS
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
@@ -195,6 +196,34 @@ def test_a_writer_that_dies_at_the_end(
 
     asyncio.run(crawl())
     assert "1 answers are lost" in caplog.text
+
+
+def test_what_no_record_can_be_made_of_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a URL that no reader would take, and of what nobody thought of: others are packed."""
+
+    def made(fetch: Fetch) -> list[Record]:
+        if fetch.url.endswith("/odd"):
+            raise KeyError("not thought of")
+        return records(fetch)
+
+    crawler = get_crawler()
+
+    async def crawl() -> None:
+        packs = PagePacking(PlainLog(crawler), tmp_path)
+        monkeypatch.setattr("scrapy_spider_suite.packs.packing.records", made)
+        for path in ("x" * (URL_MAX + 1), "odd", ""):
+            packs.take(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
+        await packs.finish()
+        await packs.close()
+
+    asyncio.run(crawl())
+    assert [page.url for page in open_packs(tmp_path)] == ["http://a.test/"]
+    assert crawler.stats.get_value("suite/packs/refused") == 2
+    assert crawler.stats.get_value("suite/packs/failed") is None
+    assert "xxx... is not packed: it is too long" in caplog.text
+    assert "http://a.test/odd: KeyError('not thought of')" in caplog.text
 
 
 class Drained(deque[Any]):

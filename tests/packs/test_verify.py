@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from packed import NOW, body, fetch, plan
 
 from scrapy_spider_suite.packs import Finding, PackWriter, build_index, merge, records, verify

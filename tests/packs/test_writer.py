@@ -15,17 +15,17 @@ from typing import BinaryIO
 import pytest
 from packed import NOW, body, fetch, plan, some
 
-from scrapy_spider_suite.errors import PackError, PackWriteError
+from scrapy_spider_suite.errors import PackError, PackRefusedError, PackWriteError
 from scrapy_spider_suite.packs import cdxj, groupfile, heads
 from scrapy_spider_suite.packs.access import read
 from scrapy_spider_suite.packs.formats import FORMATS
 from scrapy_spider_suite.packs.lzop import BLOCK
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.packing import GROUP, Job, Location, Packing
-from scrapy_spider_suite.packs.pages import links, records
+from scrapy_spider_suite.packs.pages import Link, links, records
 from scrapy_spider_suite.packs.recovery import Recovery, recover_folder
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
-from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.warc import URL_MAX, Record
 from scrapy_spider_suite.packs.writer import PackWriter
 
 SIZES = [0, 1, 900, BLOCK - 1500, BLOCK, 3 * BLOCK + 5, 100, 4_000_000, 7]
@@ -97,6 +97,58 @@ def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
         assert links(read(path, entry.metadata))[0].url == f"http://www.example.com/{number + 1}"
         assert (entry.mime, entry.status) == ("text/html", 200)
         assert entry.line() == line
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_fetches_are_made_records_in_the_thread(form: str, tmp_path: Path) -> None:
+    """The same ones, side by side; who waits hears of those of which none can be made."""
+    writer = PackWriter(plan(tmp_path, form, wait=60), backlog_max=0)
+    waiters: list[Future[Location]] = [Future() for _ in range(3)]
+    writer.recovery.result(10)
+    unfit = fetch(2, url="http://www.example.com/2" + "x" * URL_MAX)
+    for pages, waiter in zip([[fetch(0), fetch(1)], [unfit], [fetch(3)]], waiters, strict=True):
+        writer.pack(pages, waiter)
+    writer.flush().result(10)
+    writer.close()
+    with pytest.raises(PackRefusedError, match=r"www\.example\.com/2"):
+        waiters[1].result(0)
+    for number, waiter in ((0, waiters[0]), (3, waiters[2])):
+        place = waiter.result(0)
+        found = read(tmp_path / place.filename, place.place)
+        plain = records(fetch(number))[0]
+        assert found.block == plain.block
+        assert [f for f in found.fields if f[1] != found.id] == [
+            f for f in plain.fields if f[1] != plain.id
+        ]
+    with pytest.raises(PackWriteError, match="closed"):
+        writer.pack([fetch(4)], Future())
+
+
+def test_what_is_no_record_yet_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many bytes wait as the records will have, or as its links take in memory."""
+    go_on = threading.Event()
+
+    def slow(folder: Path, agent: str) -> list[Recovery]:
+        go_on.wait(20)
+        return []
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", slow)
+    writer = PackWriter(plan(tmp_path))
+    before = 0
+    many = [Link(f"http://a.test/{number}") for number in range(5000)]
+    large = fetch(1, body(1, 500_000), request=b"x" * 90_000, head=b"y" * 70_000)
+    for page in (fetch(1), fetch(1, links=many), large):
+        waiter: Future[Location] = Future()
+        writer.pack([page], waiter)
+        size = sum(len(record.to_bytes()) for record in records(page))
+        assert size < writer.backlog - before < 4 * size + 2000
+        before = writer.backlog
+    go_on.set()
+    writer.close()
+    assert writer.backlog == 0
+    assert waiter.result(0)
 
 
 def test_groups_fill_blocks(tmp_path: Path) -> None:
