@@ -5,9 +5,10 @@
 The pages of each folder directly below FOLDER are a site of its own; without FOLDER, made-up ones
 of 6 kB are packed. Each page has a head as a server sends it, a request, and its links. CPU time:
 
-- *caller*: what a page costs on the thread of the crawl: its records are made (three, with their
-  digests) and handed in; with the head as it came, and with one that has to be adjusted;
-- *packing*: all that the process does until the page is on disk, index included;
+- *records*: what it takes to make those of a page (three, with their digests); with the head as it
+  came, and with one that has to be adjusted. In a crawl the writer's thread does it: what is left
+  to that of the crawl, `packing.py` has;
+- *packing*: all that the process does until the page is on disk, records and index included;
 - *reading*: every page in a row with its body; and by URL, at random, body decompressed.
 
 ``python-lzo`` is measured where it is installed. The last lines are of an index alone.
@@ -21,11 +22,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from extract import made_up_page
 from links import real_pages
+from msgspec.structs import replace
 
 from scrapy_spider_suite.packs import (
     Crawl,
@@ -115,12 +116,11 @@ def timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
     return clock() - began
 
 
-def show_caller(name: str, pages: list[Fetch], writer: PackWriter) -> None:
-    """Print what a page costs the thread that hands it in."""
-    costs = [timed(lambda page=page: writer.append(records(page)), time.thread_time)
-             for page in pages]  # fmt: skip
+def show_records(name: str, pages: list[Fetch]) -> None:
+    """Print what it takes to make the records of a page."""
+    costs = [timed(lambda page=page: records(page), time.thread_time) for page in pages]
     mean, median = statistics.fmean(costs), statistics.median(costs)
-    print(f"caller, {name:28} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
+    print(f"records, {name:27} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
 
 
 def measure(name: str, form: str, container: Container, pages: list[Fetch]) -> None:
@@ -128,13 +128,12 @@ def measure(name: str, form: str, container: Container, pages: list[Fetch]) -> N
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         plan = Plan(folder=folder, crawl=Crawl(name="b", software="b"), agent="a", form=form)
-        made = [records(page) for page in pages]
-        size = sum(len(record.to_bytes()) for bundle in made for record in bundle)
+        size = sum(len(record.to_bytes()) for page in pages for record in records(page))
         writer = PackWriter(plan, container=container)
 
         def write() -> None:
-            for bundle in made:
-                writer.append(bundle)
+            for page in pages:
+                writer.append(records(page))
             writer.close()
 
         packing = timed(write, time.process_time) / len(pages)
@@ -232,12 +231,8 @@ def main() -> None:
         pages = [(f"http://host.test/p/{n}.html", made_up_page(draw)) for n in range(count)]
     print(f"{len(pages)} pages of {sum(len(body) for _, body in pages) // len(pages)} bytes")
     as_sent = list(fetches(pages, Form.JOINED))
-    with tempfile.TemporaryDirectory() as folder:
-        crawl = Crawl(name="b", software="b")
-        writer = PackWriter(Plan(folder=Path(folder), crawl=crawl, agent="a"), backlog_max=1 << 40)
-        show_caller("head as it came", as_sent, writer)
-        show_caller("head adjusted", list(fetches(pages, Form.DECODED)), writer)
-        writer.close()
+    show_records("head as it came", as_sent)
+    show_records("head adjusted", list(fetches(pages, Form.DECODED)))
     for name, form, container in containers():
         measure(name, form, container, as_sent)
     measure_many(as_sent, 20 if options.small else 1000)

@@ -54,8 +54,10 @@ BEHIND: Final = 16 << 20
 """Bytes of records that wait to be compressed, above which nothing new is fetched."""
 _PACKS: Final = "packs"
 """Why the scheduler is paused then."""
-_AGAIN: Final = frozenset({Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ERROR})
-"""Faults of pages that are fetched once more, and packed then."""
+_LEFT_OUT: Final = frozenset(
+    {Event.NOT_STORED, Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ERROR}
+)
+"""Faults of pages that are not to be stored, or are fetched once more, and packed then."""
 
 
 class _Batch:
@@ -195,8 +197,7 @@ class PagePacking:
         """Whether the answers of *lease*, of which nothing more will come, are to be packed."""
         if self._chosen and not lease.wanted:
             return False
-        faults = lease.faults
-        return bool(lease.fetches) and Event.NOT_STORED not in faults and _AGAIN.isdisjoint(faults)
+        return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
 
     def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
         size = 0
@@ -205,11 +206,11 @@ class PagePacking:
             if len(each.url) > URL_MAX:  # no tool could read it
                 self._refused(f"{each.url:.200}...", "it is too long", len(fetches))
                 return
+        self._append(fetches, lease)
+        if lease is not None:
+            lease.holds += 1  # it is let go in a later turn of the loop
         self._stats.inc_value("suite/packs/answers", len(fetches))
         self._stats.inc_value("suite/packs/bytes", size)
-        if lease is not None:
-            lease.holds += 1
-        self._append(fetches, lease)
 
     def _refused(self, url: str, why: object, answers: int = 1) -> None:
         logger.error("%s is not packed: %s", url, why)

@@ -27,6 +27,7 @@ Writing::
 * `PackWriter.append` returns a future that is set when the records are on disk: `Location` (name
   of the pack, `Place`), to be read by `read(folder / location.filename, location.place)`. With
   `PackWriteError` nothing of them is in a pack, and they can be handed in again when there is room.
+  `PackWriter.pack` takes fetches, of which its thread makes the records, and a future to tell.
   `flush` ends the group that is collected. Packs that a crash left open are closed as the writer
   starts (`PackWriter.recovered`), or by `recover_folder`.
 * `merge` joins the indexes of a folder: worth calling after `closed`, in a thread or process.

@@ -96,9 +96,15 @@ def small(name: str, *more: str) -> str:
 def test_the_benchmark_runs() -> None:
     """benchmarks/packs.py, small: a line for each format."""
     said = small("packs.py")
-    for name in ("lzo, lzallright", "zst", "gz", "caller, head as it came", "20 packs: by URL",
+    for name in ("lzo, lzallright", "zst", "gz", "records, head as it came", "20 packs: by URL",
                  "index of 1,000 pages"):  # fmt: skip
         assert f"\n{name}" in said
+
+
+@pytest.mark.slow
+def test_what_packing_costs_a_crawl_is_measured() -> None:
+    """benchmarks/packing.py, small."""
+    assert "\nmedian: packing " in small("packing.py")
 
 
 @pytest.mark.slow
