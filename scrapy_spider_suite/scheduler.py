@@ -20,7 +20,7 @@ from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink
+from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.duplicates import Duplicates
@@ -33,7 +33,7 @@ from scrapy_spider_suite.crawl.outgoing import Outgoing
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.ungated import Ungated
 from scrapy_spider_suite.downloader import PoliteDownloader
-from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.guards.exitcodes import SEEDS_UNREAD
@@ -98,11 +98,14 @@ class FrontierScheduler(BaseScheduler):
             check_sources(suite_settings(crawler).seeds)
             self.core: CrawlCore = core_of(crawler)
             log = FrontierLog(self.core, self)
-            self.sinks = [pipeline.sink(log) for pipeline in sinking_pipelines(crawler)]
+            for pipeline in sinking_pipelines(crawler):
+                self.sinks.append(pipeline.sink(log))
         except SuiteError as error:
             if not other_crawls(crawler):
                 refuse(error)
             self._closed = True
+            for sink in self.sinks:
+                _schedule_coro(ended(sink.close()))
             say(error)
             raise
         self._loop = asyncio.get_running_loop()
@@ -140,11 +143,11 @@ class FrontierScheduler(BaseScheduler):
         self._errands.cancel()
         await self._errands.finish()
         for sink in self.sinks:
-            await sink.finish()
+            await ended(sink.finish())
         self._keeper.stop()
         self.core.close()
         for sink in self.sinks:
-            await sink.close()
+            await ended(sink.close())
         await self._duplicates.close(reason)
 
     @property
@@ -248,16 +251,27 @@ class FrontierScheduler(BaseScheduler):
             self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
-        packed = self.extractor.is_packed(lease)
-        core.revisiting.settle(lease, packed=packed)
-        if core.duplicates is not None:
-            core.duplicates.settle(lease, packed=packed)
-        self.extractor.settle(lease)
-        for sink in self.sinks:
-            sink.settled(lease)
         with reading(core.store):
+            self._keep(lease)
             core.frontier.settle(lease, core.now())
         self.flush_soon()
+
+    def _keep(self, lease: Lease) -> None:
+        """Have everybody keep what came of *lease*. Raises `JobDamagedError`."""
+        core = self.core
+        try:
+            packed = self.extractor.is_packed(lease)
+            core.revisiting.settle(lease, packed=packed)
+            if core.duplicates is not None:
+                core.duplicates.settle(lease, packed=packed)
+            self.extractor.settle(lease)
+            for sink in self.sinks:
+                sink.settled(lease)
+        except JobDamagedError:
+            raise
+        except Exception:  # whatever it is: a lease that stays out keeps the crawl from ending
+            logger.exception("What came of %s cannot be kept", lease.entry.url)
+            lease.faults.add(Event.PIPELINE_ERROR)
 
     def flush_soon(self) -> None:
         """Make what was said durable once this turn of the loop is over: one batch for all."""
@@ -283,6 +297,8 @@ class FrontierScheduler(BaseScheduler):
     # The end
 
     def _idle(self) -> None:
+        if self._keeper.end_if_damaged():
+            raise DontCloseSpider  # but for that
         if self.core.settings.idle == "wait" or self.core.revisiting.goes_on:
             raise DontCloseSpider
         if self.core.unread:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -50,6 +50,14 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Close the files. Nothing comes any more."""
+
+
+async def ended(ending: Awaitable[None]) -> None:
+    """Wait for the end of a sink; one that fails keeps no other from its own, nor the job."""
+    try:
+        await ending
+    except Exception:  # whatever it is
+        logger.exception("What pages brought could not be written to its end")
 
 
 class CommitLog(Protocol):
@@ -141,8 +149,8 @@ class PlainLog:
         if self._timer is not None:
             self._timer.cancel()
         if self._sink is not None:
-            await self._sink.finish()
-            await self._sink.close()
+            await ended(self._sink.finish())
+            await ended(self._sink.close())
 
     def _tick(self) -> None:
         if self._sink is not None:

@@ -108,7 +108,7 @@ class Keeper:
         if not self._revising:
             self._revise()
         self._end_at_caps()
-        self._end_if_damaged()
+        self.end_if_damaged()
         wait = self._core.frontier.wait(self._core.now())
         starving = not self._scheduler.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
@@ -227,7 +227,7 @@ class Keeper:
         try:
             write(now)
         except StoreWriteError as error:
-            if not self._end_if_damaged():
+            if not self.end_if_damaged():
                 self.hold_still(str(error))
 
     def hold_still(self, why: str) -> None:
@@ -296,8 +296,10 @@ class Keeper:
             )  # fmt: skip
             self._scheduler.stop(reason)
 
-    def _end_if_damaged(self) -> bool:
-        """Whether the store is: whoever met what cannot be read failed with it, wherever that was.
+    def end_if_damaged(self) -> bool:
+        """End the crawl if its store is damaged; whether it is.
+
+        Whoever met what cannot be read failed with it, wherever that was.
         """
         store = self._core.store
         if not isinstance(store, RocksStore) or not store.damage:

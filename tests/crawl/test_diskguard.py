@@ -184,11 +184,11 @@ def test_what_cannot_be_read_ends_the_crawl(
     crawl = Crawl()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     keeper: Any = SimpleNamespace(_core=SimpleNamespace(store=store), _scheduler=crawl)
-    assert not Keeper._end_if_damaged(keeper)
+    assert not Keeper.end_if_damaged(keeper)
     assert crawl.stopped == []
     store.damage = "the store in x cannot be read: Corruption"
     for _ in range(2):
-        assert Keeper._end_if_damaged(keeper)
+        assert Keeper.end_if_damaged(keeper)
     assert crawl.stopped == [DAMAGED]
     assert code_of_reason(DAMAGED) is ExitCode.DAMAGED
     [line] = [r.message for r in caplog.records if r.levelno == logging.CRITICAL]

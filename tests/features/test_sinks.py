@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +14,10 @@ from scrapy.http import Response
 from visitors import Visitor, walker
 from websites import Site, links
 
+from scrapy_spider_suite.crawl.commitlog import CommitLog
 from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
 from scrapy_spider_suite.sinks import hold
 
 
@@ -107,3 +111,63 @@ def test_without_a_page_nothing_waits(site: Site, crawl: Crawling) -> None:
     for addon in (True, False):
         crawl(Handing, addon=addon, watch=watch)
     assert held == [False] * 4
+
+
+class Defective:
+    """What a sink is, with a defect: *failing* raises *error* when it is first called."""
+
+    def __init__(self, failing: str, error: Exception, told: list[str]) -> None:
+        self._failing, self._error, self._told = failing, error, told
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: object) -> None:
+            self._told.append(name)
+            if name == self._failing and self._told.count(name) == 1:
+                raise self._error
+
+        async def called() -> None:
+            call()
+
+        return called if name in {"finish", "close"} else call
+
+
+def defective(
+    failing: str, error: Exception, told: list[str], name: str = "Pipeline"
+) -> type[SinkingPipeline]:
+    """A pipeline with such a sink. *name*: to Scrapy two classes of one name are one component."""
+
+    class Pipeline(SinkingPipeline):
+        def make_sink(self, log: CommitLog) -> Any:
+            return Defective(failing, error, told)
+
+        def process_item(self, item: Any) -> Any:
+            return item
+
+    Pipeline.__qualname__ = name
+    return Pipeline
+
+
+@pytest.mark.parametrize("failing", ["settled", "finish", "close"])
+def test_a_sink_with_a_defect_keeps_nothing_from_its_end(
+    failing: str, site: Site, crawl: Crawling, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its page failed, the others are done, and so is the crawl; other sinks write to their end."""
+    site.pages |= {"/": links("/1"), "/1": links()}
+    told: list[str] = []
+    one, two = (defective(failing, LookupError("a defect"), told, name) for name in "AB")
+    done = crawl(walker(site), ITEM_PIPELINES={one: 1, two: 2}, CONCURRENT_REQUESTS=1)
+    assert done.reason == "finished"
+    assert "a defect" in caplog.text
+    assert told.count("finish") == told.count("close") == 2
+    if failing == "settled":
+        assert done.stat("suite/job/failed") == 1
+    else:
+        assert done.stat("suite/job/done") == 2
+
+
+def test_damage_that_the_last_page_meets(site: Site, crawl: Crawling, tmp_path: Path) -> None:
+    """The crawl is not finished."""
+    site.pages["/"] = links()
+    pipeline = defective("settled", JobDamagedError("a row cannot be read"), [])
+    done = crawl(walker(site), ITEM_PIPELINES={pipeline: 1}, JOBDIR=str(tmp_path))
+    assert done.reason == "damaged"
