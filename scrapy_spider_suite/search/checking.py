@@ -27,14 +27,30 @@ def verify(index: Path) -> None:
 
     Raises `SearchDamagedError`: one is missing, or not what was written.
     """
-    for segment in _segments(index):
+    for segment, deletes in _segments(index):
         files = list(index.glob(f"{segment}.*"))
         if not any(path.suffix == ".store" for path in files):
             raise SearchDamagedError(f"{index}: the files of {segment} are missing")
         for path in files:
-            why = _wrong(path)
+            why = "" if _is_unfinished(path, deletes) else _wrong(path)
             if why:
                 raise SearchDamagedError(f"{path}: {why}")
+
+
+def clear_unfinished(index: Path) -> None:
+    """Delete the lists of deleted pages that a kill left before a commit named them.
+
+    The next commit may have the same number, and tantivy refuses to write over a file. For who
+    alone may write. Raises `SearchDamagedError`.
+    """
+    for segment, deletes in _segments(index):
+        for path in index.glob(f"{segment}.*"):
+            if _is_unfinished(path, deletes):
+                path.unlink(missing_ok=True)
+
+
+def _is_unfinished(path: Path, deletes: str) -> bool:
+    return path.suffix == ".del" and path.name.split(".")[1] != deletes
 
 
 def damage(place: IndexPlace) -> str:
@@ -84,14 +100,16 @@ def sound(index: Path) -> Iterator[None]:
         raise
 
 
-def _segments(index: Path) -> Iterator[str]:
-    """The names that the files of the last commit begin with."""
+def _segments(index: Path) -> Iterator[tuple[str, str]]:
+    """What the names of files of the last commit begin with, and which list of deletions counts."""
     if not any(index.glob("*.store")) and not (index / "meta.json").exists():
         return  # it was about to be made
     try:
         meta = json.loads((index / "meta.json").read_bytes())
-        yield from (str(each["segment_id"]).replace("-", "") for each in meta["segments"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        for each in meta["segments"]:
+            deletes = each.get("deletes") or {}
+            yield str(each["segment_id"]).replace("-", ""), str(deletes.get("opstamp", ""))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SearchDamagedError(f"{index}: meta.json: {error}") from error
 
 

@@ -16,7 +16,7 @@ from scrapy_spider_suite.errors import SearchDamagedError
 from scrapy_spider_suite.packs.lines import identity
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.search.batch import SECONDS_MAX, Batch, Progress, Unchanged
-from scrapy_spider_suite.search.checking import verify
+from scrapy_spider_suite.search.checking import clear_unfinished, verify
 from scrapy_spider_suite.search.journal import Journal
 from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.reading import RECORD_MAX
@@ -90,6 +90,7 @@ class Follower:
 
     def _batch(self, path: Path, urls: Iterable[str] = ()) -> Progress:
         if path.exists() and self._verified != path:
+            clear_unfinished(path)
             verify(path)
         self._verified = path
         cursors = self._read_cursors(path)

@@ -153,3 +153,19 @@ def test_the_journal(tmp_path: Path) -> None:
     (tmp_path / "reading").write_bytes(json.dumps([1]).encode())
     with Journal(tmp_path) as journal:
         assert not journal.barred("a")
+
+
+def test_a_commit_that_a_kill_cut_short(tmp_path: Path) -> None:
+    """What it had begun to write is no damage, and keeps no later one from being written."""
+    write(tmp_path, *(page(number, "apple") for number in range(6)))
+    Follower(tmp_path).step()
+    index = IndexPlace(tmp_path).current()
+    [segment] = {path.name.partition(".")[0] for path in index.glob("*.store")}
+    left = [index / f"{segment}.{number}.del" for number in range(1, 40)]
+    for path in left:
+        path.write_bytes(b"torn")
+    write(tmp_path, page(1, "gone", status=404, time=9.0), time=NOW + 9)
+    progress = Follower(tmp_path).step()
+    assert progress.rebuilt == ""
+    assert contents(tmp_path) == expected(tmp_path)
+    assert b"torn" not in {path.read_bytes() for path in left if path.exists()}
