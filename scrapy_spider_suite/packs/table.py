@@ -45,7 +45,7 @@ SCHEMA: Final = pa.schema([
     ("url_port", pa.int32()),
     ("url_path", pa.string()),
     ("url_query", pa.string()),
-    ("fetch_time", pa.timestamp("ms", tz="UTC")),
+    ("fetch_time", pa.timestamp("ms")),  # in UTC; with a zone DuckDB's users would need pytz
     ("fetch_status", pa.int16()),
     ("fetch_redirect", pa.string()),
     ("content_digest", pa.string()),
@@ -109,7 +109,7 @@ def row_of(page: Page, body: bytes) -> dict[str, Any]:
     found = _UUID.fullmatch(page.record.id)
     row = {
         **_url(page.url),
-        "fetch_time": page.time,
+        "fetch_time": page.time and page.time.replace(tzinfo=None),
         "fetch_status": page.status,
         "fetch_redirect": page.head.get("Location") if 300 <= page.status < 400 else None,
         "content_digest": page.digest.removeprefix("sha1:"),

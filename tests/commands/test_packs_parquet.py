@@ -72,7 +72,7 @@ def test_common_crawls_queries(query: Any, folder: Path) -> None:
         " WHERE subset = 'warc' GROUP BY 1 ORDER BY COUNT(*) DESC, 1"
     ) == [("text/html", True), ("application/pdf", True)]
     assert query("SELECT url FROM ccindex WHERE subset = 'robotstxt'"
-                 " AND fetch_time < TIMESTAMPTZ '2027-01-01 00:00:00+00'") == [
+                 " AND fetch_time < TIMESTAMP '2027-01-01 00:00:00'") == [
         ("http://a.co.uk/robots.txt",)
     ]  # fmt: skip
     [(name, *place)] = query(
