@@ -51,10 +51,7 @@ RECENT_TRIES: Final = 2
 class Segment:
     """A segment that is there to be looked up."""
 
-    __slots__ = (
-        "_checks", "_map", "_mask", "_of", "_path", "_places", "_removed", "_restore", "_starts",
-        "_trie", "_twins", "_width", "look", "row",
-    )  # fmt: skip
+    __slots__ = ("_map", "_of", "_path", "_removed", "_trie", "_twins", "key_of", "look", "row")
 
     def __init__(
         self, folder: Path, row: SegmentRow, identity: Identity, twins: Mapping[bytes, int],
@@ -81,6 +78,8 @@ class Segment:
         self._trie: Any = None
         self.look: Callable[[bytes, int], int] = self._look_first
         """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
+        self.key_of: Callable[[int], bytes | None] = self._key_of_first
+        """The URL here that has an id; None in a store without ids."""
         if verify is not None:
             self._begin(verify=verify)
 
@@ -90,37 +89,17 @@ class Segment:
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{self._path} is not as it was written")
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
-        self._restore = self._trie.restore_key
-        self._mask = _buckets(row.keys) - 1
-        starts = row.trie + -row.trie % 4
-        self._checks = starts + 4 * (self._mask + 2)
-        self._starts = whole[starts : self._checks].cast("I")
-        self._places = self._checks + row.keys
-        self._width = row.width
-        self.look = _looker(self._map, self._starts, self._mask, self._trie, self._removed)
+        self.look, self.key_of = _lookups(
+            self._map, row, self._trie, self._of, self._twins, self._removed
+        )
 
     def _look_first(self, key: bytes, ident: int) -> int:
         self._begin()
         return self.look(key, ident)
 
-    def key_of(self, ident: int) -> bytes | None:
-        """The URL here that has the id *ident*; None in a store without ids."""
-        if self._trie is None:
-            self._begin()
-        data, starts, width = self._map, self._starts, self._width
-        bucket = ident >> _BUCKET_SHIFT & self._mask
-        begin = starts[bucket]
-        checks = data[begin : starts[bucket + 1]]
-        at = -1
-        while width and (at := checks.find(ident & 255, at + 1)) >= 0:
-            place = self._places + (begin - self._checks + at) * width
-            key: bytes = self._restore(int.from_bytes(data[place : place + width], "little"))
-            own = self._twins.get(key) if self._twins else None
-            if (own or self._of(key)) == ident and not (
-                self._removed and key.startswith(self._removed)
-            ):
-                return key
-        return None
+    def _key_of_first(self, ident: int) -> bytes | None:
+        self._begin()
+        return self.key_of(ident)
 
     def keys(self, prefix: bytes = b"") -> Iterator[bytes]:
         """The URLs here that begin with *prefix*, in no order."""
@@ -139,11 +118,18 @@ class Segment:
         return f"<Segment {self.row.name}: {len(self)} URLs>"
 
 
-def _looker(
-    data: mmap.mmap, starts: memoryview, mask: int, trie: Any, removed: tuple[bytes, ...]
-) -> Callable[[bytes, int], int]:
-    """The look-up of a segment, which is most of what a crawl asks: names of a function cost less
-    than attributes do."""
+def _lookups(
+    data: mmap.mmap, row: SegmentRow, trie: Any, of: Callable[[bytes], int],
+    twins: Mapping[bytes, int], removed: tuple[bytes, ...],
+) -> tuple[Callable[[bytes, int], int], Callable[[int], bytes | None]]:  # fmt: skip
+    """`Segment.look`, which is most of what a crawl asks, and `Segment.key_of`: names of a
+    function cost less than attributes do."""
+    mask, width, restore = _buckets(row.keys) - 1, row.width, trie.restore_key
+    begin = row.trie + -row.trie % 4
+    checks = begin + 4 * (mask + 2)
+    starts = memoryview(data)[begin:checks].cast("I")
+    numbers = checks + row.keys - checks * width
+    number_of = int.from_bytes
 
     def look(key: bytes, ident: int) -> int:
         bucket = ident >> _BUCKET_SHIFT & mask
@@ -153,7 +139,21 @@ def _looker(
             return MAYBE
         return HELD if key in trie else MAYBE
 
-    return look
+    def key_of(ident: int) -> bytes | None:
+        bucket = ident >> _BUCKET_SHIFT & mask
+        start = starts[bucket]
+        found = data[start : starts[bucket + 1]]
+        at = found.find(ident & 255) if width else -1
+        while at >= 0:
+            place = numbers + (start + at) * width
+            key: bytes = restore(number_of(data[place : place + width], "little"))
+            own = twins.get(key) if twins else None
+            if (own or of(key)) == ident and not (removed and key.startswith(removed)):
+                return key
+            at = found.find(ident & 255, at + 1)
+        return None
+
+    return look, key_of
 
 
 def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:

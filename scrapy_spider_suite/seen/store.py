@@ -123,10 +123,9 @@ class TrieStore:
         """
         if not self._ids:
             raise JobError(f"{self.path} was made without ids")
-        key = self._key_of(ident) if 0 < ident < END else None
-        if key is None:
-            raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
-        return key.decode("utf-8", "surrogatepass")
+        if 0 < ident < END and (key := self._key_of(ident)) is not None:
+            return key.decode("utf-8", "surrogatepass")
+        raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
 
     def iter(self, prefix: str = "") -> Iterator[str]:
         """The URLs that begin with *prefix*, in no order.
