@@ -250,7 +250,7 @@ def _finish(half: Half, job: Path) -> None:
     assert counters.done == len(set(half.web.web.reachable()))
 
 
-@pytest.mark.parametrize("torn", [1, 7, 200])
+@pytest.mark.parametrize("torn", [7, 200])
 def test_torn_log_is_accepted(half: Half, torn: int, tmp_path: Path) -> None:
     """A log without its last bytes is what a power failure leaves: the job goes on."""
     job = tmp_path / "job"

@@ -27,7 +27,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 TABLES = ["links", "hosts", "out", "external", "statuses", "types", "sizes", "anchors"]
-KILLS = int(os.environ.get("KILLS", "7"))
+KILLS = int(os.environ.get("KILLS", "5"))
 """Each costs the start of a crawl; KILLS=20 is what docs/measurements.md tells of."""
 
 

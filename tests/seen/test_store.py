@@ -113,7 +113,7 @@ class TestPlainRows(SeenContract):
 
     def takes(self, url: str) -> bool:
         """Those of pages: of no other are there rows."""
-        return url.startswith("http") and "\udcff" not in url
+        return url.startswith(("http://", "https://")) and "\udcff" not in url
 
     def settle(self, seen: object) -> None:
         """Write."""
