@@ -153,9 +153,11 @@ def confirm(call: Call, question: str) -> None:
 def host(text: str) -> str:
     """The type of a HOST argument: lower case, without a dot at its end.
 
-    Raises `argparse.ArgumentTypeError`: nothing is left that names a host.
+    Raises `argparse.ArgumentTypeError`: nothing is left that names a host, or more than one.
     """
     name = text.lower().rstrip(".")
+    if "/" in name or name.count(":") == 1:  # of IPv6 there are more
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a host, without scheme, port or path")
     if any(map(str.isalnum, name)):
         return name
     raise argparse.ArgumentTypeError(f"{text!r}: expected a host")

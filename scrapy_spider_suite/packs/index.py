@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.formats import OPEN, is_pack
+from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
 from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines, identity
 from scrapy_spider_suite.packs.locking import indexes_held
 from scrapy_spider_suite.packs.packfile import INDEX
@@ -60,6 +60,8 @@ class FolderIndex:
         self._seen = -1
         self._runs: list[Run] = []
         self._open: list[Path] = []
+        self.without: list[Path] = []
+        """Closed packs that have no index: what is in them, `find` does not know."""
 
     def find(self, url: str) -> list[cdxj.Entry]:
         """Return every entry of *url*, the oldest first. Raises `OSError`."""
@@ -101,6 +103,9 @@ class FolderIndex:
             known = {run.lines.path: run for run in self._runs}
             self._runs = runs(self.folder, known)
             self._open = list(self.folder.glob(f"*{INDEX}{OPEN}"))
+            listed = set[str]().union(*(run.packs for run in self._runs))
+            self.without = [path for path in self.folder.iterdir()
+                            if is_pack(path) and path == final(path) and path.name not in listed]
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:

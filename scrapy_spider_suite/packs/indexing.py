@@ -12,11 +12,12 @@ from scrapy_spider_suite.packs.scan import Group, scan
 from scrapy_spider_suite.packs.sorting import sort_lines
 
 
-def build_index(pack: Path, named: Path | None = None) -> int:
+def build_index(pack: str | Path, named: Path | None = None) -> int:
     """Write the index of *pack* anew, for a pack that is called *named*; return its lines.
 
     Raises `PackError` (no pack) and `OSError`.
     """
+    pack = Path(pack)
     named = named or pack
     index = index_path(named)
     raw = index.with_name(f"{index.name}.raw")

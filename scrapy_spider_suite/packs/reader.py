@@ -15,12 +15,13 @@ from scrapy_spider_suite.packs.away import Uploaded, packs_away, uploaded
 from scrapy_spider_suite.packs.container import RECORD_MAX, Place
 from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
 from scrapy_spider_suite.packs.index import FolderIndex
+from scrapy_spider_suite.packs.indexing import index_entries
 from scrapy_spider_suite.packs.lines import GrowingLines
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
 from scrapy_spider_suite.packs.times import stamp_of
-from scrapy_spider_suite.packs.warc import Record, parse_date
+from scrapy_spider_suite.packs.warc import Record, clean_url, parse_date
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.packs.choosing import Choice
@@ -179,7 +180,13 @@ class Packs:
         return index.search(query, choice=choice, languages=languages, limit=limit)
 
     def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
-        return [(index.folder, entry) for index in self._indexes for entry in index.find(url)]
+        found = [(index.folder, entry) for index in self._indexes for entry in index.find(url)]
+        for index in self._indexes:
+            for pack in index.without:
+                logger.warning("%s has no index: it is read whole for %s", pack, url)
+                entries = index_entries(pack, pack.name)
+                found += ((index.folder, entry) for entry in entries if entry.url == clean_url(url))
+        return found
 
     def _page(self, folder: Path, entry: cdxj.Entry) -> Page:
         path = folder / Path(entry.filename).name  # an index leads to no other folder

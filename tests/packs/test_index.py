@@ -13,7 +13,15 @@ import pytest
 from packed import CRAWL, NOW, fetch, plan
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import FolderIndex, PackWriter, build_index, cdxj, merge, records
+from scrapy_spider_suite.packs import (
+    FolderIndex,
+    PackWriter,
+    build_index,
+    cdxj,
+    merge,
+    open_packs,
+    records,
+)
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.index import runs
 from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
@@ -262,3 +270,22 @@ def test_many_packs_need_few_files(tmp_path: Path) -> None:
         assert len(list(index)) == 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_pack_without_an_index_is_read(tmp_path: Path) -> None:
+    """As when only packs were copied; once it has one, by that."""
+    write(tmp_path, 1, 2)
+    write(tmp_path, 3)
+    first, second = sorted(tmp_path.glob("*.lzo"))
+    for index in tmp_path.glob("*.cdxj"):
+        index.unlink()
+    packs = open_packs(tmp_path)
+    page = packs.get(url(2))
+    assert page is not None
+    assert page.url == url(2)
+    assert [entry.url for entry in packs.history(url(3))] == [url(3)]
+    assert packs.get(url(4)) is None
+    assert build_index(str(first)) == 2
+    again = open_packs(tmp_path)
+    assert again.get(url(2)) is not None
+    assert again._indexes[0].without == [second]
