@@ -18,19 +18,23 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 pytestmark = pytest.mark.slow
 
 
-def _damage_queues(store: Path) -> None:
-    """Overwrite a part of every table, where rows are; what a job checks at its start is whole."""
+def _damage_queues(store: Path) -> int:
+    """Overwrite a part of every table, where rows are; what a job checks at its start is whole.
+
+    Returns how many tables there were.
+    """
     database = RocksStore(store)
     for family in database._families.values():
         family.flush()
     database.close()
-    for path in store.glob("*.sst"):
+    large = [path for path in store.glob("*.sst") if path.stat().st_size > 50_000]
+    for path in large:
         size = path.stat().st_size
-        if size > 50_000:
-            with path.open("r+b") as file:
-                file.seek(size // 12)
-                file.write(bytes(size // 2))
+        with path.open("r+b") as file:
+            file.seek(size // 12)
+            file.write(bytes(size // 2))
     inventory.take(store)
+    return len(large)
 
 
 def test_a_damaged_queue(tmp_path: Path) -> None:
@@ -52,8 +56,8 @@ def test_a_damaged_queue(tmp_path: Path) -> None:
                 tmp_path,
             )  # fmt: skip
 
-        run(CLOSESPIDER_TIMEOUT=1)
-        _damage_queues(job / FOLDER / "store")
+        run(CLOSESPIDER_PAGECOUNT=300)
+        assert _damage_queues(job / FOLDER / "store")
         ended = run()
     assert ended.reason == DAMAGED
     assert code_of_reason(DAMAGED) is ExitCode.DAMAGED

@@ -14,7 +14,7 @@ from watching import GAP, PEAK
 from scrapy_spider_suite.testing.hostile.site import BEHAVIOURS, HOST
 
 PAGE = Path(__file__).parents[2] / "docs" / "hostile.md"
-LEAST_MEMORY = 250_000_000
+LEAST_MEMORY = 300_000_000
 LONGEST_GAP = 3.0
 WAITS = "waits"
 # It ends in another moment or not at all: what it redirects to was fetched before, or is filtered

@@ -239,10 +239,10 @@ def test_a_paused_crawl_is_not_stalled(small: Supervised) -> None:
         done = small.project.scrapy("frontier", verb, JOBDIR=str(small.job))
         assert done.returncode == 0, done.stderr
 
-    slowly = {"SUITE_HOST_DELAY": 1, "SUITE_STALL_TIMEOUT": STILL, "DOWNLOAD_TIMEOUT": 1}
+    slowly = {"SUITE_HOST_DELAY": 2, "SUITE_STALL_TIMEOUT": STILL, "DOWNLOAD_TIMEOUT": 1}
     with small.crawling(**slowly) as process:
-        act("pause")
         until((small.job / FOLDER / "status.json").exists)
+        act("pause")
         until(lambda: small.status()["pauses"] == ["the operator"])
         time.sleep(2 * STILL)
         act("resume")
