@@ -149,6 +149,9 @@ class PagePacking:
         for each in done.result():
             self._stats.inc_value("suite/packs/recovered")
             self._stats.inc_value("suite/packs/cut_bytes", each.cut)
+            # A kill tears the end alone, where no page is done yet.
+            for lost in (found for found in each.damage if not found.torn):
+                logger.warning("%s: lost, %d bytes at %d: %s", each.path, *lost[1::-1], lost.why)
             if each.path is not None:
                 self._say_closed(each.path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.commitlog import PlainLog
 from scrapy_spider_suite.crawl.packing import PagePacking, require_writable
 from scrapy_spider_suite.errors import PackError, SettingsError
+from scrapy_spider_suite.packs.recovery import Recovery
+from scrapy_spider_suite.packs.scan import Damage
 
 
 def test_a_folder_that_cannot_be_written_is_refused(
@@ -69,3 +72,23 @@ def test_packs_are_not_uploaded_to_where_they_are(url: str, tmp_path: Path) -> N
     assert str(caught.value) == (
         f"SUITE_PACKS_UPLOAD = {url!r}: the packs are in that folder: name another one"
     )
+
+
+def test_damage_that_recovery_meets_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pages that are done are in it; a torn end, where none is, is what every kill leaves."""
+    crawler = get_crawler()
+    done: Future[list[Recovery]] = Future()
+    damage = [Damage(40, 7, "its checksum is another", False), Damage(90, 3, "it ends", True)]
+    done.set_result([Recovery(tmp_path / "a.warc.lzo", 80, 10, 2, damage)])
+
+    async def told() -> None:
+        packs = PagePacking(PlainLog(crawler), tmp_path)
+        packs._recovered(done)
+        await packs.finish()
+        await packs.close()
+
+    asyncio.run(told())
+    [line] = [each for each in caplog.messages if "lost" in each]
+    assert line.endswith("a.warc.lzo: lost, 7 bytes at 40: its checksum is another")
