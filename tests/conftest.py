@@ -5,6 +5,7 @@ and examples that do not depend on the machine.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -49,6 +50,19 @@ async def _cancelled() -> set[asyncio.Task[Any]]:
 def lzop(tmp_path_factory: pytest.TempPathFactory) -> programs.Lzop:
     """The lzop program, 1.04 or newer."""
     return programs.find(tmp_path_factory.mktemp("lzop"))
+
+
+@pytest.fixture
+def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Writers of packs write nothing before it is set, or 20 seconds are over."""
+    begun = threading.Event()
+
+    def recover(*_: object) -> list[Any]:
+        begun.wait(20)
+        return []
+
+    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", recover)
+    return begun
 
 
 @pytest.fixture

@@ -60,8 +60,7 @@ class FolderIndex:
         self._seen = -1
         self._runs: list[Run] = []
         self._open: list[Path] = []
-        self.without: list[Path] = []
-        """Closed packs that have no index: what is in them, `find` does not know."""
+        self._without: list[Path] | None = None  # it is not known yet
 
     def find(self, url: str) -> list[cdxj.Entry]:
         """Return every entry of *url*, the oldest first. Raises `OSError`."""
@@ -85,6 +84,15 @@ class FolderIndex:
             if entry is not None:
                 yield entry
 
+    def without(self) -> list[Path]:
+        """Closed packs that have no index: what is in them, `find` does not know. `OSError`."""
+        self._refresh()
+        if self._without is None:  # those who only `find` do not look through the folder again
+            listed = set[str]().union(*(run.packs for run in self._runs))
+            closed = (path for path in self.folder.iterdir() if final(path) == path)
+            self._without = [path for path in closed if is_pack(path) and path.name not in listed]
+        return self._without
+
     def _parse(self, path: Path, line: bytes) -> cdxj.Entry | None:
         try:
             return cdxj.parse(line)
@@ -103,9 +111,7 @@ class FolderIndex:
             known = {run.lines.path: run for run in self._runs}
             self._runs = runs(self.folder, known)
             self._open = list(self.folder.glob(f"*{INDEX}{OPEN}"))
-            listed = set[str]().union(*(run.packs for run in self._runs))
-            self.without = [path for path in self.folder.iterdir()
-                            if is_pack(path) and path == final(path) and path.name not in listed]
+            self._without = None
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:

@@ -181,11 +181,11 @@ class Packs:
 
     def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
         found = [(index.folder, entry) for index in self._indexes for entry in index.find(url)]
-        for index in self._indexes:
-            for pack in index.without:
-                logger.warning("%s has no index: it is read whole for %s", pack, url)
-                entries = index_entries(pack, pack.name)
-                found += ((index.folder, entry) for entry in entries if entry.url == clean_url(url))
+        clean = clean_url(url)
+        for pack in (pack for index in self._indexes for pack in index.without()):
+            logger.warning("%s has no index: it is read whole for %s", pack, url)
+            entries = index_entries(pack, pack.name)
+            found += ((pack.parent, entry) for entry in entries if entry.url == clean)
         return found
 
     def _page(self, folder: Path, entry: cdxj.Entry) -> Page:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scrapy.crawler import Crawler
@@ -42,33 +41,26 @@ def crawler_with_engine() -> tuple[Crawler, Engine]:
 
 
 def test_a_writer_that_is_behind_does_not_stop_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: threading.Event
 ) -> None:
     """The crawl pauses with the page that is too much, not with the next look; none is lost."""
-    go_on = threading.Event()
-
-    def slow(folder: Path, agent: str) -> list[Any]:
-        go_on.wait(20)
-        return []
-
-    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", slow)
     monkeypatch.setitem(PackWriter.__init__.__kwdefaults__, "backlog_max", 200_000)
     monkeypatch.setattr(packing, "BEHIND", 100_000)
     crawler, engine = crawler_with_engine()
 
     async def crawl() -> None:
         packs = PagePacking(PlainLog(crawler), tmp_path)
-        rescue = threading.Timer(5, go_on.set)
+        rescue = threading.Timer(5, writing.set)
         rescue.start()
         seen = []
         for number in range(5):
             response = Response(f"http://a.test/{number}", body=bytes(60_000))
             packs.take(PageItem.from_response(response))
             seen.append(engine.paused)
-        assert not go_on.is_set()
+        assert not writing.is_set()
         assert seen == [False, True, True, True, True]
         rescue.cancel()
-        go_on.set()
+        writing.set()
         await packs.finish()
         packs.pulse()
         assert not engine.paused

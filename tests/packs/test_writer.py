@@ -124,17 +124,8 @@ def test_fetches_are_made_records_in_the_thread(form: str, tmp_path: Path) -> No
         writer.pack([fetch(4)], Future())
 
 
-def test_what_is_no_record_yet_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_record_yet_is_counted(tmp_path: Path, writing: threading.Event) -> None:
     """As many bytes wait as the records will have, or as its links take in memory."""
-    go_on = threading.Event()
-
-    def slow(folder: Path, agent: str) -> list[Recovery]:
-        go_on.wait(20)
-        return []
-
-    monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", slow)
     writer = PackWriter(plan(tmp_path))
     before = 0
     many = [Link(f"http://a.test/{number}") for number in range(5000)]
@@ -145,7 +136,7 @@ def test_what_is_no_record_yet_is_counted(
         size = sum(len(record.to_bytes()) for record in records(page))
         assert size < writer.backlog - before < 4 * size + 2000
         before = writer.backlog
-    go_on.set()
+    writing.set()
     writer.close()
     assert writer.backlog == 0
     assert waiter.result(0)
