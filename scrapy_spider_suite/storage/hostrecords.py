@@ -46,9 +46,7 @@ class HostRecords:
 
     def left(self, key: str) -> int:
         """How many stored URLs of a host are still to be asked for."""
-        host = self._hosts.get(key)
-        record: HostRecord = self._known(key) if host is None else host.record
-        return max(0, record.pending - self._fronts.leased(key))
+        return max(0, self.of(key).pending - self._fronts.leased(key))
 
     def changed(self, key: str, record: HostRecord) -> None:
         """*record*, which somebody holds, has changed; `save` stores it."""
