@@ -11,6 +11,8 @@ from __future__ import annotations
 import gc
 from typing import ClassVar
 
+from scrapy_spider_suite.crawl.turns import calm_turn
+
 _THRESHOLDS = (2_000, 10, 1 << 30)
 """Net allocations before the youngest generation is collected, and collections of each generation
 before that of the next. A collection walks all that is younger: 2,000 objects, then 20,000, so
@@ -52,9 +54,13 @@ class CalmCollector:
         return True
 
     @staticmethod
-    def collect() -> None:
-        """Collect everything. That takes some 20 ms, which cannot be cut: see `turns.calm_turn`."""
-        gc.collect()
+    async def collect() -> None:
+        """Collect everything: what is young first, and then, some 10 ms that cannot be cut, the
+        rest, each in a turn of the loop of its own."""
+        async with calm_turn():
+            gc.collect(1)
+        async with calm_turn():
+            gc.collect()
 
     def stop(self) -> None:
         """Back to what was set before the first `start`, unless another crawl goes on."""

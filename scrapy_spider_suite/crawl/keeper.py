@@ -19,7 +19,6 @@ from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.gauges import set_gauges
 from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
-from scrapy_spider_suite.crawl.turns import calm_turn
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.settings.declarations import full_name
@@ -203,11 +202,7 @@ class Keeper:
             self._end_if_only_waiting()
             self._scheduler.wake()
             if self._collector.due(self._core.now()):
-                self._collecting = self._loop.create_task(self._collect())
-
-    async def _collect(self) -> None:
-        async with calm_turn():
-            self._collector.collect()
+                self._collecting = self._loop.create_task(self._collector.collect())
 
     @property
     def actions_wait(self) -> bool:

@@ -13,7 +13,10 @@ SLICE = 0.005
 _SHARE = 3
 """So many slices the others may take for one, if they have so much to do."""
 _LONG = 2 * SLICE
-"""Seconds; after a turn of the loop that took more comes another one before the next slice."""
+"""Seconds; after a turn of the loop that took more comes another one before the next slice: a
+collection of garbage or a pulse has fallen in it, which is long enough without a slice."""
+_LONGS = 3
+"""So many turns that were long are waited for: then every turn is."""
 _IDLE = 0.0002
 """Seconds; a turn of the loop that took less had nothing to do but come back here."""
 _CALM = 0.002
@@ -45,12 +48,12 @@ class Turns:
         now = self._clock()
         if now < self._until:
             return
-        enough = now + _SHARE * SLICE
+        enough, longs = now + _SHARE * SLICE, 0
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
-            # A turn in which a collection or a pulse has fallen is long enough without a slice.
-            calm = now - before < _LONG or now >= enough + _SHARE * SLICE
+            longs += now - before >= _LONG
+            calm = now - before < _LONG or longs > _LONGS
             if Turns.withheld:
                 continue
             if now - before < _IDLE or (now >= enough and calm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from msgspec import Struct
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Bar
+
+_untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+_untrack.restype = None
 
 FOREVER = math.inf
 LONG_AGO = -1e9
@@ -60,7 +64,8 @@ class HostState(Struct, eq=False, gc=False):
     """What is known of one resident host (a *visit state*): its clock and its queue's front.
 
     As with entries, the garbage collector does not know it: who forgets a host takes it off its
-    address.
+    address. Nor does it know its front, which is one list for life: of 13,000 hosts in memory,
+    with what is in them, they were most of what a collection had to walk.
     """
 
     key: str
@@ -89,6 +94,9 @@ class HostState(Struct, eq=False, gc=False):
     recorded: int | None = None  # its ticket in its address's heap
     recorded_at: float = 0.0  # its key there
     record: Any = None  # the durable part, the owner's business
+
+    def __post_init__(self) -> None:
+        _untrack(ctypes.py_object(self.front))
 
     def free(self) -> bool:
         """Whether another visit may leave for this host (its clock apart)."""

@@ -66,7 +66,7 @@ class Workbench:
     def forget(self, host: HostState) -> None:
         """Drop a host that is idle from memory."""
         self.displace(host)
-        host.front = []  # its record in its address's heap may outlive it
+        host.front.clear()  # its record in its address's heap may outlive it
         del self.hosts[host.key]
 
     def forget_addresses(self, now: float) -> Iterator[AddressState]:

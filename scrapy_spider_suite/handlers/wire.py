@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from scrapy.exceptions import UnsupportedURLSchemeError
 
 from scrapy_spider_suite.handlers.errors import UnsendableRequestError
@@ -48,8 +49,8 @@ class Sent(NamedTuple):
     protocols: tuple[str, ...]
 
 
-class Origin(NamedTuple):
-    """Where a URL points to.
+class Origin(Struct, frozen=True, gc=False):
+    """Where a URL points to. Thousands are remembered: the garbage collector does not know them.
 
     Attributes:
         scheme: ``http`` or ``https``.

@@ -65,7 +65,7 @@ class Fronts:
         cursor = keep[-1][0]
         volatile = [item for item in host.front if item[0] > cursor and item[1].volatile]
         if len(keep) + len(volatile) < len(host.front):
-            host.front = keep + volatile
+            host.front[:] = keep + volatile
             heapify(host.front)
             host.cursor, host.more = cursor, True
 

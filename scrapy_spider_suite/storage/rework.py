@@ -135,7 +135,7 @@ class Rework:
         """Let a host in memory know nothing of *entry*; the host, if it is one."""
         host = self._workbench.hosts.get(entry.host)
         if host is not None:
-            host.front = [item for item in host.front if item[0] != entry.key]
+            host.front[:] = [item for item in host.front if item[0] != entry.key]
             heapify(host.front)
         return host
 

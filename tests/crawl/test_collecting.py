@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 
@@ -32,7 +33,7 @@ def test_everything_is_collected_now_and_then() -> None:
         assert not collector.due(1_019.0)
         assert gone() is not None
         assert collector.due(1_020.0)
-        collector.collect()
+        asyncio.run(collector.collect())
         assert gone() is None
     finally:
         collector.stop()

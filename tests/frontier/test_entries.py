@@ -33,6 +33,9 @@ def test_the_collector_does_not_walk_over_entries() -> None:
     host, other = HostState("a.t", 1.0, 1, 1), HostState("b.t", 1.0, 1, 1)
     assert not gc.is_tracked(host)
     assert host.front is not other.front
+    host.front.append(pair)
+    gc.collect()
+    assert not gc.is_tracked(host.front)
     assert entry.volatile
     assert entry != Entry("a.t", "http://a.t/", flags=entry.flags)
 
