@@ -14,6 +14,10 @@
     ├── ActionError              what was asked of a job by an action cannot be done
     ├── CodecError               a value cannot be written to, or read from, the job directory
     │   └── UnstorableError      part of a request has no stored form
+    ├── ClusterError             agents cannot work on one crawl together
+    │   ├── RegistryError        Redis cannot be used now: away, full, or holding something else
+    │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
+    │   └── FencedError          a process does not stand for its agent any more
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
     │   └── ResolveTimeoutError  the name servers did not answer in time
@@ -135,6 +139,49 @@ class UnstorableError(CodecError):
         super().__init__(f"{key}: {reason}")
         self.key = key
         self.reason = str(reason)
+
+
+class ClusterError(SuiteError):
+    """Agents cannot work on one crawl together."""
+
+
+class RegistryError(ClusterError):
+    """Redis cannot be used now. What was asked for may have been done all the same.
+
+    Attributes:
+        kind: ``away`` (no connection, or no answer in time), ``memory`` (it is full), ``type`` (a
+            key of ours holds something of another type), ``damaged`` (or something that was not
+            written by the suite), or ``refused`` (anything else that it says no to).
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class JoinRefusedError(ClusterError):
+    """An agent cannot take part in the crawl, or not as it is; nothing was changed.
+
+    Attributes:
+        kind: why, in a word, for the stats.
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class FencedError(ClusterError):
+    """A process does not stand for its agent any more, and must start no fetch as if it did.
+
+    Attributes:
+        again: it may join again: its lease had ended, or Redis lost what it knew. Otherwise another
+            process has its place, or it was sent away.
+    """
+
+    def __init__(self, message: str, *, again: bool) -> None:
+        super().__init__(message)
+        self.again = again
 
 
 class ResolveError(SuiteError):

@@ -1,0 +1,132 @@
+-- KEYS: crawl, members, facts, holders. ARGV: the arguments as JSON, then bytes.
+-- Everything is read before anything is written: a key of another type, or with what somebody else
+-- wrote, is refused while nothing is changed. Times are milliseconds.
+local CRAWL, MEMBERS, FACTS, HOLDERS = unpack(KEYS)
+local UNITS = 65536
+local a = cjson.decode(ARGV[1])
+local now = clock()
+local run, uptime = server()
+local rows = {}  -- those that were read, by name
+
+local function parsed(text, key)
+  local fine, value = pcall(cjson.decode, text)
+  if fine and type(value) == 'table' then return value end
+  error('suite-damaged ' .. key .. ' ', 0)
+end
+
+local function member(name)
+  if not rows[name] then
+    local text = redis.call('HGET', MEMBERS, name)
+    rows[name] = text and parsed(text, MEMBERS) or nil
+  end
+  return rows[name]
+end
+
+local function everyone()
+  local flat = redis.call('HGETALL', MEMBERS)
+  for i = 1, #flat, 2 do rows[flat[i]] = rows[flat[i]] or parsed(flat[i + 1], MEMBERS) end
+  return rows
+end
+
+local text = redis.call('GET', CRAWL)
+local crawl = text and parsed(text, CRAWL) or nil
+local held = redis.call('STRLEN', HOLDERS)
+local known = redis.call('HLEN', MEMBERS)
+redis.call('HLEN', FACTS)
+
+local function save() redis.call('SET', CRAWL, cjson.encode(crawl)) end
+
+local function put(row)
+  rows[row.name] = row
+  redis.call('HSET', MEMBERS, row.name, cjson.encode(row))
+end
+
+-- Has its lease ended? Until then nobody may take what it holds. One of 0 has no end.
+local function over(row) return row.ends > 0 and row.ends <= now end
+
+-- Does it take part: is it to be waited for before the crawl ends?
+local function counted(row)
+  return row.state == 'active' or row.state == 'leaving' or (row.state == 'removed' and not over(row))
+end
+
+-- Has a process of it spoken of late?
+local function alive(row, silence)
+  return counted(row) and row.incarnation ~= '' and now - row.heard < silence
+end
+
+-- Others own what they owned no longer. Epochs are seconds since 1970, or more by one each.
+local function advance()
+  crawl.epoch = math.max(crawl.epoch + 1, math.floor(now / 1000))
+  crawl.version = crawl.version + 1
+  crawl.sums = ''
+end
+
+-- What is known of who holds what is lost, or may be older than what the agents know: all units
+-- are nobody's, and each agent has to claim what it holds. Epochs go on above all there can have
+-- been, also those of which no trace is left here.
+local function begin_era(silence)
+  crawl.run = run
+  crawl.era = math.max(crawl.era + 1, now)
+  crawl.claims = now + (crawl.grace > 0 and crawl.grace or silence)
+  crawl.open = crawl.grace > 0
+  crawl.epoch = math.max(crawl.epoch, math.floor(now / 1000) + 60)
+  crawl.moves = crawl.moves + 1
+  advance()
+  redis.call('SET', HOLDERS, string.rep('\0', 2 * UNITS))
+end
+
+-- Who has not renewed its lease until its end is dead.
+local function bury()
+  local first, died = 0, false
+  for _, row in pairs(everyone()) do
+    if row.ends > 0 and (row.state == 'active' or row.state == 'leaving') then
+      if over(row) then
+        row.state, died = 'dead', true
+        put(row)
+      elseif first == 0 or row.ends < first then
+        first = row.ends
+      end
+    end
+  end
+  crawl.sweep = first
+  if died then advance() end
+  save()
+end
+
+if crawl then
+  if crawl.run ~= run or held ~= 2 * UNITS or known ~= crawl.rows then
+    begin_era(a.silence)
+    crawl.rows = known
+    save()
+  end
+  if crawl.sweep > 0 and crawl.sweep <= now then bury() end
+end
+
+-- The caller's row, if it may write; otherwise why not. Who was silent for long finds a later
+-- process in its place, or its lease over; a call that was held up on its way finds a later one.
+local function own()
+  if not crawl then return nil, 'lost' end
+  local row = member(a.name)
+  if not row or row.number ~= a.number or row.terms ~= crawl.terms then return nil, 'lost' end
+  if row.incarnation ~= a.incarnation then return nil, 'replaced' end
+  if a.call <= row.call then return nil, 'late' end
+  if not counted(row) then return nil, row.state end
+  row.call = a.call
+  return row
+end
+
+local function answer(code, more, bytes)
+  local reply = more or {}
+  reply.code, reply.now = code, now
+  if crawl then
+    reply.id, reply.epoch, reply.era, reply.moves = crawl.id, crawl.epoch, crawl.era, crawl.moves
+    reply.claims, reply.round, reply.ended = crawl.claims, crawl.round, crawl.ended
+    reply.version = crawl.version
+    if a.era ~= crawl.era or a.version ~= crawl.version then
+      reply.members = {}
+      for _, row in pairs(everyone()) do table.insert(reply.members, row) end
+      if #reply.members == 0 then reply.members = nil end
+    end
+  end
+  return {cjson.encode(reply), bytes or ''}
+end

@@ -1,0 +1,22 @@
+-- What an operator orders: 'remove' a member, 'release' what nobody holds, 'forget' the crawl.
+if not crawl then return answer('lost') end
+if a.order == 'remove' then
+  local row = member(a.target)
+  if not row then return answer('unknown') end
+  if counted(row) and row.ends == 0 and not a.dead then return answer('endless') end
+  row.state = 'removed'
+  if a.dead then row.ends = now end
+  put(row)
+  advance()
+elseif a.order == 'release' then
+  crawl.claims, crawl.open, crawl.founding = now, true, false
+else
+  for _, row in pairs(everyone()) do
+    if alive(row, a.silence) then return answer('busy', {name = row.name}) end
+  end
+  redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS)
+  crawl = nil
+  return answer('ok')
+end
+save()
+return answer('ok')

@@ -1,0 +1,51 @@
+-- A heartbeat: the lease is renewed, and what the agent says of itself is kept. ARGV[2]: its facts.
+local row, refusal = own()
+if refusal then return answer(refusal) end
+
+-- Does a member hold each unit that is counted?
+local function all_held()
+  local holds, holders = {}, redis.call('GET', HOLDERS)
+  for _, each in pairs(everyone()) do holds[each.number] = counted(each) end
+  for from = 1, 2 * UNITS, 4096 do
+    local bytes = {string.byte(holders, from, from + 4095)}
+    for i = 1, 4096, 2 do
+      if not holds[256 * bytes[i] + bytes[i + 1]] then return false end
+    end
+  end
+  return true
+end
+
+-- Is the crawl over? Mattern's four counters (Distributed Computing 2, 1987, 161-175): in two
+-- rounds one after the other everybody was idle, as much was received as was sent, and nothing
+-- had happened since. Who posts for a round has heard of it, so that what it posts is from within.
+local function over_now()
+  local sent, received, activity = 0, 0, 0
+  for _, each in pairs(everyone()) do
+    if counted(each) then
+      if not (each.idle and each.round == crawl.round and each.posted == crawl.epoch) then
+        return false
+      end
+      sent, received = sent + each.sent, received + each.received
+      activity = activity + each.activity
+    end
+  end
+  local sums = sent == received and table.concat({sent, received, activity}, ' ') or ''
+  local again = sums ~= '' and sums == crawl.sums
+  crawl.round, crawl.sums = crawl.round + 1, sums
+  if again and all_held() then crawl.ended = true end
+  return true
+end
+
+row.heard = now
+if row.state ~= 'removed' then row.ends = a.grace > 0 and now + a.grace or 0 end
+row.idle, row.sent, row.received, row.activity = a.idle, a.sent, a.received, a.activity
+row.round, row.posted = a.round, a.epoch
+put(row)
+redis.call('HSET', FACTS, a.name, ARGV[2])
+if not a.idle and crawl.sums ~= '' then
+  crawl.sums = ''
+  save()
+elseif a.idle and not crawl.ended and over_now() then
+  save()
+end
+return answer('ok', {ends = row.ends, state = row.state})

@@ -1,0 +1,348 @@
+"""The membership of a crawl and who holds which unit, in Redis: what one agent does there.
+
+Each unit has one *holder* at any time, and it alone fetches what lies in it. Who should hold it,
+the *owner*, follows from the members of an epoch; a unit changes its holder only here, in scripts
+that look at the epoch and at who holds it (``lua/``). Every call carries the number and incarnation
+of the agent and a number of its own, so that nothing is written by a process that is not the member
+any more, or by a call that was held up and overtaken.
+
+Redis is not believed to remember: when it was restarted, or lost anything, a new *era* begins, in
+which nobody holds anything until the agents have claimed what they know that they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from scrapy_spider_suite.agents import scripts
+from scrapy_spider_suite.agents.lease import Lease, Skew
+from scrapy_spider_suite.agents.members import (
+    FACTS_MAX,
+    GONE,
+    PROTOCOL,
+    SILENCE,
+    SKEW_MAX,
+    Answer,
+    Candidate,
+    Post,
+    Row,
+    View,
+    decode_answer,
+    decode_units,
+    encode_units,
+    refusal,
+)  # fmt: skip
+from scrapy_spider_suite.agents.server import Server
+from scrapy_spider_suite.agents.tables import UNITS, Units
+from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
+
+TIMEOUT: Final = 5.0
+"""Seconds that a call may take."""
+
+CHUNK: Final = 4_096
+"""Units of one call: some milliseconds of Redis's time."""
+
+_TYPES: Final = {"crawl": "string", "members": "hash", "facts": "hash", "holders": "string"}
+_CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
+
+def boottime() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Joined(NamedTuple):
+    """How an agent was taken."""
+
+    number: int
+    id: str
+    """Of the crawl: for the job, with `number`."""
+
+    kept: bool
+    """It is back before its lease ended: nobody took what it holds."""
+
+
+class Tokens(NamedTuple):
+    """Who holds what."""
+
+    holders: Units
+    """The number of the holder of each unit; 0 if nobody holds it."""
+
+    epoch: int
+    era: int
+    moves: int
+    claims: float
+    """Redis's time in seconds, until which what nobody holds is kept for who held it."""
+
+
+class Moved(NamedTuple):
+    """What became of units that were to change their holder."""
+
+    units: Units
+    """Those that are held now by the one who was to hold them."""
+
+    why: str
+    """Why there are none: ``epoch`` (it is another one) or ``target`` (no active member);
+    otherwise empty."""
+
+
+class Desk:
+    """Asks the scripts of one crawl: what `Registry` and `office.Office` have in common.
+
+    Raises:
+        ValueError: there is no such URL, or a crawl cannot have that name.
+    """
+
+    def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
+        if not _CRAWL.fullmatch(crawl):
+            raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+        self._server = Server(url, timeout)
+        self._scripts = scripts.load()
+        self._keys = [f"suite:{{{crawl}}}:{name}" for name in _TYPES]
+
+    async def close(self) -> None:
+        """Close its connections; never raises."""
+        await self._server.close()
+
+    async def _ask(
+        self, script: str, given: dict[str, Any], more: bytes = b""
+    ) -> tuple[Answer, bytes]:
+        """What *script* answers. Raises `RegistryError`."""
+        given["silence"] = round(SILENCE * 1000)
+        text = msgspec.json.encode(given)
+        try:
+            found = await self._server.run(self._scripts[script], self._keys, text, more)
+        except RegistryError as error:
+            if error.kind == "type":
+                await self._name_key(error)
+            raise
+        try:
+            return decode_answer(found[0]), found[1]
+        except (ValueError, TypeError, IndexError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, why: object) -> RegistryError:
+        text = f"Redis at {self._server.where} answers what the suite did not write: {why}"
+        return RegistryError(text, "damaged")
+
+    async def _name_key(self, error: RegistryError) -> None:
+        """Raise *error* with the key that is meant."""
+        found = await self._server.types(self._keys)
+        for key, type_, expected in zip(self._keys, found, _TYPES.values(), strict=True):
+            if type_ not in (expected, "none"):
+                text = f"Redis at {self._server.where} holds a {type_} under {key}, which is ours"
+                raise RegistryError(text, "type") from error
+
+    def _tokens(self, answer: Answer, data: bytes) -> Tokens:
+        if len(data) != 2 * UNITS:
+            raise self._damaged(f"{len(data)} bytes of holders")
+        return Tokens(
+            decode_units(data), answer.epoch, answer.era, answer.moves, answer.claims / 1000
+        )
+
+
+class Registry(Desk):
+    """One process of an agent in the registry of its crawl. Calls wait for each other.
+
+    All of them raise `RegistryError` when Redis cannot be used, after *timeout* seconds at most:
+    what was asked for may have been done, or not; the answer to any later call settles it. Those
+    of a member raise `FencedError` when the process is not the member any more.
+
+    Args:
+        url: of Redis.
+        crawl: its name there.
+        lease: told of each renewal.
+        incarnation: of this process, 64 bits drawn at random.
+        clock, wall: seconds, as of `boottime` and since 1970.
+
+    Attributes:
+        view: the members, as of the last answer.
+        answer: the last answer, for epoch, era, moves and whether the crawl has ended.
+        skew: between the clocks of this machine and of Redis.
+    """
+
+    def __init__(
+        self, url: str, crawl: str, lease: Lease, *, incarnation: int | None = None,
+        timeout: float = TIMEOUT, clock: Callable[[], float] = boottime,
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        super().__init__(url, crawl, timeout=timeout)
+        self.lease = lease
+        self.view = View(0, ())
+        self.answer = Answer(code="", now=0)
+        self.skew: Skew | None = None
+        drawn = secrets.randbits(64) if incarnation is None else incarnation
+        self._incarnation = f"{drawn:016x}"
+        self._clock, self._wall = clock, wall
+        self._one = asyncio.Lock()
+        self._calls = 0
+        self._version = (-1, -1)  # era and version of the view
+        self._since = 0  # the era in which the lease began that has not lapsed since
+        self._grace = 0
+        self._who: dict[str, Any] = {}
+
+    @property
+    def row(self) -> Row | None:
+        """This agent's own, as of `view`."""
+        return self.view.row(self._who.get("name", ""))
+
+    async def join(self, candidate: Candidate) -> Joined:
+        """Take part, or take part again.
+
+        Raises:
+            JoinRefusedError: it must not, as it is.
+        """
+        await self._refuse_eviction()
+        grace = 0 if candidate.grace is None else round(candidate.grace * 1000)
+        given = {
+            "name": candidate.name, "number": candidate.number, "job": candidate.job,
+            "seat": candidate.seat, "weight": candidate.weight, "address": candidate.address,
+            "id": candidate.id, "fresh": secrets.token_hex(8), "protocol": PROTOCOL,
+            "fixed": candidate.terms(), "skew": round(SKEW_MAX * 1000),
+        }  # fmt: skip
+        async with self._one:
+            self._grace, self._who = grace, {}
+            wall = self._wall()
+            answer, _ = await self._call("join", given | {"wall": round(wall * 1000)})
+            if answer.code != "ok":
+                raise JoinRefusedError(self._why(answer, candidate, wall), answer.code)
+            self._who = {"name": candidate.name, "number": answer.number}
+        return Joined(answer.number, answer.id, answer.kept)
+
+    async def renew(self, post: Callable[[], Post]) -> Answer:
+        """A heartbeat: renew the lease, and say what *post* returns at that moment.
+
+        When the answer has another epoch, `view` is another one.
+        """
+        async with self._one:
+            said = post()
+            given = {
+                "idle": said.idle, "sent": said.sent, "received": said.received,
+                "activity": said.activity, "epoch": said.epoch, "round": self.answer.round,
+            }  # fmt: skip
+            facts = msgspec.json.encode(said.facts)
+            return (await self._own("renew", given, facts if len(facts) <= FACTS_MAX else b"{}"))[0]
+
+    async def leave(self) -> bool:
+        """Own nothing any more, and begin to hand over; False if there is nobody to take it."""
+        return await self._go("leaving") != "alone"
+
+    async def left(self) -> bool:
+        """Be gone, after `leave`; False if it still holds anything."""
+        if await self._go("left") == "holds":
+            return False
+        self.lease.dropped()
+        return True
+
+    async def rest(self) -> None:
+        """Say that this process stops, and that the agent will be back: so it may be, at once."""
+        await self._go("resting")
+        self.lease.dropped()
+
+    async def tokens(self) -> Tokens:
+        """Who holds what."""
+        async with self._one:
+            answer, data = await self._call("look", {})
+            if answer.code != "ok":
+                self._raise_gone(answer)
+            return self._tokens(answer, data)
+
+    async def give(self, units: Units, to: int, epoch: int) -> Moved:
+        """Have the member with the number *to* hold *units*, which this agent held, and fetches no
+        more.
+        """
+        return await self._move(units, {"how": "give", "to": to, "epoch": epoch})
+
+    async def seize(self, units: Units, epoch: int) -> Moved:
+        """Hold *units*, of which this agent is the owner in *epoch*, and whose holder is dead."""
+        return await self._move(units, {"how": "seize", "epoch": epoch})
+
+    async def claim(self, units: Units, era: int) -> Moved:
+        """Hold *units* again, which this agent is known to have held in *era*.
+
+        An agent whose lease was live ever since, or that is back before it ended, gets what nobody
+        else claimed. Another one gets nothing before `Tokens.claims`, for some of it may have been
+        taken from it since.
+        """
+        return await self._move(units, {"how": "claim"}, era)
+
+    async def _move(self, units: Units, given: dict[str, Any], era: int | None = None) -> Moved:
+        numbers, found = np.unique(units), []
+        why = ""
+        for start in range(0, len(numbers), CHUNK):
+            data = encode_units(numbers[start : start + CHUNK])
+            async with self._one:
+                live = self.lease.live(self._clock(), self._wall())
+                unbroken = live and era is not None and era >= self._since
+                answer, moved = await self._own("move", given | {"live": unbroken}, data)
+            if answer.code != "ok":
+                why = answer.code
+                break
+            found.append(decode_units(moved))
+        return Moved(np.concatenate(found) if found else np.empty(0, np.uint16), why)
+
+    async def _go(self, to: str) -> str:
+        async with self._one:
+            return (await self._own("leave", {"to": to}))[0].code
+
+    async def _own(
+        self, script: str, given: dict[str, Any], more: bytes = b""
+    ) -> tuple[Answer, bytes]:
+        """`_call` as the member that this process is. Raises `FencedError`."""
+        if not self._who:
+            raise FencedError("this process has not joined", again=True)
+        answer, data = await self._call(script, given | self._who, more)
+        if answer.code in GONE:
+            self._raise_gone(answer)
+        return answer, data
+
+    async def _call(
+        self, script: str, given: dict[str, Any], more: bytes = b""
+    ) -> tuple[Answer, bytes]:
+        """Ask, and learn from the answer what it tells of the lease, the clocks and the members."""
+        self._calls += 1
+        era, version = self._version
+        given |= {
+            "incarnation": self._incarnation, "call": self._calls, "grace": self._grace,
+            "era": era, "version": version,
+        }  # fmt: skip
+        sent, wall = self._clock(), self._wall()
+        answer, data = await self._ask(script, given, more)
+        self.skew = Skew.measured(wall, self._clock() - sent, answer.now / 1000)
+        self.answer = answer
+        if (view := answer.view()) is not None:
+            self.view, self._version = view, (answer.era, answer.version)
+        if answer.code == "ok" and script in ("join", "renew"):
+            if not self.lease.live(sent, wall):
+                self._since = answer.era
+            granted = (answer.ends - answer.now) / 1000 if answer.ends else None
+            self.lease.renewed(sent, wall, granted)
+        return answer, data
+
+    def _raise_gone(self, answer: Answer) -> None:
+        why, again = GONE.get(answer.code, (answer.code, False))
+        if not again:
+            self.lease.dropped()
+        raise FencedError(f"{why}, says Redis at {self._server.where}", again=again)
+
+    def _why(self, answer: Answer, candidate: Candidate, wall: float) -> str:
+        try:
+            return refusal(answer, candidate, wall)
+        except ValueError as error:
+            raise self._damaged(error) from error
+
+    async def _refuse_eviction(self) -> None:
+        memory = await self._server.memory()
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if memory.get("maxmemory", 0) and policy != "noeviction":
+            raise JoinRefusedError(
+                f"Redis at {self._server.where} throws keys away when it is full: its "
+                f"maxmemory-policy is {policy}, expected noeviction", "eviction",
+            )  # fmt: skip

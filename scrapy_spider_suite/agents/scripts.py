@@ -1,0 +1,36 @@
+"""The Lua scripts of `registry`, each one atomic in Redis; they lie in ``lua/``."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+NAMES: Final = ("join", "renew", "leave", "move", "look", "order")
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+WORLD: Final = _read("world")
+"""Where scripts get the time from. It is text and no argument, so that no caller can set it."""
+
+
+class Script(NamedTuple):
+    """One script."""
+
+    text: str
+    sha: str
+    """By which Redis knows it."""
+
+
+def load() -> dict[str, Script]:
+    """All scripts by their names."""
+    common = WORLD + _read("common")
+    texts = {name: common + _read(name) for name in NAMES}
+    # The digest is Redis's own, and protects nothing.
+    return {
+        name: Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        for name, text in texts.items()
+    }

@@ -1,0 +1,113 @@
+"""One Redis server, asked with a time-out: whatever goes wrong is a `RegistryError` of one line.
+
+Nothing is asked twice by itself: a script that was not answered may have run, and its caller knows
+what that means. Nothing blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from scrapy_spider_suite.agents.scripts import Script
+from scrapy_spider_suite.errors import RegistryError
+
+T = TypeVar("T")
+
+_AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
+_SAYS: Final = (
+    ("memory", re.compile(r"\bOOM\b"), "is out of memory: raise its maxmemory"),
+    ("type", re.compile(r"\bWRONGTYPE\b"), "holds a value of another type under our name"),
+    ("damaged", re.compile(r"suite-damaged (\S+)"), "holds what the suite did not write"),
+)
+
+
+def place(url: str) -> str:
+    """Where *url* leads, without a password."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.hostname or ''}{port}{parts.path}"
+
+
+def connect(url: str, timeout: float) -> Any:
+    """A client for *url* that gives up after *timeout* seconds, and does not try again by itself.
+
+    Raises `ValueError`: there is no such URL.
+    """
+    return Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )  # fmt: skip
+
+
+def said(error: Exception, where: str) -> RegistryError:
+    """What went wrong with the server at *where*, as the one error that callers know."""
+    text = " ".join(str(error).split()) or "no answer in time"
+    refused = isinstance(error, exceptions.AuthenticationError)
+    if isinstance(error, _AWAY) and not refused:
+        return RegistryError(f"Redis at {where} is away: {text}", "away")
+    for kind, sign, meaning in _SAYS:
+        if found := sign.search(text):
+            key = f" ({found[1]})" if found.groups() else ""
+            return RegistryError(f"Redis at {where} {meaning}{key}", kind)
+    return RegistryError(f"Redis at {where} refuses: {text}", "refused")
+
+
+class Server:
+    """Runs scripts in one Redis.
+
+    Args:
+        url: as redis-py takes it: ``redis://``, ``rediss://`` or ``unix://``.
+        timeout: seconds that a call may take, connecting included.
+
+    Raises:
+        ValueError: there is no such URL.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.where = place(url)
+        self._timeout = timeout
+        self._client = connect(url, timeout)
+
+    async def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
+        """What *script* answers. Raises `RegistryError`; it may have run all the same."""
+        return await self._asked(self._run(script, keys, *arguments))
+
+    async def memory(self) -> dict[str, Any]:
+        """What the server says of its memory. Raises `RegistryError`."""
+        return await self._asked(self._client.info("memory"))
+
+    async def types(self, keys: Sequence[str]) -> list[str]:
+        """What is under each of *keys*. Raises `RegistryError`."""
+        return [(await self._asked(self._client.type(key))).decode() for key in keys]
+
+    async def close(self) -> None:
+        """Close its connections; never raises."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._client.aclose()
+        except (exceptions.RedisError, *_AWAY):
+            pass
+
+    async def _run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
+        try:
+            found = await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
+        except exceptions.NoScriptError:
+            found = await self._client.eval(script.text, len(keys), *keys, *arguments)
+        answer: list[Any] = found
+        return answer
+
+    async def _asked(self, answer: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await answer
+        except (exceptions.RedisError, *_AWAY) as error:
+            raise said(error, self.where) from error

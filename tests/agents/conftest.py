@@ -1,0 +1,25 @@
+"""One Redis for all tests of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from membership import Town, towns
+from redis_servers import RedisServer
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that forgets; tests that kill or pause one start their own."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def in_town(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[Town], Awaitable[None]]], None]]:
+    """Run a coroutine function in an empty town."""
+    with towns(redis_server, monkeypatch) as run:
+        yield run

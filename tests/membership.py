@@ -1,0 +1,136 @@
+"""A town of agents in one real Redis, whose clock goes when the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from redis_servers import RedisServer
+
+from scrapy_spider_suite.agents import scripts
+from scrapy_spider_suite.agents.lease import Lease
+from scrapy_spider_suite.agents.members import Answer, Candidate, Post
+from scrapy_spider_suite.agents.office import Office
+from scrapy_spider_suite.agents.registry import Joined, Registry
+from scrapy_spider_suite.agents.tables import UNITS, Units
+
+NOON = 1_800_000_000.0
+GRACE = 900.0
+FETCH = 180.0  # seconds that a fetch may last
+ALL: Units = np.arange(UNITS, dtype=np.uint16)
+
+# What stands in the place of world.lua: keys that the test sets.
+WORLD = """
+local function clock() return tonumber(redis.call('GET', 'test:now')) end
+local function server()
+  return redis.call('GET', 'test:run'), tonumber(redis.call('GET', 'test:uptime'))
+end
+"""
+
+
+def units(*numbers: int) -> Units:
+    """As scripts take them."""
+    return np.array(numbers, np.uint16)
+
+
+class Town:
+    """All agents of one crawl, each with its own connection, and one clock for them and Redis."""
+
+    def __init__(self, server: RedisServer, client: Any) -> None:
+        self.server = server
+        self.client = client
+        self.now = NOON
+        self._open: list[Registry | Office] = []
+        client.mset({"test:run": "a", "test:uptime": 10**9})
+        self.wait(0)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.client.set("test:now", round(self.now * 1000))
+
+    def restarted(self) -> None:
+        """Redis says that it is another process now."""
+        self.client.append("test:run", "b")
+
+    def wiped(self) -> None:
+        """Redis has lost the crawl."""
+        self.client.delete(*self.keys)
+
+    @property
+    def keys(self) -> list[str]:
+        """What the crawl has in Redis."""
+        return [f"suite:{{web}}:{name}" for name in ("crawl", "members", "facts", "holders")]
+
+    def registry(self) -> Registry:
+        """One of a process that has not joined."""
+        here = Registry(
+            self.server.url, "web", Lease(FETCH), timeout=60.0, clock=lambda: self.now,
+            wall=lambda: self.now,
+        )  # fmt: skip
+        self._open.append(here)
+        return here
+
+    def office(self) -> Office:
+        """Of an operator."""
+        office = Office(self.server.url, "web", timeout=60.0)
+        self._open.append(office)
+        return office
+
+    async def agent(self, name: str, **given: Any) -> Registry:
+        """One that has joined."""
+        here = self.registry()
+        await here.join(candidate(name, **given))
+        return here
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for each in self._open:
+            await each.close()
+
+
+def candidate(name: str, **given: Any) -> Candidate:
+    """An agent whose job directory has the name of the agent."""
+    known = {"job": f"job of {name}", "seat": f"seat of {name}", "grace": GRACE}
+    return Candidate(name=name, **(known | given))
+
+
+async def back(town: Town, name: str, **given: Any) -> tuple[Registry, Joined]:
+    """A new process of *name*, and how it was taken."""
+    here = town.registry()
+    return here, await here.join(candidate(name, **given))
+
+
+async def beat(agent: Registry, **said: Any) -> Answer:
+    """A heartbeat of an agent that is at work, unless *said* otherwise."""
+    known = {"idle": False, "sent": 0, "received": 0, "activity": 0} | said
+    return await agent.renew(lambda: Post(**({"epoch": agent.answer.epoch} | known)))
+
+
+async def held(agent: Registry) -> list[int]:
+    """How many units each number holds, from 0 on."""
+    counts: list[int] = np.bincount((await agent.tokens()).holders, minlength=4).tolist()
+    return counts
+
+
+@contextmanager
+def towns(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[Town], Awaitable[None]]], None]]:
+    """What runs a test in an empty town, again and again."""
+    monkeypatch.setattr(scripts, "WORLD", WORLD)
+
+    async def in_town(test: Callable[[Town], Awaitable[None]], client: Any) -> None:
+        client.flushall()
+        town = Town(server, client)
+        try:
+            await test(town)
+        finally:
+            await town.close()
+
+    with server.client() as client:
+        yield lambda test: asyncio.run(in_town(test, client))
