@@ -26,7 +26,8 @@
     │   ├── PackWriteError       it cannot be written now: a full or read-only disk
     │   ├── PackRefusedError     no records can be made of it
     │   ├── PackUploadError      it could not be brought to another file system
-    │   └── PackAwayError        it is elsewhere: it was uploaded, and is not here any more
+    │   ├── PackAwayError        it is elsewhere: it was uploaded, and is not here any more
+    │   └── PackMissingError     it is gone, and its index is here
     ├── SearchError              there is no index of packs to search in, or none can be made
     │   ├── QueryError           what is asked for cannot be understood
     │   ├── SearchBusyError      another process writes the index
@@ -226,6 +227,11 @@ class PackUploadError(PackError):
 
 class PackAwayError(PackError):
     """A page is in a pack that was uploaded, and is not here any more; the message says where."""
+
+
+class PackMissingError(PackError):
+    """A page is in a pack that is not here, though an index that lists it is; nor was it uploaded.
+    """
 
 
 class SearchError(SuiteError):

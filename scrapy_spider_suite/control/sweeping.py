@@ -15,13 +15,20 @@ from typing import Final
 
 from scrapy_spider_suite.control.asking import ask
 from scrapy_spider_suite.control.site import Site, lying_still, taken
-from scrapy_spider_suite.control.traces import Names, clean_fetches, clean_log, named_in
+from scrapy_spider_suite.control.traces import (
+    Names,
+    clean_fetches,
+    clean_log,
+    count_fetches,
+    named_in,
+)
 from scrapy_spider_suite.errors import JobError, JobInUseError
 from scrapy_spider_suite.job.chronicle import NAME as CHRONICLE
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.storage.database import FAMILIES
+from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
 
 _ANSWERS: Final = b"control\0"
@@ -51,6 +58,34 @@ class Swept:
     fetches: int = 0
     actions: int = 0
     left: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Surveyed:
+    """What `sweep` would take out of a job, as far as it can be counted before; see `Swept`."""
+
+    hosts: int = 0
+    urls: int = 0
+    links: int = 0
+    fetches: int = 0
+
+
+def survey(folder: Path, host: str) -> Surveyed:
+    """Count what `sweep` would find, beside a running crawl too; nothing is changed. `JobError`s.
+    """
+    names, found = Names(host), Surveyed()
+    with StoreReader(folder) as reader:
+        own = {name for name, _ in reader.hosts() if names.takes(name)}
+        found.hosts = len(own)
+        found.urls = sum(1 for name in {*own, names.name} for _ in reader.urls(name))
+        stats = LinkStats(reader.store.kv(ROWS))
+        found.links = sum(1 for name, _ in stats.hosts() if names.takes(name))
+        found.links += sum(1 for edge in stats.edges() if any(map(names.takes, edge[:2])))
+    try:
+        found.fetches = count_fetches(folder / FETCHES, names)
+    except OSError as error:
+        raise JobError(f"{folder.parent}: {error}") from error
+    return found
 
 
 def sweep(folder: Path, host: str, who: str, why: str, wait: float) -> Swept:

@@ -15,6 +15,7 @@ from backports import zstd
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.graph.names import reverse_host
 from scrapy_spider_suite.monitor import fetchfiles
+from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
 from scrapy_spider_suite.monitor.fetchreader import host_of as host_of_field
 from scrapy_spider_suite.urls.naming import host_pattern
 from scrapy_spider_suite.urls.normalize import host_of
@@ -63,6 +64,16 @@ def clean_fetches(folder: Path, names: Names) -> int:
         fetchfiles.compress(path)
     paths = [*fetchfiles.closed_files(folder), folder / fetchfiles.ACTIVE]
     return sum(_rewrite(path, names, cleaned) for path in paths if path.exists())
+
+
+def count_fetches(folder: Path, names: Names) -> int:
+    """Return how many lines `clean_fetches` would change. Raises `OSError`."""
+
+    def fits(fields: list[bytes]) -> bool:
+        return any(names.takes(host_of_field(fields[each]).decode()) for each in (_URL, _VIA))
+
+    log = FetchLogReader(folder)
+    return sum(1 for _ in log.lines(Target(names.name.encode(), fits)))
 
 
 def clean_log(path: Path, names: Names) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.formats import OPEN, is_pack, plain
+from scrapy_spider_suite.packs.packfile import INDEX
 
 MARK: Final = ".uploaded"
 
@@ -101,3 +102,14 @@ def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
         done = uploaded(pack)
         if done is not None and is_pack(pack) and not pack.exists():
             yield pack, done
+
+
+def packs_missing(folder: Path) -> Iterator[Path]:
+    """Yield every pack of *folder* that is gone, not uploaded, though its index is here. `OSError`.
+    """
+    for index in sorted(folder.glob(f"*{INDEX}")):
+        pack = index.with_name(index.name.removesuffix(INDEX))
+        # Looked at in this order: it may be closed, or uploaded and deleted, meanwhile.
+        names = (pack, pack.with_name(pack.name + OPEN), pack)
+        if is_pack(pack) and not any(map(Path.exists, names)) and uploaded(pack) is None:
+            yield pack

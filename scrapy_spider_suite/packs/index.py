@@ -3,7 +3,7 @@
 Beside each pack lies its own index. `merge` joins indexes of like size, four or more, so that a
 folder of a thousand packs has some fifteen; the packs' own are kept, so that what is merged can be
 thrown away at any time. A merged index is named ``merged-*.cdxj``; its first line begins with ``!``
-and names the packs that are in it.
+and names the packs that are in it. A pack's own that was cut off or overwritten is as none.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import Final, NamedTuple
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
+from scrapy_spider_suite.packs.indexing import build_index, index_entries
 from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines, identity
 from scrapy_spider_suite.packs.locking import indexes_held
-from scrapy_spider_suite.packs.packfile import INDEX
+from scrapy_spider_suite.packs.packfile import INDEX, index_path
 from scrapy_spider_suite.packs.sorting import write_lines
 from scrapy_spider_suite.packs.warc import clean_url
 
@@ -61,6 +62,7 @@ class FolderIndex:
         self._runs: list[Run] = []
         self._open: list[Path] = []
         self._without: list[Path] | None = None  # it is not known yet
+        self._spoilt: set[Path] = set()  # indexes
 
     def find(self, url: str) -> list[cdxj.Entry]:
         """Return every entry of *url*, the oldest first. Raises `OSError`."""
@@ -85,13 +87,17 @@ class FolderIndex:
                 yield entry
 
     def without(self) -> list[Path]:
-        """Closed packs that have no index: what is in them, `find` does not know. `OSError`."""
+        """Closed packs of which `find` does not know all pages. Raises `OSError`.
+
+        They have no index that serves, or a line was asked for that is damaged.
+        """
         self._refresh()
         if self._without is None:  # those who only `find` do not look through the folder again
             listed = set[str]().union(*(run.packs for run in self._runs))
             closed = (path for path in self.folder.iterdir() if final(path) == path)
             self._without = [path for path in closed if is_pack(path) and path.name not in listed]
-        return self._without
+        spoilt = filter(Path.exists, map(_pack_of, sorted(self._spoilt)))
+        return [*self._without, *spoilt]
 
     def _parse(self, path: Path, line: bytes) -> cdxj.Entry | None:
         try:
@@ -99,7 +105,9 @@ class FolderIndex:
         except PackDamagedError as error:
             if len(self.damage) < 1000:
                 self.damage[str(error)] = path.name
-            logger.warning("%s: %s", path, error)
+            logger.warning("%s: %s; `scrapy packs merge` makes it anew", path, error)
+            if path.name.endswith(INDEX) and not path.name.startswith(_MERGED):
+                self._spoilt.add(path)
             return None
 
     def _refresh(self) -> None:
@@ -112,6 +120,8 @@ class FolderIndex:
             self._runs = runs(self.folder, known)
             self._open = list(self.folder.glob(f"*{INDEX}{OPEN}"))
             self._without = None
+            same = (run.lines.path for run in self._runs if known.get(run.lines.path) is run)
+            self._spoilt.intersection_update(same)
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:
@@ -217,16 +227,76 @@ def _known(path: Path, known: dict[Path, Run] | None, *, kept: bool = True) -> R
 
 def _run(path: Path, *, kept: bool) -> Run | None:
     """Return the run in *path*; None if it is none, or gone."""
+    merged, pack = path.name.startswith(_MERGED), _pack_of(path)
+    if not merged and not is_pack(pack):
+        return None
     try:
         lines = SortedLines(path, kept=kept)
+        packs = _packs_in(lines) if merged else frozenset([pack.name])
+        if packs and _is_sound(lines, pack):
+            return Run(lines, packs, merged)
     except FileNotFoundError:
         return None
-    if not path.name.startswith(_MERGED):
-        pack = path.name.removesuffix(INDEX)
-        return Run(lines, frozenset([pack]), False) if is_pack(Path(pack)) else None
+    logger.warning("%s is damaged: it is not used; `scrapy packs merge` makes it anew", path)
+    return None
+
+
+def _packs_in(merged: SortedLines) -> frozenset[str]:
+    """What the first line names; nothing if it is none."""
     try:
-        packs = json.loads(next(iter(lines), b"").removeprefix(_HEAD))["packs"]
-        return Run(lines, frozenset(map(str, packs)), True)
+        packs = json.loads(next(iter(merged), b"").removeprefix(_HEAD))["packs"]
+        return frozenset(map(str, packs))
     except (ValueError, TypeError, KeyError, RecursionError):
-        logger.warning("%s is damaged: it is not used", path)
-        return None
+        return frozenset()
+
+
+def _pack_of(index: Path) -> Path:
+    return index.with_name(index.name.removesuffix(INDEX))
+
+
+def _is_sound(lines: SortedLines, pack: Path) -> bool:
+    """Whether *lines* begin and end as an index does, and a *pack* beside none of them has no page.
+
+    What was cut off or overwritten is known so; to read all of it would take too long.
+    """
+    if not len(lines):
+        with suppress(FileNotFoundError):  # nor can it be made
+            return next(index_entries(pack, pack.name), None) is None
+    return not lines.torn and all(map(_is_line, filter(None, lines.ends())))
+
+
+def _is_line(line: bytes) -> bool:
+    try:
+        return line.startswith(_HEAD) or bool(cdxj.parse(line))
+    except PackDamagedError:
+        return False
+
+
+def is_indexed(pack: Path) -> bool:
+    """Return whether *pack*, which is closed, has an index of its own that serves. `OSError`."""
+    try:
+        return _is_sound(SortedLines(index_path(pack)), pack)
+    except FileNotFoundError:
+        return False
+
+
+def mend(folder: Path) -> int:
+    """Make an index for each closed pack that has none, or one of which a line cannot be read.
+
+    Merged ones that cover such a pack, or are damaged, go. Returns how many were made; raises
+    `OSError`.
+    """
+    with indexes_held(folder, wait=True):
+        closed = sorted(path for path in folder.iterdir() if final(path) == path and is_pack(path))
+        broken = [path for path in closed if not _is_whole(path)]
+        names = {path.name for path in broken}
+        for run in (run for run in runs(folder) if run.merged):
+            if run.packs & names or not all(map(_is_line, run.lines)):
+                run.lines.path.unlink()
+        for path in broken:
+            build_index(path)
+        return len(broken)
+
+
+def _is_whole(pack: Path) -> bool:
+    return is_indexed(pack) and all(map(_is_line, SortedLines(index_path(pack))))

@@ -45,6 +45,14 @@ class SortedLines:
         data = self._data()
         return data[-1:] not in (b"", b"\n")
 
+    def ends(self) -> tuple[bytes, bytes]:
+        """The first and the last of the lines that have an end; b"" if there are none."""
+        data = self._data()
+        last = data.rfind(b"\n")
+        if last < 0:
+            return b"", b""
+        return data[: data.find(b"\n")], data[data.rfind(b"\n", 0, last) + 1 : last]
+
     def find(self, prefix: bytes) -> Iterator[bytes]:
         """The lines that begin with *prefix*, in their order."""
         data, size = self._data(), len(prefix)

@@ -90,9 +90,18 @@ class Page:
 
     @cached_property
     def original(self) -> Page | None:
-        """The page that a revisit says it is the same as; None if that is not in the packs."""
+        """The page that a revisit says it is the same as; None if that is not in the packs.
+
+        Or one of either URL with the same digest: what was not written for lack of room was
+        fetched again, and is in the packs as of then.
+        """
+        if not self.is_revisit:
+            return None
         url, date = map(self.record.get, ("WARC-Refers-To-Target-URI", "WARC-Refers-To-Date"))
-        return self._packs.exact(url, date) if self.is_revisit else None
+        found = self._packs.exact(url, date)
+        if found is None and url and self.digest:
+            found = self._packs.alike(url, self.digest) or self._packs.alike(self.url, self.digest)
+        return found
 
     @cached_property
     def body(self) -> bytes:

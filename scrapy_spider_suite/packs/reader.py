@@ -9,19 +9,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.errors import PackAwayError, PackDamagedError, PackError
+from scrapy_spider_suite.errors import (
+    PackAwayError,
+    PackDamagedError,
+    PackError,
+    PackMissingError,
+)
 from scrapy_spider_suite.packs import access, cdxj
-from scrapy_spider_suite.packs.away import Uploaded, packs_away, uploaded
+from scrapy_spider_suite.packs.away import Uploaded, packs_away, packs_missing, uploaded
 from scrapy_spider_suite.packs.container import RECORD_MAX, Place
 from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
 from scrapy_spider_suite.packs.index import FolderIndex
-from scrapy_spider_suite.packs.indexing import index_entries
 from scrapy_spider_suite.packs.lines import GrowingLines
-from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.packfile import INDEX, index_path
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.scan import Damage, Group, scan
 from scrapy_spider_suite.packs.times import stamp_of
-from scrapy_spider_suite.packs.warc import Record, clean_url, parse_date
+from scrapy_spider_suite.packs.unindexed import Unindexed
+from scrapy_spider_suite.packs.warc import Record, parse_date
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.packs.choosing import Choice
@@ -58,6 +63,7 @@ class Packs:
         self.damage: list[tuple[Path, Damage]] = []
         folders = {path if path.is_dir() else path.parent for path in self.paths}
         self._indexes = [FolderIndex(folder) for folder in sorted(folders)]
+        self._unindexed = Unindexed()
 
     def __reduce__(self) -> tuple[type[Packs], tuple[list[Path], int]]:
         """Only the paths go to another process."""
@@ -123,12 +129,17 @@ class Packs:
         """The packs of these folders that were uploaded, and are not here any more."""
         return [each for path in self.paths if path.is_dir() for each in packs_away(path)]
 
+    def missing(self) -> list[Path]:
+        """The packs of these folders that were not uploaded, and of which the index alone is here.
+        """
+        return [each for path in self.paths if path.is_dir() for each in packs_missing(path)]
+
     def get(self, url: str, at: datetime | str | None = None) -> Page | None:
         """Return *url* as it was last fetched, or as it was *at* a time; None if it was not.
 
         *at* without a zone is UTC; a text such as ``2026-11`` is the end of that. Raises
         ValueError (*at* is no time), `PackDamagedError` (it is there, but damaged), `PackAwayError`
-        (its pack is elsewhere), `OSError`.
+        (its pack is elsewhere), `PackMissingError` (it is gone), `OSError`.
         """
         found = self._find(url)
         if at is not None:
@@ -147,6 +158,12 @@ class Packs:
                     return page
         return None
 
+    def alike(self, url: str, digest: str) -> Page | None:
+        """Return a version of *url* with that payload digest, and no revisit; None if none is."""
+        found = (pair for pair in self._find(url)
+                 if pair[1].digest == digest and pair[1].mime != cdxj.REVISIT)  # fmt: skip
+        return next((self._page(*pair) for pair in found), None)
+
     def versions(self, url: str) -> Iterator[tuple[Page, cdxj.Entry]]:
         """Every version of *url* that can be read, and its entry, the newest first. `OSError`."""
         for folder, entry in sorted(self._find(url), key=lambda pair: pair[1].stamp, reverse=True):
@@ -158,10 +175,11 @@ class Packs:
     def page_of(self, entry: cdxj.Entry) -> Page | None:
         """Return the page of an *entry* that may be old: where it is by now; None if it is gone.
 
-        Raises `PackAwayError` (its pack is elsewhere), `PackDamagedError`, `OSError`.
+        Raises `PackAwayError` (its pack is elsewhere), `PackMissingError` (it is gone, and its
+        index is not), `PackDamagedError`, `OSError`.
         """
         for index in self._indexes:
-            with suppress(PackDamagedError, FileNotFoundError):
+            with suppress(PackDamagedError, PackMissingError, FileNotFoundError):
                 page = self._page(index.folder, entry)
                 if page.time is None or stamp_of(page.time) == entry.stamp:
                     return page
@@ -180,23 +198,30 @@ class Packs:
         return index.search(query, choice=choice, languages=languages, limit=limit)
 
     def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
-        found = [(index.folder, entry) for index in self._indexes for entry in index.find(url)]
-        clean = clean_url(url)
-        for pack in (pack for index in self._indexes for pack in index.without()):
-            logger.warning("%s has no index: it is read whole for %s", pack, url)
-            entries = index_entries(pack, pack.name)
-            found += ((pack.parent, entry) for entry in entries if entry.url == clean)
-        return found
+        found = {}
+        for index in self._indexes:
+            entries = index.find(url)
+            for pack in index.without():  # which the look may have lengthened
+                entries += self._unindexed.find(pack, url)
+            for entry in entries:
+                place = index.folder, entry.filename, entry.place.offset, entry.place.start
+                found[place] = index.folder, entry
+        return list(found.values())
 
     def _page(self, folder: Path, entry: cdxj.Entry) -> Page:
         path = folder / Path(entry.filename).name  # an index leads to no other folder
         try:
             record, metadata = access.read_both(path, entry.place, entry.metadata, self.limit)
         except FileNotFoundError:
-            if (elsewhere := uploaded(path)) is None:
+            if (elsewhere := uploaded(path)) is not None:
+                raise PackAwayError(f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
+                                    ) from None  # fmt: skip
+            if not folder.is_dir():
                 raise
-            raise PackAwayError(f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
-                                ) from None  # fmt: skip
+            raise PackMissingError(
+                f"{entry.url} is in {path.name}, which is not in {folder} any more: bring it back, "
+                f"or remove {index_path(path).name} and merged-*{INDEX}, which list its pages"
+            ) from None
         if record.url != entry.url:
             raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
         return Page(self, path, entry.place, record, metadata)

@@ -16,6 +16,7 @@ from scrapy_spider_suite.packs.warc import date
 RECEIPTS: Final = "redactions.jsonl"
 """What was taken out, when: the subject as a digest only."""
 _UNFINISHED: Final = "unfinished"
+_ELSEWHERE: Final = ("away", "uploaded")
 
 
 @dataclass(slots=True)
@@ -30,7 +31,10 @@ class Receipt:
         packs: packs that were written anew.
         damaged: bytes that could not be read and were left out of them.
         open: packs that are being written: they were left as they are.
-        away: packs that were uploaded, are not here any more, and hold pages of the subject.
+        away: where packs are that were uploaded, are not here any more, and hold pages of the
+            subject.
+        uploaded: where packs of these are that were uploaded before they were written anew: what
+            is there holds it until they go up again, and replace that.
     """
 
     pages: int = 0
@@ -41,6 +45,7 @@ class Receipt:
     damaged: int = 0
     open: list[str] = field(default_factory=list)
     away: list[str] = field(default_factory=list)
+    uploaded: list[str] = field(default_factory=list)
 
 
 class Receipts:
@@ -50,18 +55,21 @@ class Receipts:
         self._path = folder / RECEIPTS
         self._digest = hashlib.sha256(name.encode()).hexdigest()
 
-    def begin(self, receipt: Receipt, now: float) -> None:
-        """Note what is away: nothing here says so any more once the indexes are written anew.
+    def note(self, receipt: Receipt, now: float) -> None:
+        """Note what is elsewhere: nothing here says so once indexes and packs are written anew.
 
-        What a call that was killed had noted is added to *receipt*. *now* in seconds since the
-        epoch. Raises `OSError`.
+        What was noted before, by a call that was killed too, is added to *receipt*. *now* in
+        seconds since the epoch. Raises `OSError`.
         """
-        noted = [url for line in self._lines() for url in self._row_of(line).get("away", ())]
-        receipt.away = list(dict.fromkeys([*noted, *receipt.away]))
-        self._put({_UNFINISHED: True, "away": receipt.away}, now)
+        rows = list(filter(None, map(self._row_of, self._lines())))
+        for name in _ELSEWHERE:
+            urls = [url for row in rows for url in row.get(name, ())]
+            setattr(receipt, name, list(dict.fromkeys([*urls, *getattr(receipt, name)])))
+        noted = {name: getattr(receipt, name) for name in _ELSEWHERE}
+        self._put({_UNFINISHED: True, **noted}, now)
 
     def finish(self, receipt: Receipt, now: float) -> None:
-        """Write *receipt* in place of what was begun. Raises `OSError`."""
+        """Write *receipt* in place of what was noted. Raises `OSError`."""
         self._put(asdict(receipt), now)
 
     def _put(self, facts: dict[str, Any], now: float) -> None:
@@ -74,7 +82,7 @@ class Receipts:
         return self._path.read_bytes().splitlines() if self._path.exists() else []
 
     def _row_of(self, line: bytes) -> dict[str, Any]:
-        """What was begun for this subject, and not finished; of any other line nothing."""
+        """What was noted for this subject, and not finished; of any other line nothing."""
         with suppress(ValueError, TypeError, AttributeError):
             row: dict[str, Any] = json.loads(line)
             if row.get(_UNFINISHED) and row.get("subject_sha256") == self._digest:

@@ -20,10 +20,11 @@ from typing import BinaryIO, Final
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, heads
-from scrapy_spider_suite.packs.away import packs_away, unmark
+from scrapy_spider_suite.packs.away import begun, packs_away, unmark
 from scrapy_spider_suite.packs.choosing import is_of
 from scrapy_spider_suite.packs.container import Container
 from scrapy_spider_suite.packs.formats import OPEN, container, format_of, is_pack
+from scrapy_spider_suite.packs.index import is_indexed
 from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.lines import SortedLines
 from scrapy_spider_suite.packs.locking import indexes_held
@@ -98,13 +99,15 @@ def redact(
         receipt.away = [done.url for pack, done in away if _listed(pack, subject)]
         # First what may have to wait for another process: nothing has begun until then.
         hide_texts(folder, host=subject.host, url=subject.url)
-        receipts.begin(receipt, now)
+        receipts.note(receipt, now)
+        for path in closed:
+            if not is_indexed(path):  # a kill came between the pack and its index, or it is damaged
+                build_index(path)
         _hide(folder, [*closed, *(pack for pack, _ in away)], subject)
         for path in closed:
             size = path.stat().st_size
-            if not index_path(path).exists():  # a kill came between the pack and its index
-                build_index(path)
-            _redact_pack(path, _Filter(subject, receipt, mentions=mentions))
+            keep = _Filter(subject, receipt, mentions=mentions)
+            _redact_pack(path, keep, lambda: receipts.note(receipt, now))
             told(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         redact_texts(folder, lambda url, text: _is_of(subject, url, text, mentions=mentions))
@@ -112,12 +115,15 @@ def redact(
     return receipt
 
 
-def count(folder: Path, subject: Subject, told: Callable[[int], object]) -> Receipt:
+def count(
+    folder: Path, subject: Subject, told: Callable[[int], object], *, mentions: bool = False
+) -> Receipt:
     """Return what `redact` would take out, open packs included; nothing is changed. `OSError`."""
     receipt = Receipt()
     for path in sorted(filter(is_pack, folder.iterdir())):
-        if _changes(path, _Filter(subject, receipt)):
+        if _changes(path, _Filter(subject, receipt, mentions=mentions)):
             receipt.packs += 1
+            receipt.uploaded += filter(None, [begun(path)])
         if path.name.endswith(OPEN):
             receipt.open.append(path.name)
         told(path.stat().st_size)
@@ -228,8 +234,8 @@ def _changes(path: Path, keep: _Filter) -> bool:
     return found
 
 
-def _redact_pack(path: Path, keep: _Filter) -> None:
-    """Write *path* anew if something of it is to go."""
+def _redact_pack(path: Path, keep: _Filter, note: Callable[[], object]) -> None:
+    """Write *path* anew if something of it is to go; *note* the receipt if it was uploaded."""
     counted = _Filter(keep.subject, Receipt(), mentions=keep.mentions)
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions
@@ -248,6 +254,9 @@ def _redact_pack(path: Path, keep: _Filter) -> None:
         file.flush()
         os.fsync(file.fileno())
     build_index(new)
+    if there := begun(path):
+        keep.receipt.uploaded.append(there)
+        note()
     unmark(path)  # it is to be uploaded once more, if it was
     # Without an index between the two, so that none leads to what is elsewhere by now.
     index_path(path).unlink(missing_ok=True)

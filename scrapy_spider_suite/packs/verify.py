@@ -11,6 +11,7 @@ import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, heads
+from scrapy_spider_suite.packs.away import packs_missing
 from scrapy_spider_suite.packs.cdxj import Located
 from scrapy_spider_suite.packs.container import RECORD_MAX, Place
 from scrapy_spider_suite.packs.formats import OPEN, is_pack
@@ -32,7 +33,8 @@ class Finding(NamedTuple):
 
     *kind*: ``damaged`` (bytes that cannot be read), ``torn`` (the end is missing), ``digest`` (a
     record is not what it was), ``date`` (it has none), ``index`` (it lacks a page, leads to none,
-    is out of order or not there). *offset* and *length*: where in the pack; -1: it does not matter.
+    is out of order or not there), ``missing`` (the index of a pack is here, the pack is not, and
+    was not uploaded). *offset* and *length*: where in the pack; -1: it does not matter.
     """
 
     path: Path
@@ -53,6 +55,7 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
         if path.is_dir():
             for pack in sorted(filter(is_pack, path.iterdir())):
                 yield from verify_pack(pack, limit)
+            yield from verify_missing(path)
             yield from verify_merged(path)
             yield from verify_texts(path)
         else:
@@ -109,7 +112,7 @@ def _verify_index(path: Path, true: _Sum) -> Iterator[Finding]:
     try:
         lines = SortedLines(index)
     except FileNotFoundError:
-        yield Finding(path, "index", "there is no index: it can be built anew")
+        yield Finding(path, "index", "there is no index: `scrapy packs merge` makes one")
         return
     sums, before = _Sum(), b""
     disorder = 0
@@ -157,6 +160,13 @@ def _what_is_wrong(line: bytes) -> tuple[str, str]:
         return "a line leads to no page", cdxj.parse(line).url
     except PackDamagedError as error:
         return str(error), ""
+
+
+def verify_missing(folder: Path) -> Iterator[Finding]:
+    """Yield the packs of *folder* that are gone, though their indexes list their pages still."""
+    for pack in packs_missing(folder):
+        what = f"its index is here, the pack is not: bring it back, or remove {pack.name}{INDEX}"
+        yield Finding(pack, "missing", what)
 
 
 def verify_merged(folder: Path) -> Iterator[Finding]:

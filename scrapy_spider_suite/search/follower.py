@@ -2,7 +2,8 @@
 
 Packs are read in the order of their names, each from where it was left. A pack that was written
 anew since then (`redact`, a recovery) is read again from its beginning. One that is not there any
-more keeps its pages in the index: it was taken elsewhere.
+more keeps its pages in the index: it was taken elsewhere. So does one that was uploaded, when the
+index is made anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from scrapy_spider_suite.errors import SearchDamagedError
+from scrapy_spider_suite.errors import SearchDamagedError, SearchError
+from scrapy_spider_suite.packs.away import packs_away
 from scrapy_spider_suite.packs.lines import identity
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.search.batch import SECONDS_MAX, Batch, Progress, Unchanged
@@ -20,7 +22,7 @@ from scrapy_spider_suite.search.checking import clear_unfinished, verify
 from scrapy_spider_suite.search.journal import Journal
 from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.search.reading import RECORD_MAX
-from scrapy_spider_suite.search.writing import Cursor, Opened
+from scrapy_spider_suite.search.writing import Change, Cursor, Opened
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +73,17 @@ class Follower:
     def rebuild(self, told: Callable[[Progress], object], wait: float = 0.0) -> None:
         """Make the index anew of the packs that are there; the old one is used until it is done.
 
-        *told* is called with what each batch came to. Raises as `step`.
+        What that has of packs that were uploaded is taken from it. *told* is called with what each
+        batch came to. Raises `SearchError` (no pack is here: the index stays), and as `step`.
         """
         with self.place.held(wait):
+            if not self._packs.files():
+                raise SearchError(f"{self.place.packs}: no pack is here: the index of texts cannot "
+                                  "be made anew, and stays as it is")  # fmt: skip
             new = self.place.begin()
+            lost = self._keep_away(new)
+            if lost:
+                told(Progress(rebuilt=lost))
             more = True
             while more and not self._stop():
                 progress = self._batch(new)
@@ -82,6 +91,25 @@ class Follower:
                 more = progress.more
             if not more:
                 self.place.install()
+
+    def _keep_away(self, new: Path) -> str:
+        """Take what the index has of packs that are elsewhere into the *new* one; why it cannot be.
+        """
+        away = {pack.name for pack, _ in packs_away(self.place.packs)}
+        if not away or not self.place.exists():
+            return ""
+        try:
+            old = Opened(self.place.current())
+            cursors = [each for each in old.cursors().values() if each.name in away]
+            if cursors:
+                change = Change(new)
+                for cursor in cursors:
+                    change.copy(old, cursor)
+                change.commit()
+        except SearchDamagedError as error:
+            self.place.begin()  # nothing half
+            return f"{error}, and what it had of packs that are not here ({len(away)}) is lost"
+        return ""
 
     def bring_back(self, urls: Iterable[str], wait: float = 0.0) -> Progress:
         """Put what the packs have of *urls* into the index. Raises as `step`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from scrapy_spider_suite.errors import SearchDamagedError
 from scrapy_spider_suite.search.follower import Follower
 from scrapy_spider_suite.search.place import IndexPlace
-from scrapy_spider_suite.search.schema import from_tantivy, key_of
+from scrapy_spider_suite.search.schema import key_of
 from scrapy_spider_suite.search.writing import Change, Opened
 
 logger = logging.getLogger(__name__)
@@ -55,12 +55,7 @@ def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
     old = Opened(place.current())
     change = Change(place.begin())
     for cursor in old.cursors().values():
-        for document in map(from_tantivy, old.find("pack", cursor.name)):
-            if takes(document.entry.url, f"{document.title}\n{document.text}"):
-                dropped.append(document.entry.url)
-            else:
-                change.put(document)
-        change.put_cursor(cursor)
+        dropped += change.copy(old, cursor, takes)
     change.commit()
     place.install()
     return dropped

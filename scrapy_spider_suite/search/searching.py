@@ -72,18 +72,19 @@ class TextIndex:
     ) -> Results:  # fmt: skip
         """Return the *limit* pages that fit *query* best, of those that *choice* leaves.
 
-        *languages*: ISO 639-1. Of several folders the newest version of a URL is returned. Raises
-        `QueryError` (*query* is none), `SearchDamagedError`, `SearchError` (no index), `OSError`.
+        *languages*: ISO 639-1. Of several folders the newest version of a URL is returned; its text
+        is not kept. Raises `QueryError` (*query* is none), `SearchDamagedError`, `SearchError` (no
+        index), `OSError`.
         """
         choice, languages = choice or Choice(), tuple(languages)
         results, best = Results(), dict[str, tuple[Version, Hit]]()
         for index in self._indexes:
             total, hits = index.search(query, choice, languages, limit)
             results.total += total
-            for document, hit in hits:
+            for version, hit in hits:
                 known = best.get(hit.url)
-                if known is None or known[0] < document.version:
-                    best[hit.url] = document.version, hit
+                if known is None or known[0] < version:
+                    best[hit.url] = version, hit
         results += sorted((hit for _, hit in best.values()), key=lambda hit: -hit.score)[:limit]
         return results
 
@@ -99,16 +100,17 @@ class _FolderIndex:
 
     def search(
         self, query: str, choice: Choice, languages: Iterable[str], limit: int
-    ) -> tuple[int, list[tuple[Document, Hit]]]:
+    ) -> tuple[int, list[tuple[Version, Hit]]]:
         opened = self._current()
         wanted, words = query_of(opened.index, query, choice, languages)
         with sound(opened.path):
             # As many places are made ready as are asked for.
             found = opened.searcher.search(wanted, max(1, min(limit, opened.searcher.num_docs)))
             snippets = Snippets(opened.searcher, words, query)
-            documents = [(score, from_tantivy(opened.searcher.doc(address)))
-                         for score, address in found.hits[:limit]]  # fmt: skip
-            hits = [(each, self._hit(each, score, snippets)) for score, each in documents]
+            hits = []
+            for score, address in found.hits[:limit]:  # one text at a time: they may be many
+                document = from_tantivy(opened.searcher.doc(address))
+                hits.append((document.version, self._hit(document, score, snippets)))
         return found.count, hits  # type: ignore[attr-defined]
 
     def _hit(self, document: Document, score: float, snippets: Snippets) -> Hit:

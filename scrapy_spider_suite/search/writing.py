@@ -7,7 +7,7 @@ there, in whatever order versions come.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -137,6 +137,23 @@ class Change:
         self.remove("pack", name)
         self.remove("key", f"{PACK} {name}")
         return urls
+
+    def copy(
+        self, old: Opened, cursor: Cursor, takes: Callable[[str, str], bool] | None = None
+    ) -> list[str]:
+        """Put in what *old* has of a pack, and its *cursor* there.
+
+        Pages that *takes* takes, by their URL and text, are left out; returns their URLs.
+        """
+        out = []
+        for document in map(from_tantivy, old.find("pack", cursor.name)):
+            url = document.entry.url
+            if takes is not None and takes(url, f"{document.title}\n{document.text}"):
+                out.append(url)
+            else:
+                self.put(document)
+        self.put_cursor(cursor)
+        return out
 
     def commit(self) -> None:
         """Write it, on the medium; nothing more can be put into this change."""

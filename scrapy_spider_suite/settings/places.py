@@ -7,6 +7,7 @@ import re
 from scrapy_spider_suite.settings.values import ValueType, WrongLine
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
+_RELATIVE = re.compile(r"(file|local)://(?!/)")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
@@ -21,6 +22,9 @@ def place() -> ValueType:
         if _PASSWORD.search(text):  # nor may the error show it
             raise WrongLine("a password in a URL is kept in jobs and logs: leave it out, and give "
                             "it as fsspec takes it, such as in FSSPEC_SFTP_PASSWORD")  # fmt: skip
+        if _RELATIVE.match(text):  # to whatever folder a crawl is started in
+            raise WrongLine(f"{text!r} names no folder: file:// is followed by an absolute path, "
+                            "such as file:///mnt/archive")  # fmt: skip
         if not isinstance(raw, str) or not text.isprintable():
             raise ValueError(raw)
         if text and not text.startswith("/") and not _URL.match(text.replace(":///", "://")):

@@ -79,6 +79,8 @@ class SuiteSettings(
         result = cls(project=project, **complete)
         _refuse_contradictions(result, _is_broad(spidercls))
         _refuse_on_demand(result, spider_known=known)
+        if spidercls is not None:
+            _refuse_nothing_to_upload(result)
         return result
 
     def changed(self, name: str, raw: object) -> tuple[SuiteSettings, str]:
@@ -96,6 +98,7 @@ class SuiteSettings(
         result = replace(self, **{field: value})
         _refuse_contradictions(result, broad_spider=False)
         _refuse_on_demand(result, spider_known=True)
+        _refuse_nothing_to_upload(result)
         return result, field
 
     def as_stored(self) -> dict[str, object]:
@@ -227,6 +230,12 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.backoff_base > s.backoff_max:
         allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
         raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
+
+
+def _refuse_nothing_to_upload(s: SuiteSettings) -> None:
+    """Refuse a crawl that is to upload packs and writes none; `scrapy packs upload` has others."""
+    if s.packs_upload and s.packs_dir is None:
+        raise SettingsError.of("SUITE_PACKS_UPLOAD", s.packs_upload, "'' without SUITE_PACKS_DIR")
 
 
 def _refuse_on_demand(s: SuiteSettings, *, spider_known: bool) -> None:

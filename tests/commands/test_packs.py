@@ -146,6 +146,10 @@ def test_a_damaged_index(
     assert caplog.text.count("cdxj is damaged") == 2
     export = packs("export", *folders, "--warc-gz", folders[0].parent / "x.warc.gz", "--json")
     assert (export.code, export.rows[0]["pages"]) == (0, 5)
+    for line in before:
+        assert packs("get", line.rpartition("\t")[2], *folders).code == 0
+    assert [row["made"] for row in packs("merge", *folders, "--json").rows] == [1, 1]
+    assert packs("verify", *folders).code == 0
 
 
 @pytest.mark.parametrize(
@@ -223,6 +227,11 @@ def test_upload(packs: Packs, folders: list[Path], tmp_path: Path) -> None:
     got = packs("get", "http://www.example.com/1", *folders)
     assert got.code == 2
     assert str(far) in got.err
+    for verb in (["links"], ["ls", "--pages"], ["cat"], ["export", "--dir", tmp_path / "out"]):
+        said = packs(*verb, *folders)
+        [line] = said.err.splitlines()
+        assert (said.code, f"not here: 1, in {far}; their pages are left out" in line) == (0, True)
+    assert packs("verify", *folders).code == 0
     assert packs("ls", far, "--json").rows[0]["state"] == "closed"
     assert packs("upload", folders[0], "--to", far).out == b""
 
@@ -261,6 +270,19 @@ def test_upload_to_a_folder_from_here_on(
     assert Path(second["url"]).read_bytes() == Path(first["url"]).read_bytes()
     assert Path(second["url"]).parent == tmp_path / "farther"
     assert not Path(first["pack"]).exists()
+
+
+def test_a_pack_that_is_gone(packs: Packs, folders: list[Path]) -> None:
+    """Is named by what looks for it, and by what leaves its pages out."""
+    gone = next(filter(is_pack, folders[1].iterdir()))
+    gone.unlink()
+    said = packs("verify", *folders)
+    assert (said.code, said.lines[0].startswith(f"{gone}: missing: ")) == (1, True)
+    said = packs("get", "http://www.example.com/3", *folders)
+    assert (said.code, said.out, said.err.count("\n")) == (2, b"", 1)
+    assert f"{gone.name}, which is not in {folders[1]} any more: bring it back" in said.err
+    said = packs("links", *folders)
+    assert (said.code, f"missing: 1, {gone.name} first" in said.err) == (0, True)
 
 
 def test_merge(packs: Packs, folders: list[Path]) -> None:

@@ -142,6 +142,17 @@ def test_a_kill_at_every_step(tmp_path: Path, form: str) -> None:
     assert step > 18  # it was killed several times before
 
 
+def test_a_damaged_index(tmp_path: Path) -> None:
+    """Is made anew: rewritten without its damage it would look sound, and lack pages."""
+    fill(tmp_path, "gz")
+    first, second = sorted(tmp_path.glob("*.warc.gz.cdxj"))[:2]
+    first.write_bytes(first.read_bytes()[:-20])
+    second.write_bytes(b"nonsense\n")
+    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+    assert list(verify(tmp_path)) == []
+    assert left(tmp_path) == 0
+
+
 def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
     """Whichever step it comes after, the call that ends it names what was uploaded."""
     far, whole = tmp_path / "far", tmp_path / "whole"
@@ -150,8 +161,9 @@ def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
         writer.append(records(fetch(number, url=f"http://{HOST}/{number}")))
         writer.append(records(fetch(number)))
         writer.close()
-    pack = waiting(whole)[0]
+    pack, kept = waiting(whole)
     assert upload(pack, Target(str(far)), NOW, keep=False)
+    assert upload(kept, Target(str(far)), NOW, keep=True)
     step = 0
     while True:
         step += 1
@@ -162,8 +174,10 @@ def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
             break
         receipt = redact(folder, Subject(host=HOST), NOW, lambda done: None)
         assert receipt.away == [str(far / pack.name)]
+        assert receipt.uploaded == [str(far / kept.name)]
         [row] = map(json.loads, (folder / RECEIPTS).read_bytes().splitlines())
         assert (row["away"], "unfinished" in row) == (receipt.away, False)
+        assert row["uploaded"] == receipt.uploaded
     assert step > 9
 
 
@@ -255,10 +269,14 @@ def test_what_was_uploaded(packs: Packs, tmp_path: Path) -> None:
     for pack in (first, *others):
         assert upload(pack, Target(str(far)), NOW, keep=pack != first)
     before = len(open_packs(here).history(f"http://{HOST}/0"))
+    copies = [str(far / pack.name) for pack in others]
     said = packs("redact", here, "--host", HOST, "--dry-run", "--json")
     assert (said.code, said.rows[0]["away"]) == (0, [str(far / first.name)])
+    assert said.rows[0]["uploaded"] == copies
     said = packs("redact", here, "--host", HOST, "--yes", "--json")
     assert (said.code, said.rows[0]["away"]) == (4, [str(far / first.name)])
+    assert said.rows[0]["uploaded"] == copies
+    assert [each in (here / RECEIPTS).read_text() for each in copies] == [True] * len(copies)
     assert (before, len(open_packs(here).history(f"http://{HOST}/0"))) == (1, 0)
     assert waiting(here) == others
     for pack in others:

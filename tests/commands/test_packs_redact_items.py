@@ -7,10 +7,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from packed import NOW
-from packs_command import Packs
+from packed import NOW, fetch
+from packs_command import Packs, write
 
-from scrapy_spider_suite.packs import open_items
+from scrapy_spider_suite.packs import open_items, open_packs
 from scrapy_spider_suite.packs.itemfile import FORMATS, ItemFile
 
 HOST = "secret.test"
@@ -63,6 +63,16 @@ def test_names_behind_escapes(packs: Packs, tmp_path: Path, what: tuple[str, str
     said = packs("redact", tmp_path / "packs", "--items", tmp_path, *what, "--yes", "--json")
     assert said.rows[1]["items"] == len(goes)
     assert [item["t"] for item in open_items(tmp_path)] == stays
+
+
+def test_what_is_not_there(packs: Packs, tmp_path: Path) -> None:
+    """Is said before anything is done."""
+    write(tmp_path / "packs", "gz", fetch(1, url=f"http://{HOST}/"))
+    for wrong in (["--items", tmp_path / "nope"], ["--job", tmp_path]):
+        said = packs("redact", tmp_path / "packs", *wrong, "--host", HOST, "--yes")
+        assert (said.code, said.out, said.err.count("\n")) == (2, b"", 1)
+        assert str(wrong[1]) in said.err
+    assert open_packs(tmp_path / "packs").get(f"http://{HOST}/") is not None
 
 
 def test_what_is_open_or_damaged(packs: Packs, tmp_path: Path) -> None:

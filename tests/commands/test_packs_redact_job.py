@@ -111,11 +111,17 @@ def test_no_byte_is_left(job: Path, packs: Packs) -> None:
     assert {"a row", "a record", "a page", "an archived URL"} <= before
     assert any(path.startswith("job/suite/fetches/") for path in before)
     others = urls_of_others(job)
+    counted = packs("redact", folder / "packs", "--job", job, "--host", HOST, "--dry-run",
+                    "--json").rows[0]  # fmt: skip
+    assert traces(folder) == before
     said = packs("redact", folder / "packs", "--job", job, "--host", HOST, "--mentions", "--yes",
                  "--json")  # fmt: skip
     swept, receipt = said.rows
     assert said.code == 0, said.rows
     assert (swept["hosts"], swept["left"]) == (1, [])
+    for name in ("hosts", "urls", "links", "fetches"):
+        assert counted[name] == swept[name]
+    assert (counted["done"], swept["done"]) == (False, True)
     assert min(swept[name] for name in ("urls", "referrers", "links", "fetches", "actions")) > 0
     assert receipt["pages"] > 0
     assert traces(folder) == set()

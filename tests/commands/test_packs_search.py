@@ -14,6 +14,8 @@ from searched import contents, expected, page, write
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.commands.packs_verbs import searching
+from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.upload import Target, upload
 from scrapy_spider_suite.search.place import IndexPlace
 
 ENGLISH = ("The size of towns and of countries is not always the same, as everybody knows, and "
@@ -90,6 +92,18 @@ def test_rebuild_and_damage(packs: Packs, folder: Path, monkeypatch: pytest.Monk
         said = packs("index", folder)
     assert said.code == 2
     assert "another process" in said.err
+
+
+def test_rebuilding_what_is_elsewhere(packs: Packs, folder: Path) -> None:
+    """The index keeps what packs say that were uploaded; where none is here it stays as it is."""
+    write(folder, page(3, "apple"), time=NOW + 1)
+    assert packs("index", folder).code == 0
+    known = contents(folder)
+    for number, pack in enumerate(waiting(folder)):
+        assert upload(pack, Target(str(folder / "far")), NOW, keep=False)
+        said = packs("index", folder, "--rebuild")
+        assert (contents(folder), said.code) == (known, 0 if number == 0 else 2)
+    assert (said.err.count("\n"), "no pack is here" in said.err) == (1, True)
 
 
 def test_pages_that_end_the_process(

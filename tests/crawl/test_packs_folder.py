@@ -50,7 +50,8 @@ def test_what_is_wrong_is_said_in_words(
     folder = tmp_path / "file" / "packs"
 
     async def begin() -> None:
-        PagePacking(PlainLog(get_crawler(settings_dict=settings)), folder)
+        known = {"SUITE_PACKS_DIR": str(folder), **settings}
+        PagePacking(PlainLog(get_crawler(settings_dict=known)), folder)
 
     with pytest.raises(SettingsError) as caught:
         asyncio.run(begin())
@@ -64,7 +65,8 @@ def test_packs_are_not_uploaded_to_where_they_are(url: str, tmp_path: Path) -> N
     url = url.format(tmp_path)
 
     async def begin() -> None:
-        crawler = get_crawler(settings_dict={"SUITE_PACKS_UPLOAD": url})
+        settings = {"SUITE_PACKS_UPLOAD": url, "SUITE_PACKS_DIR": str(tmp_path)}
+        crawler = get_crawler(settings_dict=settings)
         PagePacking(PlainLog(crawler), tmp_path)
 
     with pytest.raises(SettingsError) as caught:

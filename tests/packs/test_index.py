@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,12 @@ from scrapy_spider_suite.packs import (
     records,
 )
 from scrapy_spider_suite.packs.container import Place
-from scrapy_spider_suite.packs.index import runs
+from scrapy_spider_suite.packs.index import mend, runs
+from scrapy_spider_suite.packs.indexing import index_entries
 from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
 from scrapy_spider_suite.packs.merging import Merging
 from scrapy_spider_suite.packs.pages import warcinfo
+from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.packs.sorting import sort_lines
 from scrapy_spider_suite.packs.surt import surt
 
@@ -289,3 +292,65 @@ def test_a_pack_without_an_index_is_read(tmp_path: Path) -> None:
     again = open_packs(tmp_path)
     assert again.get(url(2)) is not None
     assert again._indexes[0].without() == [second]
+
+
+@pytest.mark.parametrize("form", ["lzo", "gz"])
+@pytest.mark.parametrize("fault", ["garbage", "empty", "cut", "line"])
+def test_a_damaged_index_hides_no_page(
+    fault: str, form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pack is read, with a line that says so; `mend` makes the index as it was."""
+    write(tmp_path, 1, 2, 3, 2, form=form)
+    [path] = tmp_path.glob("*.cdxj")
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    changed = {"garbage": b"\0nonsense\n" * 9, "empty": b"", "cut": data[:-20],
+               "line": lines[0] + lines[1].replace(b'"length"', b'"lengti"') + b"".join(lines[2:]),
+               }[fault]  # fmt: skip
+    path.write_bytes(changed)
+    packs = open_packs(tmp_path)
+    for number in (1, 2, 3):
+        assert packs.get(url(number)) is not None
+    assert len(packs.history(url(2))) == 2
+    assert packs.get(url(4)) is None
+    assert f"{path.name[:-5]} has no index that serves" in caplog.text
+    assert caplog.text.count("it is read whole; `scrapy packs merge` makes one") == 1
+    assert mend(tmp_path) == 1
+    assert path.read_bytes() == data
+    assert (mend(tmp_path), len(open_packs(tmp_path).history(url(2)))) == (0, 2)
+
+
+def test_an_index_of_nothing_is_sound(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As of a pack of which every page was redacted, or one that is not here."""
+    write(tmp_path, 1)
+    redact(tmp_path, Subject(url=url(1)), NOW, print)
+    (tmp_path / "n-20261122000000-00009-a.warc.gz.cdxj").touch()
+    assert open_packs(tmp_path).get(url(1)) is None
+    assert [len(run.lines) for run in runs(tmp_path)] == [0, 0]
+    assert (mend(tmp_path), caplog.text) == (0, "")
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_packs_without_an_index_are_read_once(
+    room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pages are asked for; for each where an index cannot be kept."""
+    write(tmp_path, 1, 2, 3)
+    next(tmp_path.glob("*.cdxj")).unlink()
+    passes: list[Path] = []
+    read = index_entries
+
+    def counted(pack: Path, name: str) -> Iterator[cdxj.Entry]:
+        passes.append(pack)
+        return read(pack, name)
+
+    for module in ("indexing", "unindexed"):
+        monkeypatch.setattr(f"scrapy_spider_suite.packs.{module}.index_entries", counted)
+    if not room:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    packs = open_packs(tmp_path)
+    for number in (1, 2, 3, 4):
+        assert (packs.get(url(number)) is not None) is (number < 4)
+    assert len(passes) == (1 if room else 4)
+    write(tmp_path, 4)
+    assert packs.get(url(4)) is not None

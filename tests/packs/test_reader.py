@@ -16,7 +16,7 @@ from backports import zstd
 from loading import loaded_by
 from packed import NOW, body, fetch, gzipped, head, plan
 
-from scrapy_spider_suite.errors import PackDamagedError, PackError
+from scrapy_spider_suite.errors import PackDamagedError, PackError, PackMissingError
 from scrapy_spider_suite.packs import (
     NOT_MODIFIED,
     Fetch,
@@ -153,6 +153,11 @@ def test_a_revisit_has_the_body_of_its_original(form: str, tmp_path: Path) -> No
     assert not pages[3].unchanged
     with pytest.raises(PackError, match="not in these packs"):
         pages[4].body  # noqa: B018
+    # As after a full disk, which the record it refers to did not survive: it was fetched again.
+    late = Original("http://gone.test/", NOW, payload_digest(body(5)))
+    write(second, fetch(5, original=late), fetch(5, body(5), time=NOW + 99), form=form)
+    [revisit] = [page for page in packs if page.is_revisit and page.url == fetch(5).url]
+    assert revisit.body == body(5)
 
 
 def test_a_page_as_it_was_at_a_time(tmp_path: Path) -> None:
@@ -283,6 +288,23 @@ def test_decoded_pages_say_so(tmp_path: Path) -> None:
                           form=Form.DECODED))  # fmt: skip
     [page] = open_packs(tmp_path)
     assert page.body == body(1)
+
+
+def test_a_pack_that_is_gone(tmp_path: Path) -> None:
+    """Its pages are known of still: which one it is is said, and what to do."""
+    write(tmp_path, fetch(1))
+    packs = open_packs(tmp_path)
+    [path] = packs.files()
+    [entry] = packs.history(fetch(1).url)
+    path.unlink()
+    for ask in (lambda: packs.get(fetch(1).url), lambda: packs.page_of(entry)):
+        with pytest.raises(PackMissingError, match=f"{path.name}, which is not in .*bring it back"):
+            ask()
+    assert packs.missing() == [path]
+    assert list(packs.versions(fetch(1).url)) == []
+    path.with_name(f"{path.name}.cdxj").unlink()
+    assert packs.page_of(entry) is packs.get(fetch(1).url) is None
+    assert packs.missing() == []
 
 
 def test_what_is_no_pack(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from packed import NOW, body, fetch, plan
 
 from scrapy_spider_suite.packs import Finding, PackWriter, build_index, merge, records, verify
+from scrapy_spider_suite.packs.away import Uploaded, mark
 from scrapy_spider_suite.packs.formats import FORMATS
+from scrapy_spider_suite.packs.index import mend
 from scrapy_spider_suite.packs.packing import Job, Packing
 from scrapy_spider_suite.packs.warc import Record
 
@@ -129,6 +131,23 @@ def test_a_merged_index_that_is_not_true(tmp_path: Path) -> None:
     assert list(verify(tmp_path)) == []
     path.with_name(f"{path.name}.cdxj").unlink()
     assert [finding.path for finding in verify(tmp_path)] == [path, merged]
+    assert mend(tmp_path) == 1
+    assert (list(verify(tmp_path)), merged.exists()) == ([], False)
+
+
+def test_a_pack_that_was_deleted_by_hand(tmp_path: Path) -> None:
+    """Is named; not one that is being written, or was uploaded before it went."""
+    gone, away, _ = (write(tmp_path, pages(2)) for _ in range(3))
+    packing = Packing(plan(tmp_path), print)
+    packing.take(Job(pages(1)[0], Future()), NOW)
+    packing.write(NOW)
+    gone.unlink()
+    mark(away, Uploaded("s3://far/x", 1, "", ""))
+    away.unlink()
+    [finding] = verify(tmp_path)
+    assert (finding.path, finding.kind) == (gone, "missing")
+    assert f"remove {gone.name}.cdxj" in finding.what
+    packing.give_up(RuntimeError())
 
 
 def test_links_of_no_page_are_no_fault(tmp_path: Path) -> None:

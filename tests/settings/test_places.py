@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.errors import SettingsError
@@ -30,6 +31,22 @@ def test_no_place(value: object) -> None:
     """Said with what is allowed."""
     with pytest.raises(SettingsError, match="expected a URL without a password"):
         read(value)
+
+
+@pytest.mark.parametrize("value", ["file://relative", "file://a/b", "local://packs"])
+def test_a_folder_from_here_on(value: str) -> None:
+    """Would be another one wherever a crawl is started."""
+    with pytest.raises(SettingsError, match=r"SUITE_PACKS_UPLOAD.*an absolute path"):
+        read(value)
+
+
+def test_without_packs() -> None:
+    """A crawl that uploads packs and writes none is refused; commands have packs of their own."""
+    settings = Settings({"SUITE_PACKS_UPLOAD": "memory://a"})
+    with pytest.raises(SettingsError, match=r"SUITE_PACKS_UPLOAD = .* without SUITE_PACKS_DIR"):
+        SuiteSettings.from_settings(settings, Spider)
+    settings.set("SUITE_PACKS_DIR", "packs")
+    assert SuiteSettings.from_settings(settings, Spider).packs_upload == "memory://a"
 
 
 def test_a_password() -> None:

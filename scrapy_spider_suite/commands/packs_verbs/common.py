@@ -100,6 +100,19 @@ def tell_damage(packs: Packs) -> int:
     return 1 if packs.damage else 0
 
 
+def tell_absent(packs: Packs) -> None:
+    """Say on stderr that packs are not here, and where they are: their pages are left out."""
+    away = packs.away()
+    if away:
+        where = ", ".join(sorted({done.url.removesuffix(f"/{pack.name}") for pack, done in away}))
+        print(f"scrapy packs: packs that were uploaded and are not here: {len(away)}, in {where}; "
+              "their pages are left out", file=sys.stderr)  # fmt: skip
+    missing = packs.missing()
+    if missing:
+        print(f"scrapy packs: packs that are missing: {len(missing)}, {missing[0].name} first; "
+              "their pages are left out", file=sys.stderr)  # fmt: skip
+
+
 def of_extra(module: str, extra: str) -> ModuleType:
     """A *module* of the suite's that needs *extra*. Raises `PackError`: that is not installed."""
     try:

@@ -16,6 +16,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     of_extra,
     packs_of,
     progress,
+    tell_absent,
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb, printable
@@ -56,6 +57,7 @@ def _run(call: Call) -> int:
         print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
     row = {"pages": done.pages, "files": list(map(str, done.files)), "failed": len(done.failed)}
     call.facts(row)
+    tell_absent(packs)
     return 1 if tell_damage(packs) or done.failed else 0
 
 

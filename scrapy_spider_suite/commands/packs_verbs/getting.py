@@ -10,7 +10,12 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
+from scrapy_spider_suite.commands.packs_verbs.common import (
+    add_paths,
+    packs_of,
+    progress,
+    tell_absent,
+)
 from scrapy_spider_suite.commands.verb import Call, Verb, printable
 from scrapy_spider_suite.packs import Damage, Page
 from scrapy_spider_suite.packs.formats import OPEN, final
@@ -91,7 +96,8 @@ def _cat(call: Call) -> int:
     if not call.options.path:
         raise UsageError("scrapy packs cat: which packs?", print_help=False)
     code = 0
-    files = packs_of(call).files()
+    packs = packs_of(call)
+    files = packs.files()
     total = sum(path.stat().st_size for path in files)
     with progress(total, "B") as move:
         for path in files:
@@ -103,6 +109,7 @@ def _cat(call: Call) -> int:
                     print(f"{final(path)}: damaged, {where}: {part.why}", file=sys.stderr)
                     code = 1
                 move(part.length)
+    tell_absent(packs)
     return code
 
 

@@ -16,6 +16,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     of_extra,
     packs_of,
     progress,
+    tell_absent,
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
@@ -69,6 +70,7 @@ def _run(call: Call) -> int:
         for name in names:
             os.replace(made / name, options.folder / name)
     call.facts({**sizes, "files": [str(options.folder / name) for name in names]})
+    tell_absent(packs)
     return tell_damage(packs)
 
 

@@ -11,6 +11,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     choice_of,
     packs_of,
     progress,
+    tell_absent,
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
@@ -34,6 +35,7 @@ def _run(call: Call) -> int:
                     flag = "nofollow" if link.nofollow else "-"
                     print(page.url, link.url, link.kind, flag, sep="\t")
             move(1)
+    tell_absent(packs)
     return tell_damage(packs)
 
 

@@ -12,6 +12,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     choice_of,
     packs_of,
     progress,
+    tell_absent,
 )
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, printable
 from scrapy_spider_suite.packs.access import open_pack
@@ -31,11 +32,12 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(call: Call) -> int:
-    if call.options.pages:
-        for pack, entry in choose(packs_of(call), choice_of(call.options)):
-            print(json.dumps(_page(pack, entry)) if call.json else _line(entry))
-        return 0
     packs, choice = packs_of(call), choice_of(call.options)
+    if call.options.pages:
+        for pack, entry in choose(packs, choice):
+            print(json.dumps(_page(pack, entry)) if call.json else _line(entry))
+        tell_absent(packs)
+        return 0
     rows = []
     files, away = packs.files(), packs.away()
     with progress(len(files) + len(away), "packs") as move:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.index import merge
+from scrapy_spider_suite.packs.index import mend, merge
 
 
 def _run(call: Call) -> int:
     for folder in paths_of(call):
         if not folder.is_dir():
             raise PackError(f"a folder has an index of its packs, {folder} is none")
-        call.facts({"folder": str(folder), "files": merge(folder)})
+        made = mend(folder)
+        call.facts({"folder": str(folder), "made": made, "files": merge(folder)})
     return 0
 
 
@@ -22,7 +23,8 @@ VERBS = (
         "[PATH...]",
         about=(
             "A crawl does it as packs are closed; this is for packs that were brought together.\n"
-            "Their own indexes stay. Prints of how many files the index of a folder is made now."
+            "Their own indexes stay; a pack that has none, or a damaged one, gets another. Prints\n"
+            "how many were made so, and of how many files the index of a folder consists now."
         ),
         examples=("merge crawls/news/packs",),
     ),

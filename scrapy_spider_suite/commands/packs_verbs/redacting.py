@@ -13,9 +13,10 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, host
 from scrapy_spider_suite.control.asking import whoami
-from scrapy_spider_suite.control.sweeping import sweep
+from scrapy_spider_suite.control.sweeping import survey, sweep
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.job.directory import FOLDER as JOB
+from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.packs.itemfile import is_item_pack
 from scrapy_spider_suite.packs.itemredaction import redact_items
@@ -57,9 +58,13 @@ def _run(call: Call) -> int:
     subject = Subject(host=options.host or "", url=options.url or "")
     if options.job is not None and not options.host:
         raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
+    if options.items is not None and not options.items.is_dir():
+        raise PackError(f"not a folder of item packs: {options.items}")
+    if options.job is not None and JobFile.read(options.job / JOB) is None:
+        raise PackError(f"{options.job} holds no job of scrapy-spider-suite")
     if not options.dry_run:
         confirm(call, f"Take {options.host or options.url} out of these packs for good?")
-    code = _job(call) if options.job is not None and not options.dry_run else 0
+    code = _job(call) if options.job is not None else 0
     for folder in folders:
         code = max(code, _folder(call, folder, subject))
     return code if options.items is None else max(code, _items(call, subject))
@@ -67,8 +72,12 @@ def _run(call: Call) -> int:
 
 def _job(call: Call) -> int:
     options = call.options
+    if options.dry_run:
+        found = survey(options.job / JOB, options.host)
+        call.facts({"job": str(options.job), "done": False, **asdict(found)})
+        return 0
     swept = sweep(options.job / JOB, options.host, whoami(), "scrapy packs redact", _WAIT)
-    call.facts({"job": str(options.job), **asdict(swept)})
+    call.facts({"job": str(options.job), "done": True, **asdict(swept)})
     return 4 if swept.left else 0
 
 
@@ -85,12 +94,13 @@ def _folder(call: Call, folder: Path, subject: Subject) -> int:
     total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
     with progress(total, "B") as move:
         if call.options.dry_run:
-            receipt = count(folder, subject, move)
+            receipt = count(folder, subject, move, mentions=call.options.mentions)
         else:
             receipt = redact(folder, subject, time.time(), move, mentions=call.options.mentions)
     row = {"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)}
     call.facts(row)
-    return 4 if (receipt.open or receipt.away) and not call.options.dry_run else 0
+    left = receipt.open or receipt.away or receipt.uploaded
+    return 4 if left and not call.options.dry_run else 0
 
 
 VERBS = (
@@ -103,8 +113,9 @@ VERBS = (
             "are written anew. A kill leaves every pack whole; the same call again goes on. The\n"
             "text of other pages that name it stays unless --mentions: then those pages go, too.\n"
             "Packs that are being written stay as they are; the receipt names them: call again\n"
-            "when they are closed. Packs that were uploaded are named, too, if they hold pages of\n"
-            "the host; those that are still here go up once more.\n"
+            "when they are closed. Where packs were uploaded to is named, too: of those that are\n"
+            "not here any more if they hold pages of the host (away), of those that are here if\n"
+            "they changed (uploaded): these go up once more, and replace what is there.\n"
             "With --job the host is dropped from that job, and from what `scrapy frontier drop`\n"
             "leaves there; block it if the crawl is to go on. A folder keeps receipts in\n"
             "redactions.jsonl, with the subject as a digest only. It cannot be undone."
@@ -115,6 +126,6 @@ VERBS = (
             "redact crawls/news/packs --job crawls/news --host example.com --yes",
             "redact crawls/news/packs --url https://example.com/private --mentions --yes",
         ),
-        exits={4: "done but for what the receipt names as open, away or left"},
+        exits={4: "done but for what the receipt names as open, away, uploaded or left"},
     ),
 )  # fmt: skip

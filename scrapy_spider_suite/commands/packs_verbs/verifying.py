@@ -9,7 +9,13 @@ from pathlib import Path
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb, printable
 from scrapy_spider_suite.packs.formats import final
-from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_pack, verify_texts
+from scrapy_spider_suite.packs.verify import (
+    Finding,
+    verify_merged,
+    verify_missing,
+    verify_pack,
+    verify_texts,
+)
 
 
 def _run(call: Call) -> int:
@@ -22,7 +28,8 @@ def _run(call: Call) -> int:
             found += _tell(call, _verified(path))
             move(sizes.get(path, 0))
     for folder in (path for path in packs.paths if path.is_dir()):
-        found += _tell(call, [*verify_merged(folder), *verify_texts(folder)])
+        for look in (verify_missing, verify_merged, verify_texts):
+            found += _tell(call, look(folder))
     if not found and not call.json:
         print(f"{len(files)} packs: everything is as it was written")
     return 1 if found else 0
@@ -55,7 +62,8 @@ VERBS = (
         "[PATH...]",
         about=(
             "Reads everything. Of packs that are being written, what is complete is looked at;\n"
-            "their indexes are not."
+            "their indexes are not. A pack that is gone, and whose index is not, is named; what\n"
+            "was uploaded and deleted here is not missing."
         ),
         examples=(
             "verify",
