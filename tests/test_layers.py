@@ -24,6 +24,7 @@ RANKS = {
     "urls": CORE,
     "frontier": CORE,
     "seen": CORE,
+    "agents": SERVICE,
     "storage": SERVICE,
     "dns": SERVICE,
     "guards": SERVICE,

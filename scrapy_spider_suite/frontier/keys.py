@@ -5,11 +5,13 @@ from __future__ import annotations
 import xxhash
 
 
-def host_key(host: str) -> bytes:
-    """The key of a host's row, and the prefix of its queue and its URLs: slot, host, NUL.
+def slot_of(host: str) -> int:
+    """The slot of *host*, 0 to 65,535: the top 16 bits of xxh3(host)."""
+    return xxhash.xxh3_64_intdigest(host.encode()) >> 48
 
-    The slot is the top 16 bits of xxh3(host): the unit of assignment and hand-over.
-    """
+
+def host_key(host: str) -> bytes:
+    """The key of a host's row, and the prefix of its queue and its URLs: slot, host, NUL."""
     name = host.encode()
     return xxhash.xxh3_64_digest(name)[:2] + name + b"\0"
 
