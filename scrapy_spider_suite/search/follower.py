@@ -99,6 +99,7 @@ class Follower:
         if not away or not self.place.exists():
             return ""
         try:
+            verify(self.place.current())
             old = Opened(self.place.current())
             cursors = [each for each in old.cursors().values() if each.name in away]
             if cursors:

@@ -99,6 +99,8 @@ def test_a_host(packs: Packs, tmp_path: Path, form: str) -> None:
     assert page.links
     assert found.get(f"http://{HOST}/1") is None
     # The one page that names it in what it says goes only when that is asked for.
+    row = packs("redact", tmp_path, "--host", HOST, "--mentions", "--dry-run", "--json").rows[0]
+    assert (row["done"], row["pages"], row["mentions"], row["packs"]) == (False, 0, 1, 1)
     row = packs("redact", tmp_path, "--host", HOST, "--mentions", "--yes", "--json").rows[0]
     assert (row["pages"], row["mentions"], row["packs"]) == (0, 1, 1)
     assert found.get("http://www.example.com/40") is None

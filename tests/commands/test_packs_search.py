@@ -98,12 +98,21 @@ def test_rebuilding_what_is_elsewhere(packs: Packs, folder: Path) -> None:
     """The index keeps what packs say that were uploaded; where none is here it stays as it is."""
     write(folder, page(3, "apple"), time=NOW + 1)
     assert packs("index", folder).code == 0
+    known, far = contents(folder), Target(str(folder / "far"))
+    first, second = waiting(folder)
+    assert upload(first, far, NOW, keep=False)
+    assert packs("index", folder, "--rebuild").code == 0
+    assert contents(folder) == known
+    store = next(IndexPlace(folder).current().glob("*.store"))
+    durable.replace(store, store.read_bytes()[:-1])
+    said = packs("index", folder, "--rebuild", "--json")
+    assert (said.code, "not here (1) is lost" in said.rows[0]["rebuilt"]) == (0, True)
     known = contents(folder)
-    for number, pack in enumerate(waiting(folder)):
-        assert upload(pack, Target(str(folder / "far")), NOW, keep=False)
-        said = packs("index", folder, "--rebuild")
-        assert (contents(folder), said.code) == (known, 0 if number == 0 else 2)
-    assert (said.err.count("\n"), "no pack is here" in said.err) == (1, True)
+    assert known == expected(folder)
+    assert upload(second, far, NOW, keep=False)
+    said = packs("index", folder, "--rebuild")
+    assert (said.code, said.err.count("\n"), "no pack is here" in said.err) == (2, 1, True)
+    assert contents(folder) == known
 
 
 def test_pages_that_end_the_process(
