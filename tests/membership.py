@@ -117,10 +117,20 @@ async def held(agent: Registry) -> list[int]:
     return counts
 
 
+async def two(town: Town) -> tuple[Registry, Registry]:
+    """Agents a and b that know of each other; b, whose number is 2, holds the even units."""
+    a, b = await town.agent("a"), await town.agent("b")
+    await beat(a)
+    await a.give(ALL[::2], to=2, epoch=a.answer.epoch)
+    return a, b
+
+
+InTown = Callable[[Callable[[Town], Awaitable[None]]], None]
+"""Runs a test in an empty town."""
+
+
 @contextmanager
-def towns(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Callable[[Town], Awaitable[None]]], None]]:
+def towns(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[InTown]:
     """What runs a test in an empty town, again and again."""
     monkeypatch.setattr(scripts, "WORLD", WORLD)
 

@@ -112,7 +112,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of the crawl: drawn when it began."""
 
     epoch: _Count = 0
-    """Grows whenever others own what they owned not before; seconds since 1970, or a bit more."""
+    """Grows whenever others own what they owned not before: the time when they began to."""
 
     version: _Count = 0
     """Grows whenever anything of a member changes that others have to know."""

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from scrapy_spider_suite.agents.desk import Desk, Tokens
 from scrapy_spider_suite.agents.members import FACTS_MAX, Answer, View
-from scrapy_spider_suite.agents.registry import Desk, Tokens
 from scrapy_spider_suite.errors import ClusterError
 
 

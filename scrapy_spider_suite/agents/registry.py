@@ -13,7 +13,7 @@ which nobody holds anything until the agents have claimed what they know that th
 from __future__ import annotations
 
 import asyncio
-import re
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -22,36 +22,28 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from scrapy_spider_suite.agents import scripts
+from scrapy_spider_suite.agents.desk import TIMEOUT, Desk, Tokens
 from scrapy_spider_suite.agents.lease import Lease, Skew
 from scrapy_spider_suite.agents.members import (
     FACTS_MAX,
     GONE,
     PROTOCOL,
-    SILENCE,
     SKEW_MAX,
     Answer,
     Candidate,
     Post,
     Row,
     View,
-    decode_answer,
     decode_units,
     encode_units,
     refusal,
 )  # fmt: skip
-from scrapy_spider_suite.agents.server import Server
-from scrapy_spider_suite.agents.tables import UNITS, Units
-from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
-
-TIMEOUT: Final = 5.0
-"""Seconds that a call may take."""
+from scrapy_spider_suite.agents.tables import Units
+from scrapy_spider_suite.errors import FencedError, JoinRefusedError
 
 CHUNK: Final = 4_096
 """Units of one call: some milliseconds of Redis's time."""
 
-_TYPES: Final = {"crawl": "string", "members": "hash", "facts": "hash", "holders": "string"}
-_CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 
 def boottime() -> float:
     """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
@@ -69,19 +61,6 @@ class Joined(NamedTuple):
     """It is back before its lease ended: nobody took what it holds."""
 
 
-class Tokens(NamedTuple):
-    """Who holds what."""
-
-    holders: Units
-    """The number of the holder of each unit; 0 if nobody holds it."""
-
-    epoch: int
-    era: int
-    moves: int
-    claims: float
-    """Redis's time in seconds, until which what nobody holds is kept for who held it."""
-
-
 class Moved(NamedTuple):
     """What became of units that were to change their holder."""
 
@@ -91,61 +70,6 @@ class Moved(NamedTuple):
     why: str
     """Why there are none: ``epoch`` (it is another one) or ``target`` (no active member);
     otherwise empty."""
-
-
-class Desk:
-    """Asks the scripts of one crawl: what `Registry` and `office.Office` have in common.
-
-    Raises:
-        ValueError: there is no such URL, or a crawl cannot have that name.
-    """
-
-    def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
-        if not _CRAWL.fullmatch(crawl):
-            raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
-        self._server = Server(url, timeout)
-        self._scripts = scripts.load()
-        self._keys = [f"suite:{{{crawl}}}:{name}" for name in _TYPES]
-
-    async def close(self) -> None:
-        """Close its connections; never raises."""
-        await self._server.close()
-
-    async def _ask(
-        self, script: str, given: dict[str, Any], more: bytes = b""
-    ) -> tuple[Answer, bytes]:
-        """What *script* answers. Raises `RegistryError`."""
-        given["silence"] = round(SILENCE * 1000)
-        text = msgspec.json.encode(given)
-        try:
-            found = await self._server.run(self._scripts[script], self._keys, text, more)
-        except RegistryError as error:
-            if error.kind == "type":
-                await self._name_key(error)
-            raise
-        try:
-            return decode_answer(found[0]), found[1]
-        except (ValueError, TypeError, IndexError) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, why: object) -> RegistryError:
-        text = f"Redis at {self._server.where} answers what the suite did not write: {why}"
-        return RegistryError(text, "damaged")
-
-    async def _name_key(self, error: RegistryError) -> None:
-        """Raise *error* with the key that is meant."""
-        found = await self._server.types(self._keys)
-        for key, type_, expected in zip(self._keys, found, _TYPES.values(), strict=True):
-            if type_ not in (expected, "none"):
-                text = f"Redis at {self._server.where} holds a {type_} under {key}, which is ours"
-                raise RegistryError(text, "type") from error
-
-    def _tokens(self, answer: Answer, data: bytes) -> Tokens:
-        if len(data) != 2 * UNITS:
-            raise self._damaged(f"{len(data)} bytes of holders")
-        return Tokens(
-            decode_units(data), answer.epoch, answer.era, answer.moves, answer.claims / 1000
-        )
 
 
 class Registry(Desk):
@@ -184,7 +108,7 @@ class Registry(Desk):
         self._one = asyncio.Lock()
         self._calls = 0
         self._version = (-1, -1)  # era and version of the view
-        self._since = 0  # the era in which the lease began that has not lapsed since
+        self._since = math.inf  # Redis's time when the lease began that has not lapsed since
         self._grace = 0
         self._who: dict[str, Any] = {}
 
@@ -264,24 +188,22 @@ class Registry(Desk):
         """Hold *units*, of which this agent is the owner in *epoch*, and whose holder is dead."""
         return await self._move(units, {"how": "seize", "epoch": epoch})
 
-    async def claim(self, units: Units, era: int) -> Moved:
-        """Hold *units* again, which this agent is known to have held in *era*.
+    async def claim(self, units: Units, at: float) -> Moved:
+        """Hold *units* again, which this agent was seen to hold *at* a time, in another era.
 
-        An agent whose lease was live ever since, or that is back before it ended, gets what nobody
-        else claimed. Another one gets nothing before `Tokens.claims`, for some of it may have been
-        taken from it since.
+        *at* is that of `Tokens`. An agent whose lease has not lapsed since gets what nobody else
+        claimed. Another one gets nothing before `Tokens.claims`: it may have been taken from it.
         """
-        return await self._move(units, {"how": "claim"}, era)
+        return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)
 
-    async def _move(self, units: Units, given: dict[str, Any], era: int | None = None) -> Moved:
+    async def _move(self, units: Units, given: dict[str, Any], at: float = 0) -> Moved:
         numbers, found = np.unique(units), []
         why = ""
         for start in range(0, len(numbers), CHUNK):
             data = encode_units(numbers[start : start + CHUNK])
             async with self._one:
-                live = self.lease.live(self._clock(), self._wall())
-                unbroken = live and era is not None and era >= self._since
-                answer, moved = await self._own("move", given | {"live": unbroken}, data)
+                live = at >= self._since and self.lease.live(self._clock(), self._wall())
+                answer, moved = await self._own("move", given | {"live": live}, data)
             if answer.code != "ok":
                 why = answer.code
                 break
@@ -321,7 +243,7 @@ class Registry(Desk):
             self.view, self._version = view, (answer.era, answer.version)
         if answer.code == "ok" and script in ("join", "renew"):
             if not self.lease.live(sent, wall):
-                self._since = answer.era
+                self._since = answer.now / 1000
             granted = (answer.ends - answer.now) / 1000 if answer.ends else None
             self.lease.renewed(sent, wall, granted)
         return answer, data

@@ -23,6 +23,7 @@ from scrapy_spider_suite.errors import RegistryError
 T = TypeVar("T")
 
 _AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
+_PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
     ("memory", re.compile(r"\bOOM\b"), "is out of memory: raise its maxmemory"),
     ("type", re.compile(r"\bWRONGTYPE\b"), "holds a value of another type under our name"),
@@ -51,8 +52,8 @@ def connect(url: str, timeout: float) -> Any:
 def said(error: Exception, where: str) -> RegistryError:
     """What went wrong with the server at *where*, as the one error that callers know."""
     text = " ".join(str(error).split()) or "no answer in time"
-    refused = isinstance(error, exceptions.AuthenticationError)
-    if isinstance(error, _AWAY) and not refused:
+    # For redis-py a wrong password is a connection that failed; it will be wrong the next time too.
+    if isinstance(error, _AWAY) and not _PASSWORD.search(text):
         return RegistryError(f"Redis at {where} is away: {text}", "away")
     for kind, sign, meaning in _SAYS:
         if found := sign.search(text):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from membership import Town, towns
+from membership import InTown, towns
 from redis_servers import RedisServer
 
 
@@ -17,9 +17,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
-def in_town(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Callable[[Town], Awaitable[None]]], None]]:
+def in_town(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[InTown]:
     """Run a coroutine function in an empty town."""
     with towns(redis_server, monkeypatch) as run:
         yield run

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import numpy as np
 import pytest
-from membership import ALL, FETCH, GRACE, Town, back, beat, candidate, held, units
+from membership import ALL, FETCH, GRACE, InTown, Town, back, beat, candidate, held, units
 
 from scrapy_spider_suite.agents.members import HEARTBEAT, SILENCE, State
 from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError
 
-InTown = Callable[[Callable[[Town], Awaitable[None]]], None]
 THIRD = ALL[::3]
 
 

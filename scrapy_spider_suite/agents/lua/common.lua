@@ -54,22 +54,21 @@ local function alive(row, silence)
   return counted(row) and row.incarnation ~= '' and now - row.heard < silence
 end
 
--- Others own what they owned no longer. Epochs are seconds since 1970, or more by one each.
+-- Others own what they owned no longer. An epoch is the time when it began, so that later ones are
+-- higher, also after those of which no trace is left here.
 local function advance()
-  crawl.epoch = math.max(crawl.epoch + 1, math.floor(now / 1000))
+  crawl.epoch = math.max(crawl.epoch + 1, now)
   crawl.version = crawl.version + 1
   crawl.sums = ''
 end
 
 -- What is known of who holds what is lost, or may be older than what the agents know: all units
--- are nobody's, and each agent has to claim what it holds. Epochs go on above all there can have
--- been, also those of which no trace is left here.
+-- are nobody's, and each agent has to claim what it holds.
 local function begin_era(silence)
   crawl.run = run
   crawl.era = math.max(crawl.era + 1, now)
   crawl.claims = now + (crawl.grace > 0 and crawl.grace or silence)
   crawl.open = crawl.grace > 0
-  crawl.epoch = math.max(crawl.epoch, math.floor(now / 1000) + 60)
   crawl.moves = crawl.moves + 1
   advance()
   redis.call('SET', HOLDERS, string.rep('\0', 2 * UNITS))

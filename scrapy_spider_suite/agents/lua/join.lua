@@ -76,7 +76,7 @@ if not kept or row.weight ~= a.weight then advance() else crawl.version = crawl.
 crawl.sums = ''
 row = {
   name = a.name, number = number, incarnation = a.incarnation, call = a.call, job = a.job,
-  seat = a.seat, terms = crawl.terms, weight = a.weight, address = a.address, state = 'active', kept = kept or false,
+  seat = a.seat, terms = crawl.terms, weight = a.weight, address = a.address, state = 'active', since = kept and row.since or now,
   ends = a.grace > 0 and now + a.grace or 0, heard = now,
   idle = false, sent = 0, received = 0, activity = 0, round = 0, posted = 0,
 }
@@ -86,4 +86,4 @@ crawl.numbers = math.max(crawl.numbers, number)
 crawl.rows = redis.call('HLEN', MEMBERS)
 if row.ends > 0 and (crawl.sweep == 0 or row.ends < crawl.sweep) then crawl.sweep = row.ends end
 save()
-return answer('ok', {number = number, kept = row.kept, ends = row.ends})
+return answer('ok', {number = number, kept = kept or false, ends = row.ends})

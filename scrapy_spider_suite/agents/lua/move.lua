@@ -2,7 +2,8 @@
 -- the one who was to have them holds now, also if it did before.
 --   give:  from the caller to the member number a.to
 --   seize: to the caller, of whom none may fetch them any more
---   claim: to the caller, who held them before the server lost what it knew
+--   claim: to the caller, who held them before the server lost what it knew: at a.at by its clock,
+--          since when they can have become nobody else's if its lease did not lapse
 local row, refusal = own()
 if refusal then return answer(refusal) end
 if a.how ~= 'claim' and a.epoch ~= crawl.epoch then return answer('epoch') end
@@ -13,7 +14,7 @@ if a.how == 'give' then
 elseif a.how == 'seize' then
   from[0] = now >= crawl.claims and crawl.open
 else
-  from[0] = a.live or row.kept or now >= crawl.claims
+  from[0] = a.live or row.since <= a.at or now >= crawl.claims
 end
 
 local numbers = {}

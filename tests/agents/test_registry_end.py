@@ -1,0 +1,159 @@
+"""The crawl is over when nothing is left to do anywhere, nor on its way."""
+
+from __future__ import annotations
+
+import pytest
+from membership import ALL, GRACE, InTown, Town, back, beat, two
+
+from scrapy_spider_suite.agents.members import SILENCE
+from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.errors import JoinRefusedError
+
+
+async def idle(agent: Registry, **said: int) -> bool:
+    """A heartbeat of an agent that has nothing to do: is the crawl over?"""
+    return (await beat(agent, idle=True, **said)).ended
+
+
+async def rounds(*agents: Registry, beats: int = 4) -> bool:
+    """All are idle for a while: is the crawl over?"""
+    return any([await idle(agent) for _ in range(beats) for agent in agents])
+
+
+def test_one_agent_that_is_idle_twice_has_ended_the_crawl(in_town: InTown) -> None:
+    """Once is not enough."""
+
+    async def test(town: Town) -> None:
+        a = await town.agent("a")
+        assert not (await beat(a)).ended
+        assert [await idle(a), await idle(a)] == [False, True]
+
+    in_town(test)
+
+
+def test_all_have_to_be_idle_in_two_rounds(in_town: InTown) -> None:
+    """And each in the second one after it has heard that the first one is over."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        assert not await rounds(a)
+        assert not await idle(b)  # the first round is complete
+        assert not await idle(b)  # of the second, as b knows
+        assert not await idle(a)  # still of the first, for all that a knew
+        assert await idle(a)
+        assert (await beat(b)).ended
+
+    in_town(test)
+
+
+def test_the_last_url_in_flight_keeps_the_crawl_from_ending(in_town: InTown) -> None:
+    """Sent by one that is idle since, to one that was idle before."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        for _ in range(3):
+            assert not await idle(a, sent=1)
+            assert not await idle(b)
+        # It arrives, is fetched, and leads back to a, while a says the same as ever.
+        assert not (await beat(b, received=1, activity=1)).ended
+        assert not await idle(a, sent=1)
+        assert not await idle(b, received=1, sent=1, activity=1)
+        assert not await idle(a, sent=1)
+        assert not await idle(b, received=1, sent=1, activity=1)
+        # It arrives there too, and leads nowhere.
+        assert not await idle(a, sent=1, received=1, activity=1)
+        for _ in range(3):
+            await idle(b, received=1, sent=1, activity=1)
+            await idle(a, sent=1, received=1, activity=1)
+        assert (await beat(b)).ended
+
+    in_town(test)
+
+
+def test_work_between_two_heartbeats_is_not_overlooked(in_town: InTown) -> None:
+    """As much is sent as is received, everybody is idle whenever it speaks, and yet it goes on."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        for count in range(5):
+            assert not await idle(a, sent=count, received=count, activity=count)
+            assert not await idle(b, sent=count, received=count, activity=count)
+        for _ in range(3):  # the numbers stand still now, but for what a did for itself
+            assert not await idle(b, sent=4, received=4, activity=4)
+        for count in range(5, 9):
+            assert not await idle(a, sent=4, received=4, activity=count)
+            assert not await idle(b, sent=4, received=4, activity=4)
+
+    in_town(test)
+
+
+def test_who_is_missing_keeps_the_crawl_from_ending(in_town: InTown) -> None:
+    """Until it is back, or is dead and its units are taken."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        assert not await rounds(a)
+        town.wait(GRACE / 2)
+        assert not await rounds(a)
+        town.wait(GRACE / 2)
+        assert (await beat(a)).epoch != b.answer.epoch
+        assert not await rounds(a)  # half of the units are nobody's
+        await a.seize(ALL, a.answer.epoch)
+        assert await rounds(a)
+
+    in_town(test)
+
+
+def test_who_has_left_is_not_waited_for(in_town: InTown) -> None:
+    """Nor who was removed once it is dead; who is on its way out still is."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        await b.leave()
+        await beat(a)
+        assert not await rounds(a)
+        await beat(b)
+        await b.give(ALL, to=1, epoch=b.answer.epoch)
+        assert await b.left()
+        await beat(a)
+        assert await rounds(a)
+
+    in_town(test)
+
+
+def test_who_joins_or_has_not_heard_of_the_epoch_starts_the_rounds_again(in_town: InTown) -> None:
+    """It may have found work for others."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        await idle(a)
+        await idle(b)
+        await town.agent("a")
+        assert not await idle(b)
+        old = b.answer.epoch
+        town.wait(1)
+        c = await town.agent("c")
+        a = (await back(town, "a"))[0]
+        for _ in range(4):
+            assert not await idle(a)
+            assert not await idle(c)
+            assert not (await beat(b, idle=True, epoch=old)).ended
+        assert await rounds(a, b, c)
+
+    in_town(test)
+
+
+def test_a_crawl_that_is_over_begins_again_when_all_have_closed(in_town: InTown) -> None:
+    """Not before."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        assert await rounds(a, b)
+        await a.rest()
+        with pytest.raises(JoinRefusedError, match="is over and its agents are closing"):
+            await town.agent("a")
+        town.wait(SILENCE + 1)
+        a = await town.agent("a")
+        assert not (await beat(a)).ended
+
+    in_town(test)
