@@ -30,6 +30,7 @@ import scrapy  # noqa: F401  (a crawl has it in memory as well)
 from scrapy_spider_suite.crawl.core import _HOST_BYTES
 from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.phases import Phases
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import Workbench
@@ -42,6 +43,8 @@ WALL = 1_800_000_000.0
 MEMORY = 64 << 20
 SMALL_MEMORY = 8 << 20
 """For a hundredth of the hosts, so that they are still more than memory holds."""
+ROOMY = 1_400 << 20
+"""For 200,000 hosts, so that memory holds them all."""
 Row = dict[str, object]
 
 
@@ -52,9 +55,11 @@ def entry(host: int, page: int) -> Entry:
     return Entry(name, url, depth=3, referrer=f"https://{name}/index.html")
 
 
-def open_frontier(store: Store, delay: float = 0.0, memory: int = MEMORY) -> Frontier:
+def open_frontier(
+    store: Store, delay: float = 0.0, memory: int = MEMORY, phases: Phases | None = None
+) -> Frontier:
     """A frontier with the *memory* (bytes) that a crawl has by default."""
-    policy = Policy(host=Pace(delay), address=Pace(0.0))
+    policy = Policy(host=Pace(delay), address=Pace(0.0), phases=phases)
     capacity = memory // _HOST_BYTES
     return Frontier(store, policy, now=0.0, wall=WALL, capacity=capacity)
 
@@ -137,12 +142,15 @@ def cost_crowded(folder: Path, scale: int) -> Row:
     return cost(RocksStore(folder / "store", memory=MEMORY), 400_000 // scale, 100_000 // scale)
 
 
-def pending(folder: Path, scale: int, hosts: int) -> Row:
+def pending(
+    folder: Path, scale: int, hosts: int, memory: int = MEMORY, phases: Phases | None = None
+) -> Row:
     """Schedule 5,000,000 URLs, as pages bring them, and begin to fetch them."""
     urls, hosts, pops = 5_000_000 // scale, hosts // scale, 100_000 // scale
-    memory = MEMORY if scale == 1 else SMALL_MEMORY
-    store = RocksStore(folder / "store", memory=memory)
-    frontier = open_frontier(store, delay=4.0, memory=memory)
+    if scale > 1 and memory == MEMORY:
+        memory = SMALL_MEMORY
+    store = RocksStore(folder / "store", memory=min(memory, MEMORY))
+    frontier = open_frontier(store, delay=4.0, memory=memory, phases=phases)
     random = Random(1)
     start = time.process_time()
     for at in range(0, urls, 40):
@@ -173,6 +181,16 @@ def some_hosts(folder: Path, scale: int) -> Row:
 def many_hosts(folder: Path, scale: int) -> Row:
     """5,000,000 URLs on 2,000,000 hosts."""
     return pending(folder, scale, 2_000_000)
+
+
+def one_phase(folder: Path, scale: int) -> Row:
+    """5,000,000 URLs on 200,000 hosts, with room for all hosts."""
+    return pending(folder, scale, 200_000, ROOMY // scale)
+
+
+def six_phases(folder: Path, scale: int) -> Row:
+    """The same, a sixth of the hosts at a time (K4)."""
+    return pending(folder, scale, 200_000, ROOMY // scale, Phases(6, 300.0))
 
 
 def refills(folder: Path, scale: int) -> Row:
@@ -234,6 +252,8 @@ PARTS: dict[str, Callable[[Path, int], Row]] = {
     "host-bytes": host_bytes,
     "some-hosts": some_hosts,
     "many-hosts": many_hosts,
+    "one-phase": one_phase,
+    "six-phases": six_phases,
 }
 
 

@@ -24,6 +24,7 @@ from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.store import Store
 
 WALL = 1_800_000_000.0
@@ -144,12 +145,12 @@ class Crawl:
         seats: int = 64, think: float = 0.0, start: float = 0.0, wall: float = WALL,
         resume: bool = False, unclean: bool = False, flush_always: bool = False, seed: int = 1,
         order: Order = BREADTH_FIRST, window: Window | None = None, sift: bool = False,
-        cache: int = 0,
+        cache: int = 0, routing: Routing | None = None,
     ) -> None:  # fmt: skip
         self.frontier = Frontier(
             store, policy, now=start, wall=wall, capacity=capacity,
             counters=Counters.load(store) if resume else None, unclean=unclean, order=order,
-            window=window, sift=sift, cache=cache,
+            window=window, sift=sift, cache=cache, routing=routing,
         )  # fmt: skip
         self.frontier.open(start)
         self.web = web

@@ -19,6 +19,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides
+from scrapy_spider_suite.frontier.phases import Phases
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots import origin_of
@@ -173,8 +174,16 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
             for name, slot in project.download_slots.items()
         },
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
+        "phases": phases_of(settings),
         "traps": Limits(**{each: getattr(settings, f"trap_{each}") for each in Limits.names()}),
     }
+
+
+def phases_of(settings: SuiteSettings) -> Phases | None:
+    """The phases of a crawl; None if all hosts are visited at any time."""
+    if settings.phases == 1:
+        return None
+    return Phases(settings.phases, settings.phase_seconds, settings.phase_guard)
 
 
 def stamp_of(path: Path | None) -> Stamp:

@@ -228,7 +228,8 @@ class Judge:
     def _of_bars(self, url: str, host: str) -> Iterator[Finding]:
         policy, wall = self._policy, self._wall
         for bar in (
-            policy.bar(host, self._address(host), wall), policy.bar_of_url(url, host, wall),
+            policy.bar_of_visit(host, self._address(host), wall),
+            policy.bar_of_url(url, host, wall),
         ):  # fmt: skip
             if bar is not None:
                 yield Finding("blocked", Judgement.WAIT, self._until(bar), str(bar.rule))

@@ -85,6 +85,7 @@ class Event(StrEnum):
     FILTERED = "filtered"
     NOT_PARSED = "not_parsed"
     UNREADABLE = "unreadable"
+    ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,10 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.UNREADABLE: Outcome(
         "it was fetched and packed, and was not there any more when its links were to be read "
         "(SUITE_EXTRACT)",
+        _FAILED, Retry.NOBODY, Health.NONE,
+    ),
+    Event.ELSEWHERE: Outcome(
+        "the host is another agent's, and the request cannot be stored, so it cannot go there",
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
 }  # fmt: skip

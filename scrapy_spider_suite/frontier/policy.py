@@ -14,12 +14,15 @@ from typing import Any
 
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
+from scrapy_spider_suite.frontier.phases import Phases
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.subjects import Subject, Subjects
 from scrapy_spider_suite.urls.traps import Limits
 
 _BLOCKED = "blocked"
 _OUTSIDE = "outside its hours"
+_PHASE = "not in its phase"
+_PHASES = Rule("every host", "SUITE_PHASES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,14 @@ class Bar:
         return " ".join(words.split())
 
 
+def waits_for_rule(words: str) -> bool:
+    """Whether a host that waits for *words* waits for a rule to let it go."""
+    why, parenthesis, _ = words.partition(" (")
+    return bool(parenthesis) and why in (_BLOCKED, _OUTSIDE, _PHASE)
+
+
 def barred_subject(words: str) -> Subject | None:
-    """Of whom the rule was by which a host waits for *words*; None if they are no bar's."""
+    """Of whom the rule was by which a host waits for *words*; None if it is no one's."""
     why, parenthesis, rest = words.partition(" (")
     if not parenthesis or why not in (_BLOCKED, _OUTSIDE):
         return None
@@ -72,6 +81,7 @@ class Policy:
     *retry_failed_after* 0 means that what failed is never tried again, otherwise it is so for the
     reasons *retry_failed*, so many seconds later, when a link leads there.
     *traps* say what is taken for one. *blocks* are an operator's, beside those of the file.
+    With *phases* a part of the hosts is visited at a time.
     """
 
     host: Pace = field(default_factory=lambda: Pace(4.0))
@@ -89,6 +99,7 @@ class Policy:
     start_delay: float = 0.0
     traps: Limits = field(default_factory=Limits)
     blocks: Subjects[Block] = field(default_factory=Subjects)
+    phases: Phases | None = None
     revision: int = 0
 
     # Changing it
@@ -171,6 +182,14 @@ class Policy:
             bars += _bars_of_blocks(blocks.of_host(host), wall)
             bars += _bars_of_blocks(blocks.of_address(address), wall)
         return max(bars, key=_until, default=None) if bars else None
+
+    def bar_of_visit(self, host: str, address: str, wall: float) -> Bar | None:
+        """`bar`, or that *host* is not in its phase: images and robots.txt come when asked for."""
+        bar, phases = self.bar(host, address, wall), self.phases
+        if phases is None or (opens := phases.opens(host, wall)) <= wall:
+            return bar
+        other = _bar(_PHASE, opens, _PHASES, f"{phases.of(host) + 1} of {phases.count}")
+        return other if bar is None else max(bar, other, key=_until)
 
     def bar_of_url(self, url: str, host: str, wall: float) -> Bar | None:
         """Why the normal *url* on *host* may not be fetched, where its host may be visited."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.policy import Policy, barred_subject
+from scrapy_spider_suite.frontier.policy import Policy, waits_for_rule
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
@@ -76,7 +76,7 @@ def load_clock(host: HostState, now: float, wall: float, floor: float | None) ->
     """Set the clock of a host that comes into memory by its record; *floor* as in `Residents`."""
     record: HostRecord = host.record
     wait = record.next_fetch - wall + GRAIN
-    if wait >= LATEST or barred_subject(record.why) is not None:
+    if wait >= LATEST or waits_for_rule(record.why):
         wait = min(wait, host.gap())  # a bar is looked at anew
     host.next_fetch, host.fetched = now + max(0.0, wait), now + wait - host.gap()
     if floor is not None:

@@ -112,7 +112,7 @@ class Committing:
             self._ledger.write_states(lease.states)
             if wrong:
                 other = self._guesses.other(entry)
-                self._scheduling.one(other, now, wall)
+                self._scheduling.schedule([other], now, wall)
                 self._guesses.hand_on(entry, other)
         self._records.save()
         if state is not State.PENDING:

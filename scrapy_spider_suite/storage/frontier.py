@@ -39,6 +39,7 @@ from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.scheduling import Scheduling
 from scrapy_spider_suite.storage.sifting import sifter_of
+from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
@@ -55,7 +56,8 @@ class Frontier:
 
     *capacity* is the number of hosts that may be resident; with a *window*, a durable store is
     needed to hold the others. With *sift*, links of pages go through the sieve of the store, if it
-    has one. *wall_offset* (wall time minus ``now``) is kept up to date by the caller.
+    has one. With *routing* it is the frontier of one agent among others. *wall_offset* (wall time
+    minus ``now``) is kept up to date by the caller.
 
     Attributes:
         cache: what was seen a moment ago.
@@ -72,6 +74,7 @@ class Frontier:
     ) -> None:  # fmt: skip
         self.store = store
         self.policy = policy
+        routing: Routing | None = None,
         self.counters = counters or Counters()
         self.wall_offset = wall - now
         self.workbench = bench = Workbench()
@@ -79,11 +82,11 @@ class Frontier:
         floor = now if unclean else None
         sliding = None if window is None else Sliding(window, bench)
         self.residents = residents = Residents(bench, store, policy, capacity, floor, sliding)
-        self.rotation = Rotation(residents, bench, sliding)
+        self.reviser = Reviser(policy, bench, residents)
+        self.rotation = Rotation(residents, bench, self.reviser, sliding)
         self._ledger = ledger = Ledger(store, self.counters, order, cache)
         self.cache = ledger.cache
         self.sifter = ledger.sifter = sifter_of(store, self.cache, self.counters, active=sift)
-        self.reviser = Reviser(policy, bench, residents)
         self._health = health = Health(bench, residents, ledger, policy, self._let_go)
         revisits = Revisits(store.kv(ROWS), Revisiting())
         self.planner = ledger.planner = Planner(revisits, store, residents, ledger, health)
@@ -97,8 +100,8 @@ class Frontier:
             store, policy, residents.records, ledger, health, refusal, self.traps
         )
         self._scheduling = Scheduling(
-            store, policy, residents, ledger, self.traps, self.chances, self.sifter, refusal,
-            self.flush, self._let_go,
+            store, policy, residents, ledger, self.traps, self.chances, self.sifter, routing,
+            refusal, self.flush, self._let_go,
         )  # fmt: skip
         self.extraction = Extraction(store, residents.records, ledger, self._scheduling)
         self._leasing = self._make_leasing()

@@ -20,7 +20,7 @@ from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.unresolved import Unresolved
-from scrapy_spider_suite.storage.waiting import RESIDENT, WaitingList
+from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
 
 class Residents:
@@ -67,6 +67,11 @@ class Residents:
         self.clocks.load(now, wall)
 
     @property
+    def on_disk(self) -> bool:
+        """Whether hosts that leave memory are to be found again."""
+        return self._store.durable
+
+    @property
     def room(self) -> int:
         """How many more hosts may come into memory."""
         room = self.capacity - len(self._workbench.hosts)
@@ -78,7 +83,7 @@ class Residents:
         """A pending *entry* (its row is stored): into its host's front if it belongs there."""
         host = self._workbench.hosts.get(entry.host)
         if host is None:
-            crowded = self._store.durable and self.room <= 0
+            crowded = self.on_disk and (self.room <= 0 or self._far(entry.host, wall))
             if (crowded or record.due is not None) and not entry.volatile:
                 head = before(entry.key)
                 record.head = head if record.due is None else min(record.head, head)
@@ -101,6 +106,11 @@ class Residents:
             if host.bar is not None and host.bar.of_urls and not entry.key.startswith(LAST):
                 self._workbench.set_bar(host, None, -math.inf)  # this one may not be barred
             self._workbench.offer(host)
+
+    def _far(self, key: str, wall: float) -> bool:
+        """Whether the phase of a host is so far off that it need not be in memory (K8)."""
+        phases = self._policy.phases
+        return phases is not None and phases.opens(key, wall) - wall >= AWAY
 
     def bring_in(
         self, key: str, record: HostRecord, now: float, wall: float, *, more: bool,

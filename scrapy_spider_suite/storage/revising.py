@@ -94,9 +94,16 @@ class Reviser:
                 pace = self._policy.of_address(address.numeric)
                 self._workbench.set_address_pace(address, pace, now)
 
+    def out_of_phase(self, host: HostState, now: float, wall: float) -> bool:
+        """Whether *host* waits for its phase, also if that was not noticed yet."""
+        phases = self._policy.phases
+        if phases is None or phases.opens(host.key, wall) <= wall:
+            return False
+        return self.barred(host, now, wall)
+
     def barred(self, host: HostState, now: float, wall: float) -> bool:
         """Whether *host* may not be visited now, by rules for it or for its address."""
-        bar = self._policy.bar(host.key, host.connect_to, wall)
+        bar = self._policy.bar_of_visit(host.key, host.connect_to, wall)
         if bar != host.bar:
             until = -math.inf if bar is None else now + (bar.until - wall)
             self._workbench.set_bar(host, bar, until)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.sliding import Sliding, bare
 from scrapy_spider_suite.storage.waiting import AWAY
 
@@ -27,13 +28,15 @@ class Rotation:
     """Has *residents* leave and come; with a window as *sliding* says."""
 
     def __init__(
-        self, residents: Residents, workbench: Workbench, sliding: Sliding | None = None
-    ) -> None:
+        self, residents: Residents, workbench: Workbench, reviser: Reviser,
+        sliding: Sliding | None = None,
+    ) -> None:  # fmt: skip
         self._residents = residents
         self._records = residents.records
         self._fronts = residents.fronts
         self._waiting = residents.waiting
         self._workbench = workbench
+        self._reviser = reviser
         self._sliding = sliding
         self._looked_through: list[HostState] = []  # for who is to make room: those still to come
         self._leaving: list[HostState] | None = None  # while a window moves, who is to make room
@@ -149,7 +152,9 @@ class Rotation:
             if self._workbench.hosts.get(host.key) is not host:
                 continue
             if host.front or host.more:
-                goes = crowded and host.ready_at() - now >= AWAY and self._may_leave(host)
+                # A host whose phase is over leaves though there is room (K8).
+                over = self._residents.on_disk and self._reviser.out_of_phase(host, now, wall)
+                goes = (over or crowded) and host.ready_at() - now >= AWAY and self._may_leave(host)
             else:
                 goes = (crowded or host.next_fetch <= now) and host.idle()
                 goes = goes and not self._fronts.leased(host.key)

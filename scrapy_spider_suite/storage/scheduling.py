@@ -17,6 +17,7 @@ from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.sifting import Sifter, Way, keys_of, pacing_of, url_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
@@ -39,7 +40,7 @@ class Scheduling:
 
     def __init__(
         self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, traps: Traps,
-        chances: SecondChances, sifter: Sifter | None,
+        chances: SecondChances, sifter: Sifter | None, routing: Routing | None,
         refusal: Callable[[str, HostRecord], Event | None],
         flush: Callable[[], None], let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
@@ -51,6 +52,7 @@ class Scheduling:
         self._ledger = ledger
         self._traps = traps
         self._chances = chances
+        self._routing = routing
         self._refusal = refusal
         self._flush = flush
         self._let_go = let_go
@@ -62,8 +64,13 @@ class Scheduling:
     def schedule(self, entries: Iterable[Entry], now: float, wall: float) -> int:
         """Make *entries* pending unless they are known; return how many were new.
 
-        Links that go to the sieve are none of them.
+        Links that go to the sieve are none of them, and neither is what other agents are to have.
         """
+        if self._routing is not None:
+            entries = filter(self._routing.keeps, entries)
+        return self._look_up(entries, now, wall)
+
+    def _look_up(self, entries: Iterable[Entry], now: float, wall: float) -> int:
         new = 0
         for way, group in groupby(entries, self._way):
             if way is not None:
@@ -117,6 +124,8 @@ class Scheduling:
     def _take(self, entry: Entry, now: float, wall: float) -> bool:
         record = self._records.touch(entry.host)
         refusal = self._refusal(entry.host, record)
+        if entry.volatile and self._routing is not None and not self._routing.owns(entry):
+            refusal = Event.ELSEWHERE
         if refusal is None:
             self._traps.take(entry, record)
             self._ledger.take(entry, record)
@@ -174,9 +183,12 @@ class Scheduling:
 
     def _take_links(self, page: Entry, urls: list[str], now: float, wall: float) -> None:
         """Take the links of *page*; of those that were met a moment ago nothing is made."""
-        keys = keys_of(urls)
+        keys, way = keys_of(urls), Way(page.depth + 1, page.url)
+        if self._routing is not None:
+            keys = self._routing.own_links(way, keys)
+            urls = [url_of(key) for key in keys]
         if self.sifter is not None and self.sifter.active:
-            self._offer(Way(page.depth + 1, page.url), keys)
+            self._offer(way, keys)
             return
         if not self._policy.retry_failed_after:
             knows, freed = self._ledger.cache.knows, self._freed(keys)
@@ -184,9 +196,9 @@ class Scheduling:
             new = [url for url, key in pairs if key in freed or not knows(key)]
             self._ledger.counters.filtered += len(urls) - len(new)
             urls = new
-        depth, referrer = page.depth + 1, page.url
+        depth, referrer = way.depth, way.referrer
         entries = (Entry(host_of(url), url, depth=depth, referrer=referrer) for url in urls)
-        self.schedule(entries, now, wall)
+        self._look_up(entries, now, wall)
 
     def relieve(self) -> None:
         """Write a batch that has grown large; only where an operation ends (see `Unwritten`)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from scrapy_spider_suite.frontier.policy import Policy, barred_subject
+from scrapy_spider_suite.frontier.policy import Policy, barred_subject, waits_for_rule
 from scrapy_spider_suite.frontier.subjects import Kind
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER
 from scrapy_spider_suite.storage.records import HostRecord
@@ -37,11 +37,19 @@ class WaitingList:
 
         Those whose time has come wait in the order in which they came, or *since* when they do.
         """
-        barred = self._look_at_rules(key, record, wall)
+        barred = self._look_at_rules(key, record, wall) or self._out_of_phase(key, record, wall)
         when = max(wall if since is None else since, record.next_fetch)
         record.due = when + BARRED if barred else when
         self._store.put_due(record.due, key)
         self.earliest = min(self.earliest, when)
+
+    def _out_of_phase(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Whether nothing but its phase has a host wait; its record says until when."""
+        bar = None if self._policy.phases is None else self._policy.bar_of_visit(key, "", wall)
+        if bar is None or record.next_fetch >= bar.until:
+            return False
+        record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
+        return True
 
     def leave(self, key: str, record: HostRecord) -> None:
         """Take a host off the list, if it is on it."""
@@ -119,10 +127,11 @@ class WaitingList:
 
         The host's address is not known here: a rule of its address counts while it is there.
         """
-        subject = barred_subject(record.why)
-        if subject is None:
+        if not waits_for_rule(record.why):
             return False
-        bar = self._policy.bar(key, "", wall) or self._policy.bar_of_rule(subject, wall)
+        bar, subject = self._policy.bar_of_visit(key, "", wall), barred_subject(record.why)
+        if bar is None and subject is not None:
+            bar = self._policy.bar_of_rule(subject, wall)
         if bar is None:
             # Nobody knows any more when it was visited: its delay runs from now.
             delay = max(self._policy.of_host(key).delay, record.crawl_delay)

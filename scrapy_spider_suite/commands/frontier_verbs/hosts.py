@@ -22,7 +22,7 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
     policy = blocks.policy_of(reader.store.kv(blocks.STORE), now)
     paused = pausing.paused_by(reader.store.kv("control"))
     for name, record in hosts:
-        row = _row(name, record, policy.bar(name, "", now), now)
+        row = _row(name, record, policy.bar_of_visit(name, "", now), now)
         if paused and record.pending and not record.dead:
             row |= {"next_visit": None, "why": f"the job is paused by {paused}; {row['why']}"}
         yield row

@@ -60,6 +60,17 @@ class Running:
         v.integer(1, unit="hosts or leaves"), 100, FROM_NOW_ON,
         "Hosts of the top window, or leaves of each host's leaf window.",
     )
+    phases: int = setting(
+        v.integer(1, 10_000, "phases"), 1, FROM_NOW_ON,
+        "Visit a part of the hosts at a time, of so many parts; the others are on disk meanwhile.",
+    )
+    phase_seconds: float = setting(
+        v.duration(1.0), 300.0, FROM_NOW_ON, "How long a phase lasts, by the clock on the wall.",
+    )
+    phase_guard: float = setting(
+        v.duration(), 0.0, FROM_NOW_ON,
+        "At the end of a phase, for so long no visit begins: those that are out have time to end.",
+    )
 
     sitemaps: Literal["off", "robots", "all"] = setting(
         v.choice("off", "robots", "all"), "off", FROM_NOW_ON,

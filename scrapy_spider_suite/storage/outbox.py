@@ -1,0 +1,94 @@
+"""What other agents are to have: rows in the database until they say that they keep them (K21).
+
+A row goes in with the commit of the page that led there, so that a kill finds each URL on disk: in
+the outbox or with its owner. Rows of one receiver are numbered through, from 1, for the life of the
+job, with gaps where a run was killed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.storage.kv import KV
+
+_NUMBER: Final = struct.Struct(">Q")
+_AHEAD: Final = 1_000
+"""Numbers that are set aside at a time: a run that is killed leaves some of them unused."""
+_ROW, _NEXT = b"r", b"n"
+
+
+class Outbox:
+    """The rows in *kv*, by the names of their receivers. Raises `JobDamagedError`."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._next: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
+        self._set_aside: dict[str, int] = {}
+        for key, _ in kv.items(_ROW):
+            self._count(_receiver(key[len(_ROW) : -_NUMBER.size - 1]), 1)
+        for key, value in kv.items(_NEXT):
+            name = _receiver(key[len(_NEXT) :])
+            self._next[name] = self._set_aside[name] = _number(value)
+
+    def __len__(self) -> int:
+        """How many rows wait, or are on their way."""
+        return sum(self._waiting.values())
+
+    @property
+    def receivers(self) -> dict[str, int]:
+        """How many rows each receiver is to have; none without any."""
+        return dict(self._waiting)
+
+    def put(self, to: str, row: bytes) -> None:
+        """Let *to* have *row*; part of the store's next batch."""
+        number = self._next.get(to, 1)
+        if number >= self._set_aside.get(to, 1):
+            self._set_aside[to] = number + _AHEAD
+            self._kv.put(_NEXT + to.encode(), _NUMBER.pack(number + _AHEAD))
+        self._next[to] = number + 1
+        self._kv.put(_prefix(to) + _NUMBER.pack(number), row)
+        self._count(to, 1)
+
+    def rows(self, to: str, since: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The rows for *to*, those of the moment, numbered *since* or higher, in order."""
+        prefix = _prefix(to)
+        for key, row in self._kv.items(prefix, _NUMBER.pack(since)):
+            yield _number(key[len(prefix) :]), row
+
+    def drop(self, to: str, first: int, last: int) -> int:
+        """*to* keeps the rows from *first* to *last*: forget them; how many there were."""
+        prefix, dropped = _prefix(to), 0
+        for number, _ in self.rows(to, first):
+            if number > last:
+                break
+            self._kv.delete(prefix + _NUMBER.pack(number))
+            dropped += 1
+        self._count(to, -dropped)
+        return dropped
+
+    def _count(self, to: str, change: int) -> None:
+        self._waiting[to] = self._waiting.get(to, 0) + change
+        if not self._waiting[to]:
+            del self._waiting[to]
+
+
+def _prefix(to: str) -> bytes:
+    return _ROW + to.encode() + b"\0"
+
+
+def _receiver(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise JobDamagedError(f"the outbox names no agent ({error})") from error
+
+
+def _number(data: bytes) -> int:
+    try:
+        return int(_NUMBER.unpack(data)[0])
+    except struct.error as error:
+        raise JobDamagedError(f"the outbox has a number that is none ({error})") from error

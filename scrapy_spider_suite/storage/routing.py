@@ -1,0 +1,129 @@
+"""Whose a URL is: this agent's, or another's, to whom it goes through the outbox (K2, K21).
+
+Whatever comes into the frontier comes by here: links of pages, redirects, requests that a spider
+made, and what other agents have sent, which goes on to whom it belongs to by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import JobDamagedError, LetterError
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.seen import FingerprintCache
+from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.records import pack_row, unpack_row
+from scrapy_spider_suite.storage.sifting import Way, entry_of, pacing_of, url_of
+from scrapy_spider_suite.urls.normalize import host_of
+
+_A_ROW: Final = 50
+"""Links of a row, at most: a letter holds whole rows."""
+_LINKS, _ENTRY = range(2)
+# A plain integer: operators of flags are Python code.
+_START = int(Flag.START)
+
+Owner = Callable[[str, str], str]
+"""The name of the agent that is to have a URL: of its host, and itself."""
+
+
+class Routing:
+    """Keeps what is *own*, the name of this agent, and puts all else into *outbox*.
+
+    *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* links that
+    were sent last none is sent again. With *shared_seeds* every agent is given all of them, and
+    those of others are nobody's business here.
+
+    Attributes:
+        spared: links that were not sent, since they had been.
+        foreign_seeds: seeds that others are given, too.
+    """
+
+    def __init__(
+        self, outbox: Outbox, owner: Owner, own: str, *, by_host: bool = True, cache: int = 0,
+        shared_seeds: bool = True,
+    ) -> None:  # fmt: skip
+        self.outbox = outbox
+        self.own = own
+        self.spared = 0
+        self.foreign_seeds = 0
+        self._owner = owner
+        self._by_host = by_host
+        self._shared_seeds = shared_seeds
+        self._sent = FingerprintCache(cache)
+
+    def reroute(self, owner: Owner) -> None:
+        """Others own other URLs from now on: what was sent to them may be wanted once more."""
+        self._owner = owner
+        self._sent.clear()
+
+    def own_links(self, way: Way, keys: list[bytes]) -> list[bytes]:
+        """Those of *keys*, state keys of links that came by *way*, that stay here."""
+        own: list[bytes] = []
+        others: dict[str, list[bytes]] = {}
+        prefix, owner = b"\0\0\0", ""  # no host has such a key, whatever its slot
+        for key in keys:
+            if not (self._by_host and key.startswith(prefix)):  # most lead to one host
+                host = pacing_of(key)
+                prefix, owner = host_key(host), self._owner(host, url_of(key))
+            if owner == self.own:
+                own.append(key)
+            else:
+                others.setdefault(owner, []).append(key)
+        for to, foreign in others.items():
+            new = self._sent.new(foreign)
+            self.spared += len(foreign) - len(new)
+            for start in range(0, len(new), _A_ROW):
+                row = msgpack.packb([_LINKS, *way, *new[start : start + _A_ROW]])
+                self.outbox.put(to, row)
+        return own
+
+    def owns(self, entry: Entry) -> bool:
+        """Whether *entry* is this agent's to fetch."""
+        return self._owner(entry.host, entry.url) == self.own
+
+    def keeps(self, entry: Entry) -> bool:
+        """Whether *entry* stays here; if not it is on its way. One that is volatile must stay."""
+        owner = self._owner(entry.host, entry.url)
+        if owner == self.own or entry.volatile:
+            return True
+        if entry.flags & _START and self._shared_seeds:
+            self.foreign_seeds += 1
+        else:
+            self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))
+        return False
+
+
+def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
+    """What the *rows* of another agent's outbox hold. Raises `LetterError` if that is nothing.
+
+    Nothing in them is believed: the identity of a link is made anew of its host and URL.
+    """
+    for row in rows:
+        try:
+            kind, *rest = msgpack.unpackb(row)
+            if kind == _LINKS:
+                yield from _links(rest)
+            elif kind == _ENTRY:
+                host, packed = rest
+                yield unpack_row(host, b"", packed)
+            else:
+                raise ValueError(f"no kind of row has the number {kind!r}")
+        except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
+            raise LetterError(f"a row of another agent cannot be read ({error})") from error
+
+
+def _links(rest: list[Any]) -> Iterator[Entry]:
+    depth, referrer, priority, beyond, *keys = rest
+    whole = all(isinstance(number, int) for number in (depth, priority, beyond))
+    if not (whole and isinstance(referrer, str) and all(isinstance(key, bytes) for key in keys)):
+        raise TypeError("links that are none")
+    way = Way(depth, referrer, priority, beyond)
+    for key in keys:
+        host, url = pacing_of(key), url_of(key)
+        if not url.startswith(("http://", "https://")) or host_of(url) != host:
+            raise ValueError(f"{url[:200]!r} is no link to {host[:200]!r}")
+        yield entry_of(key, way)

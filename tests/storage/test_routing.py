@@ -1,0 +1,256 @@
+"""Whose a URL is, and the outbox that brings it there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual import all_urls, entry, trees
+from virtual_agents import Agents
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.errors import JobDamagedError, LetterError
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.storage.kv import KV, MemoryKV
+from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.records import UrlState, pack_row, state_key
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.routing import Routing, arrived
+from scrapy_spider_suite.storage.sifting import Way
+from scrapy_spider_suite.storage.store import MemoryStore, Store
+
+HOSTS, PAGES = 40, 13
+
+
+# The outbox
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KV]:
+    """Where an outbox lies."""
+    store: Store = MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store")
+    yield store.kv("outbox")
+    store.close()
+
+
+def test_rows_stay_until_they_are_dropped(kv: KV) -> None:
+    """In the order in which they came, apart for each receiver."""
+    outbox = Outbox(kv)
+    for n in range(5):
+        outbox.put("b", b"b%d" % n)
+        outbox.put("ab", b"ab%d" % n)
+    assert [row for _, row in outbox.rows("b")] == [b"b%d" % n for n in range(5)]
+    assert list(outbox.rows("b", 4)) == [(4, b"b3"), (5, b"b4")]
+    assert outbox.receivers == {"b": 5, "ab": 5}
+    assert outbox.drop("b", 1, 3) == 3
+    assert outbox.drop("b", 1, 3) == 0  # whoever acknowledges twice
+    assert [number for number, _ in outbox.rows("b")] == [4, 5]
+    assert outbox.drop("ab", 1, 9) == 5
+    assert outbox.receivers == {"b": 2}
+    assert len(outbox) == 2
+    assert outbox.drop("nobody", 1, 9) == 0
+
+
+def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
+    """Not after a reopen, nor when the rows before are gone; a kill leaves a gap."""
+    store = RocksStore(tmp_path / "store")
+    outbox = Outbox(store.kv("outbox"))
+    for n in range(1_500):
+        outbox.put("b", b"%d" % n)
+    given = [number for number, _ in outbox.rows("b")]
+    outbox.drop("b", 1, 1 << 60)
+    store.flush()
+    store.close()
+    store = RocksStore(tmp_path / "store")
+    outbox = Outbox(store.kv("outbox"))
+    assert not len(outbox)
+    outbox.put("b", b"later")
+    ((number, row),) = outbox.rows("b")
+    assert row == b"later"
+    assert number > given[-1] == 1_500
+    store.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 30)), max_size=60))
+def test_an_outbox_is_a_list_for_each(steps: list[tuple[str, bool, int]]) -> None:
+    """Whatever is put and dropped, before and after a reopen."""
+    kv = MemoryKV()
+    outbox, model, body = Outbox(kv), {name: {} for name in "abc"}, 0
+    for to, puts, at in steps:
+        if puts:
+            body += 1
+            outbox.put(to, b"%d" % body)
+            number = max((n for n, _ in outbox.rows(to)), default=0)
+            assert number > max(model[to], default=0)
+            model[to][number] = b"%d" % body
+        else:
+            gone = [number for number in model[to] if at <= number <= at + 3]
+            assert outbox.drop(to, at, at + 3) == len(gone)
+            for number in gone:
+                del model[to][number]
+        if at == 30:
+            outbox = Outbox(kv)
+        for name, rows in model.items():
+            assert dict(outbox.rows(name)) == rows
+        assert outbox.receivers == {name: len(rows) for name, rows in model.items() if rows}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(b"r\xff\0" + bytes(8), b""), (b"n\xff", bytes(8)), (b"nb", b"short")]
+)
+def test_a_damaged_outbox_is_named(key: bytes, value: bytes) -> None:
+    """And nothing else is made of it."""
+    kv = MemoryKV()
+    kv.put(key, value)
+    with pytest.raises(JobDamagedError, match="outbox"):
+        Outbox(kv)
+
+
+# Routing
+
+
+def routing(**more: object) -> Routing:
+    """Of agent a, which has the hosts that begin with a."""
+    owner = lambda host, url: host[0]  # noqa: E731
+    return Routing(Outbox(MemoryKV()), owner, "a", **more)  # type: ignore[arg-type]
+
+
+def keys(*urls: str) -> list[bytes]:
+    """Their state keys."""
+    return [state_key(url.split("/")[2], url) for url in urls]
+
+
+def sent(agent: Routing, to: str) -> list[str]:
+    """The URLs on their way."""
+    return [each.url for each in arrived(row for _, row in agent.outbox.rows(to))]
+
+
+def test_links_of_others_go_out() -> None:
+    """With what is known of them, each to its owner."""
+    agent = routing()
+    links = keys("http://a.t/1", "http://b.t/1", "http://a.t/2", "http://c.t/1", "http://b.t/2")
+    assert agent.own_links(Way(3, "http://a.t/", 7, 1), links) == [links[0], links[2]]
+    assert sent(agent, "c") == ["http://c.t/1"]
+    first, second = arrived(row for _, row in agent.outbox.rows("b"))
+    assert (first.host, first.url, first.depth, first.referrer) == (
+        "b.t", "http://b.t/1", 3, "http://a.t/",
+    )  # fmt: skip
+    assert (second.url, second.priority, second.beyond) == ("http://b.t/2", 7, 1)
+    assert second.identity == links[4]
+
+
+def test_any_slot_will_do() -> None:
+    """The two bytes before a host's name may be any, among them those of a space."""
+    agent = routing()
+    links = keys(*(f"http://{each}{n}.t/" for n in range(400) for each in "ab"))
+    assert len({key[0] for key in links}) > 200
+    assert agent.own_links(Way(1, ""), links) == links[::2]
+    assert len(sent(agent, "b")) == 400
+
+
+def test_what_was_sent_is_not_sent_again() -> None:
+    """Until others may own it."""
+    agent = routing(cache=1 << 16)
+    for _ in range(2):
+        agent.own_links(Way(1, ""), keys("http://b.t/1", "http://b.t/2"))
+    assert sent(agent, "b") == ["http://b.t/1", "http://b.t/2"]
+    assert agent.spared == 2
+    agent.reroute(lambda host, url: "c")
+    agent.own_links(Way(1, ""), keys("http://b.t/1"))
+    assert sent(agent, "c") == ["http://b.t/1"]
+
+
+def test_requests_travel_as_they_are_stored() -> None:
+    """Their payload and identity with them; a seed that everybody is given does not."""
+    agent = routing()
+    request = entry("http://b.t/form", flags=int(Flag.USER), payload=b"body", priority=3)
+    request.own_identity = b"\0\0b.t\0fingerprint"
+    assert not agent.keeps(request)
+    (came,) = arrived(row for _, row in agent.outbox.rows("b"))
+    assert (came.url, came.payload, came.priority) == ("http://b.t/form", b"body", 3)
+    assert came.identity == request.identity
+    seed = entry("http://b.t/", flags=int(Flag.START))
+    assert not agent.keeps(seed)
+    assert agent.foreign_seeds == 1
+    assert len(agent.outbox) == 1
+    apart = routing(shared_seeds=False)
+    assert not apart.keeps(seed)
+    assert sent(apart, "b") == ["http://b.t/"]
+
+
+@pytest.mark.parametrize("row", [
+    b"", b"\xc1", b"\x93\x00\x01", msgpack.packb(7), msgpack.packb([9]), msgpack.packb([0]),
+    msgpack.packb([0, "deep", "", 0, 0]), msgpack.packb([0, 1, 2, 0, 0]),
+    msgpack.packb([0, 1, "", 0, 0, "text"]), msgpack.packb([0, 1, "", 0, 0, b"xx"]),
+    msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0\xff"]),
+    msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0file:///etc/passwd"]),
+    msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0http://c.t/"]),
+    msgpack.packb([1]), msgpack.packb([1, "b.t", b"short"]), msgpack.packb([1, 2, b"x" * 40]),
+    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/"))[:-1]]),
+])  # fmt: skip
+def test_rows_that_are_none_are_refused(row: bytes) -> None:
+    """Whoever sends them gets nothing in."""
+    with pytest.raises(LetterError):
+        list(arrived([row]))
+
+
+def test_slots_are_made_anew() -> None:
+    """A peer does not say under which key a URL is known."""
+    honest = keys("http://b.t/1")[0]
+    row = msgpack.packb([0, 1, "", 0, 0, b"\0\0" + honest[2:]])
+    (came,) = arrived([row])
+    assert came.identity == honest
+
+
+# Agents
+
+
+@pytest.mark.parametrize("sift", [False, True], ids=["looked-up", "sifted"])
+@pytest.mark.parametrize("name", ["ring", "url-sum", "host-parity"])
+def test_agents_are_disjoint_and_miss_nothing(name: str, sift: bool, tmp_path: Path) -> None:
+    """Each page is fetched by one of them, once, whoever found it (K2)."""
+    web = trees(HOSTS, PAGES, 20)
+    stores: list[Store] = [MemoryStore() for _ in range(3)]
+    if sift:
+        stores = [sieved(tmp_path / str(number)) for number in range(3)]
+    agents = Agents(web, assignment_of(name), stores, sift=sift)
+    agents.each(lambda crawl: crawl.seed("http://h0.t/0"))
+    agents.run()
+    assert Counter(agents.urls) == Counter(dict.fromkeys(all_urls(web, PAGES), 1))
+    assert all(crawl.urls for crawl in agents.crawls.values())
+    for store in stores:
+        store.close()
+
+
+def sieved(folder: Path) -> Store:
+    """A store with a sieve."""
+    from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+
+    store = RocksStore(folder / "store")
+    store.sieve = Sieved(folder / "sieve", store.kv(DROPPED), bits=128, capacity=100)
+    return store
+
+
+def test_a_request_that_cannot_travel_has_failed() -> None:
+    """What cannot be stored cannot be sent, and must not be fetched here either."""
+    web = trees(HOSTS, PAGES, 20)
+    agents = Agents(web, assignment_of("ring"), [MemoryStore(), MemoryStore()])
+    own = next(iter(agents.crawls.values()))
+    routing = next(iter(agents.routings.values()))
+    foreign = next(
+        url for host in web.addresses if not routing.owns(entry(url := f"http://{host}/0"))
+    )
+    request = entry(foreign, flags=int(Flag.VOLATILE | Flag.USER), payload=object())
+    own.frontier.schedule([request], 0.0)
+    agents.run()
+    assert not agents.urls
+    assert own.frontier.counters.events == {Event.ELSEWHERE: 1}
+    state = own.frontier.store.state(state_key(request.host, foreign))
+    assert state is None or UrlState.from_bytes(state).event is Event.ELSEWHERE
