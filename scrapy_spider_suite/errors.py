@@ -17,7 +17,9 @@
     ├── ClusterError             agents cannot work on one crawl together
     │   ├── RegistryError        Redis cannot be used now: away, full, or holding something else
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
-    │   └── FencedError          a process does not stand for its agent any more
+    │   ├── FencedError          a process does not stand for its agent any more
+    │   └── LetterError          what came from another agent is no letter
+    │       └── LetterTooLargeError  it is larger than agreed, or a row is too large to be sent
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
     │   └── ResolveTimeoutError  the name servers did not answer in time
@@ -183,6 +185,14 @@ class FencedError(ClusterError):
     def __init__(self, message: str, *, again: bool) -> None:
         super().__init__(message)
         self.again = again
+
+
+class LetterError(ClusterError):
+    """What came from another agent is no letter, or one of another version."""
+
+
+class LetterTooLargeError(LetterError):
+    """A letter is larger than agreed, packed or unpacked; or a row is too large for any."""
 
 
 class ResolveError(SuiteError):

@@ -1,0 +1,213 @@
+"""Letters over UDP between the agents of a local network, without a server (K21).
+
+"The URLs are pack together and send out as a UDP packet. The scheduler of the communicator takes
+care of timeouts and data retransmission" (KSpider). The agents are listed, each with its address,
+and share a key; what they decide is in `exchange`, here are the socket and the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from scrapy_spider_suite.agents.exchange import BOUNDS, Exchange
+from scrapy_spider_suite.agents.letters import Letter, Packed, Receipt, encode_name
+from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
+
+WINDOW: Final = 512
+"""Letters on the way to one receiver: 0.7 MB."""
+
+BUFFER: Final = 1 << 20
+"""Bytes that the system is asked to hold for a process that is busy with something else."""
+
+Address = tuple[str, int]
+
+logger = logging.getLogger(__name__)
+
+
+def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
+    """Return name and address of each agent in *texts*: ``NAME=HOST:PORT``, IPv6 in brackets.
+
+    Raises:
+        ValueError: one is not that, or a name or an address comes twice.
+    """
+    agents: dict[str, Address] = {}
+    for text in texts:
+        name, _, place = text.strip().partition("=")
+        host, _, port = place.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"{text!r} is not NAME=HOST:PORT of an agent")
+        encode_name(name)
+        address = host.removeprefix("[").removesuffix("]"), int(port)
+        if name in agents or address in agents.values():
+            raise ValueError(f"{text!r}: another agent has that name or address")
+        agents[name] = address
+    return agents
+
+
+class Datagrams:
+    """A `transport.Transport` over UDP.
+
+    Args:
+        name: this agent, one of *agents*.
+        agents: all of them, with the addresses that they listen at.
+        key: what they share, 16 bytes or more.
+        window: letters on the way to one receiver; all agents have to agree on it.
+
+    Raises:
+        ValueError: *name* is not one of *agents*, a name is none, or the key is too short.
+    """
+
+    bounds = BOUNDS
+
+    def __init__(
+        self, name: str, agents: Mapping[str, Address], key: bytes, window: int = WINDOW
+    ) -> None:
+        if name not in agents:
+            raise ValueError(f"agent {name!r} is not in the list of agents")
+        self._own = agents[name]
+        self._others = {other: address for other, address in agents.items() if other != name}
+        self._received: Received | None = None
+        self._acknowledged: Acknowledged | None = None
+        self._exchange = Exchange(
+            name, list(self._others), key, window, self._hand_on, self._tell
+        )
+        self.counters: MailCounters = self._exchange.counters
+        self._once = Once(logger, f"letters over UDP, agent {name}")
+        self._places: dict[str, Any] = {}
+        self._socket: asyncio.DatagramTransport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn: asyncio.Handle | None = None  # as soon as the loop has time
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._ended = asyncio.Event()
+
+    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+        """Listen at the own address. Raises `OSError`: it is not to be had, or a name not known."""
+        self._loop = asyncio.get_running_loop()
+        self._received, self._acknowledged = received, acknowledged
+        family, own = await self._find(self._own)
+        for other, address in self._others.items():
+            _, self._places[other] = await self._find(address, family)
+        self._socket, _ = await self._loop.create_datagram_endpoint(
+            lambda: _Socket(self), family=family, local_addr=own[:2]
+        )
+        raw = self._socket.get_extra_info("socket")
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            raw.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+        self._pump()
+
+    async def _find(self, address: Address, family: int = 0) -> tuple[int, Any]:
+        """The family of *address*, and as the system wants it."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)
+        return found[0][0], found[0][4]
+
+    def room(self, to: str) -> int:
+        """How many letters `send` takes for *to*."""
+        return self._exchange.room(to)
+
+    def send(self, to: str, letter: Packed) -> bool:
+        """Take *letter* for *to*, if there is room."""
+        taken = self._exchange.send(to, letter)
+        self._soon()
+        return taken
+
+    def acknowledge(self, receipt: Receipt) -> None:
+        """The rows of that letter are kept."""
+        if self._loop is not None:
+            self._exchange.acknowledge(receipt, self._loop.time())
+            self._soon()
+
+    def withdraw(self, to: str) -> None:
+        """Forget what is on its way to *to*."""
+        self._exchange.withdraw(to)
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """Send what is to be said of letters that are kept, and close the socket."""
+        self._received = self._acknowledged = None
+        self._rest()
+        wire, self._socket = self._socket, None
+        if wire is None or self._loop is None:
+            return
+        if seconds > 0:
+            # The reports that wait for more to say wait no longer.
+            for to, datagram in self._exchange.reports():
+                wire.sendto(datagram, self._places[to])
+            wire.close()
+        else:
+            wire.abort()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), max(seconds, 1.0))
+
+    def _soon(self) -> None:
+        """Look what is to be sent, once whoever is at work now has done."""
+        if self._turn is None and self._socket is not None and self._loop is not None:
+            self._turn = self._loop.call_soon(self._pump)
+
+    def _rest(self) -> None:
+        """Let nothing call `_pump`."""
+        for handle in (self._turn, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._turn = self._timer = None
+
+    def _pump(self) -> None:
+        """Send what is due, and come back when there is more."""
+        self._rest()
+        if self._socket is None or self._loop is None or self._paused:
+            return
+        for to, datagram in self._exchange.due(self._loop.time()):
+            self._socket.sendto(datagram, self._places[to])
+        when = self._exchange.wake()
+        if when is not None:
+            self._timer = self._loop.call_at(when, self._pump)
+
+    def _take(self, datagram: bytes) -> None:
+        if self._received is not None and self._loop is not None:
+            self._exchange.take(datagram, self._loop.time())
+            self._soon()
+
+    def _hand_on(self, letter: Letter) -> None:
+        if self._received is not None:
+            self._received(letter)
+
+    def _tell(self, to: str, first: int, last: int) -> None:
+        if self._acknowledged is not None:
+            self._acknowledged(to, first, last)
+
+    def _failed(self, error: Exception) -> None:
+        """Nobody listens there, or there is no way: that is what sending again is for."""
+        self.counters.failed += 1
+        self._once.say("failed", f"a datagram could not be sent: {error}")
+
+    def _pause(self, paused: bool) -> None:
+        """The system takes no more for now; or it does again."""
+        self._paused = paused
+        self._soon()
+
+
+class _Socket(asyncio.DatagramProtocol):
+    """The side of it that asyncio calls."""
+
+    def __init__(self, owner: Datagrams) -> None:
+        self._owner = owner
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        self._owner._take(data)
+
+    def error_received(self, exc: Exception) -> None:
+        self._owner._failed(exc)
+
+    def pause_writing(self) -> None:
+        self._owner._pause(True)
+
+    def resume_writing(self) -> None:
+        self._owner._pause(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner._ended.set()

@@ -1,0 +1,346 @@
+"""Letters through Redis Streams.
+
+=============================== =================================================================
+key                             what
+=============================== =================================================================
+``suite:{CRAWL}:inbox:NAME``    letters for agent NAME, one an entry, in the field ``letter``
+``suite:{CRAWL}:receipts:NAME`` what others say that they keep, in the field ``receipts``
+=============================== =================================================================
+
+Each is read by its agent alone, as the one consumer of one group, whatever process it is: what a
+process took and did not acknowledge is still pending for the next one, which reads that first. An
+entry is removed once its letter is kept. The sender looks now and then whether a letter that was
+not acknowledged still lies in the inbox, and puts it there again if not, so a stream, a group, a
+receipt or a server's whole memory may be lost: letters then come twice.
+
+A full inbox takes no letters, so a slow or absent agent fills the server up to a bound; a server
+that is away, out of memory or has something else under a key is asked again, less and less often.
+What stands in a stream is data of strangers: see `letters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from scrapy_spider_suite.agents.groups import GROUP, GroupReader
+from scrapy_spider_suite.agents.letters import (
+    Bounds,
+    Letter,
+    Packed,
+    Receipt,
+    encode_name,
+    pack_receipts,
+    unpack,
+    unpack_receipts,
+)
+from scrapy_spider_suite.agents.posting import Post, Posts
+from scrapy_spider_suite.agents.server import connect, place, said
+from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
+from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+
+BOUNDS: Final = Bounds(48 << 10, 1 << 20, 1 << 20)
+"""Letters of some 1,500 URLs."""
+
+BATCH: Final = 16
+"""Letters that are put into inboxes by one message to the server."""
+
+RECEIPTS: Final = 200
+"""Receipts that are sent, and entries of receipts that are read, by one."""
+
+RECEIPTS_MAX: Final = 10_000
+"""Entries of receipts that nobody has read: older ones are forgotten, as receipts may be."""
+
+FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
+"""Seconds until a server that failed is asked again: at first, and at most."""
+
+# KEYS: an inbox. ARGV: its most entries; a letter; the entry where it was put before, or "".
+# Returns the entry where it lies; nothing if the inbox is full.
+_POST: Final = """
+local at = ARGV[3]
+if at ~= "" and #redis.call("XRANGE", KEYS[1], at, at) > 0 then return at end
+if redis.call("XLEN", KEYS[1]) >= tonumber(ARGV[1]) then return false end
+return redis.call("XADD", KEYS[1], "*", "letter", ARGV[2])
+"""
+
+_TROUBLE: Final = (RedisError, OSError, TimeoutError)
+
+logger = logging.getLogger(__name__)
+
+
+class Streams:
+    """A `transport.Transport` over a Redis server.
+
+    Args:
+        url: of the server, as redis-py takes it; three connections are made to it.
+        crawl: what the crawl's keys are named by.
+        name: this agent.
+        incarnation: drawn by its process: receipts for another one's letters do not count, since
+            the rows of a directory that is lost may have had the same numbers.
+        window: letters to one receiver that may be on the way.
+        inbox: letters that may lie in an inbox.
+        unkept: letters that may have been handed on and not acknowledged.
+        check: seconds until a letter that was not acknowledged is looked for in the inbox.
+        timeout: seconds for which an answer of the server is waited for.
+        block: seconds for which the server is asked to wait for something to read, less than
+            *timeout*.
+
+    Raises:
+        ValueError: there is no such URL, or *name* is no name.
+    """
+
+    bounds = BOUNDS
+
+    def __init__(
+        self,
+        url: str,
+        crawl: str,
+        name: str,
+        incarnation: int,
+        *,
+        window: int = 16,
+        inbox: int = 500,
+        unkept: int = 32,
+        check: float = 15.0,
+        timeout: float = 10.0,
+        block: float = 2.0,
+    ) -> None:
+        encode_name(name)
+        self.counters = MailCounters()
+        self._client, self._where, self._timeout = connect(url, timeout), place(url), timeout
+        self._name, self._incarnation = name, incarnation
+        self._prefix = f"suite:{{{crawl}}}:"
+        self._inbox, self._mine = self._key("inbox", name), self._key("receipts", name)
+        self._letters = GroupReader(self._client, self._inbox, timeout, block, pending=True)
+        self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
+        self._posts = Posts(window, check)
+        self._most, self._unkept, self._check = inbox, unkept, check
+        self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
+        self._look_at = 0.0
+        self._handed: dict[Receipt, set[bytes]] = {}  # unkept letters, with their entries
+        self._kept: list[Receipt] = []  # to be told to their senders
+        self._done: dict[bytes, None] = {}  # entries to be removed, in order
+        self._work, self._space = asyncio.Event(), asyncio.Event()
+        self._once = Once(logger, f"letters through Redis, agent {name}")
+        self._received: Received | None = None
+        self._acknowledged: Acknowledged | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._prefix}{kind}:{name}"
+
+    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+        """Begin to send and to receive; a server that is away is asked until it is there."""
+        self._received, self._acknowledged = received, acknowledged
+        for step in (self._write, self._read_letters, self._read_receipts):
+            self._tasks.append(asyncio.create_task(self._forever(step)))
+
+    def room(self, to: str) -> int:
+        """How many letters `send` takes for *to*."""
+        return self._posts.room(to)
+
+    def send(self, to: str, letter: Packed) -> bool:
+        """Take *letter* for *to*, if there is room."""
+        before = len(self._posts)
+        if not self._posts.put(to, letter):
+            return False
+        if len(self._posts) > before:
+            self.counters.took(letter)
+            self._work.set()
+        return True
+
+    def acknowledge(self, receipt: Receipt) -> None:
+        """The rows of that letter are kept."""
+        entries = self._handed.pop(receipt, None)
+        if entries is not None:
+            self._done |= dict.fromkeys(entries)
+            self._kept.append(receipt)
+            self.counters.receipts += 1
+            self._work.set()
+
+    def withdraw(self, to: str) -> None:
+        """Forget what is on its way to *to*; what lies in its inbox lies there."""
+        self.counters.withdrawn += self._posts.clear(to)
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """Stop; tell senders within *seconds* what is kept."""
+        self._received = self._acknowledged = None
+        tasks, self._tasks = self._tasks, []
+        await _end(tasks)
+        if tasks and seconds > 0:
+            with suppress(*_TROUBLE):
+                async with asyncio.timeout(seconds):
+                    while self._kept or self._done:
+                        await self._tell()
+        with suppress(*_TROUBLE):
+            async with asyncio.timeout(self._timeout):
+                await self._client.aclose()
+
+    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do *step* again and again, and after a pause where the server fails."""
+        pause, kind = FIRST_PAUSE, ""
+        while True:
+            try:
+                await step()
+            except _TROUBLE as error:
+                kind = self._failed(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_PAUSE)
+            else:
+                if kind:
+                    self._once.over(kind)
+                pause, kind = FIRST_PAUSE, ""
+
+    def _failed(self, error: Exception) -> str:
+        """Count it and say so; what kind of trouble it is."""
+        trouble = said(error, self._where)
+        self.counters.failed += 1
+        self._once.say(trouble.kind, trouble)
+        return trouble.kind
+
+    # Writing
+
+    async def _write(self) -> None:
+        """Wait until there is something to write, and write it."""
+        now = asyncio.get_running_loop().time()
+        when = 0.0 if self._kept or self._done else self._posts.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if when is None else max(0.0, when - now)):
+                await self._work.wait()
+        self._work.clear()
+        await self._tell()
+        await self._post()
+
+    async def _tell(self) -> None:
+        """Remove entries whose letters are kept, and tell their senders."""
+        done, kept = list(self._done), self._kept[:RECEIPTS]
+        pipe = self._client.pipeline(transaction=False)
+        if done:
+            pipe.xack(self._inbox, GROUP, *done)
+            pipe.xdel(self._inbox, *done)
+        for sender in dict.fromkeys(receipt.sender for receipt in kept):
+            data = pack_receipts(self._name, [each for each in kept if each.sender == sender])
+            pipe.xadd(self._key("receipts", sender), {"receipts": data}, maxlen=RECEIPTS_MAX)
+        if done or kept:
+            # What the server refuses is not tried again: the letter comes again, or its sender
+            # finds it gone from the inbox and sends it again.
+            await self._execute(pipe)
+            del self._kept[: len(kept)]
+            for entry in done:
+                del self._done[entry]
+            self._space.set()
+
+    async def _post(self) -> None:
+        """Put letters into inboxes, and look whether others still lie there."""
+        clock = asyncio.get_running_loop().time
+        posts = self._posts.due(clock(), BATCH)
+        pipe = self._client.pipeline(transaction=False)
+        for post in posts:
+            pipe.eval(
+                _POST, 1, self._key("inbox", post.to), self._most, post.letter.data, post.entry
+            )
+        if posts:
+            for post, answer in zip(posts, await self._execute(pipe), strict=True):
+                self._posted(post, answer, clock())
+
+    def _posted(self, post: Post, answer: object, now: float) -> None:
+        if isinstance(answer, bytes):
+            again = bool(post.entry)
+            if self._posts.lies(post, answer, now):
+                self.counters.sent += 1
+                self.counters.resent += again
+        else:
+            self.counters.full += answer is None
+            self._posts.refused(post, now)
+
+    async def _execute(self, pipe: Any) -> list[Any]:
+        """The answers to all commands in *pipe*; those that the server refuses are counted."""
+        async with asyncio.timeout(self._timeout):
+            answers: list[Any] = await pipe.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                self._failed(answer)
+        return answers
+
+    # Reading
+
+    async def _read_letters(self) -> None:
+        """Hand on what lies in the inbox, as far as there is space for what is not kept yet."""
+        while (space := self._unkept - len(self._handed) - len(self._done)) <= 0:
+            self._space.clear()
+            await self._space.wait()
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at:
+            self._look_at, self._after = now + self._check, "0"
+        entries = await self._letters.read(space, self._after)
+        self.counters.remade = max(0, self._letters.made - 1) + max(0, self._receipts.made - 1)
+        if self._after != ">":
+            self._after = entries[-1][0] if entries else ">"
+        for entry in entries:
+            self._take(*entry)
+
+    def _take(self, entry: bytes, fields: dict[bytes, bytes]) -> None:
+        if entry in self._done:
+            return
+        try:
+            letter = self._letter(fields)
+        except LetterError as error:
+            self._refuse(error)
+            self._done[entry] = None
+            self._work.set()
+            return
+        known = self._handed.setdefault(letter.receipt, set())
+        if known:
+            self.counters.repeated += entry not in known
+        elif self._received is not None:
+            self.counters.received += 1
+            self._received(letter)
+        known.add(entry)
+
+    def _letter(self, fields: dict[bytes, bytes]) -> Letter:
+        if fields.keys() != {b"letter"}:
+            raise LetterError("an entry of the inbox that is no letter")
+        return unpack(fields[b"letter"], BOUNDS)
+
+    async def _read_receipts(self) -> None:
+        """Let go of what others keep."""
+        entries = await self._receipts.read(RECEIPTS)
+        for _, fields in entries:
+            try:
+                self._release(fields)
+            except LetterError as error:
+                self._refuse(error)
+        if entries:
+            async with asyncio.timeout(self._timeout):
+                await self._client.xdel(self._mine, *(entry for entry, _ in entries))
+
+    def _release(self, fields: dict[bytes, bytes]) -> None:
+        if fields.keys() != {b"receipts"}:
+            raise LetterError("an entry that holds no receipts")
+        receiver, numbers = unpack_receipts(fields[b"receipts"])
+        for incarnation, first, last in numbers:
+            mine = incarnation == self._incarnation
+            if mine and self._posts.acknowledged(receiver, first, last):
+                self.counters.acknowledged += 1
+                if self._acknowledged is not None:
+                    self._acknowledged(receiver, first, last)
+
+    def _refuse(self, error: LetterError) -> None:
+        kind = "oversized" if isinstance(error, LetterTooLargeError) else "malformed"
+        self.counters.refuse(kind)
+        self._once.say(kind, f"refused {error}")
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """End *tasks*, whatever it takes."""
+    # Until Python 3.12 wait_for(), which redis-py sends with, may swallow a cancellation.
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)

@@ -1,0 +1,186 @@
+"""Tests of letters: they come out as they went in, or are refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import msgpack
+import pytest
+from backports import zstd
+from contracts_transport import letter_of, rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_spider_suite.agents.letters import (
+    _HEAD,
+    NAME_MAX,
+    Bounds,
+    Letter,
+    Packer,
+    Receipt,
+    pack_receipts,
+    unpack,
+    unpack_receipts,
+)
+from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+
+BOUNDS = Bounds(packed=600, alone=4_000, raw=6_000)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.binary(max_size=300) | st.sampled_from(rows_of(50)), min_size=1, max_size=60),
+    st.integers(0, 2**64 - 1000), st.integers(0, 2**32 - 1), st.text("aä_-. ", min_size=1),
+)
+def test_round_trip(rows: list[bytes], first: int, epoch: int, name: str) -> None:
+    """All rows come out, in order, in letters that keep to the bounds."""
+    name = name[:30]
+    packer = Packer(name, 7, BOUNDS)
+    left = list(enumerate(rows, first))
+    came: list[bytes] = []
+    while left:
+        letter = packer.pack(left, epoch)
+        assert len(letter.data) <= (BOUNDS.packed if letter.rows > 1 else BOUNDS.alone)
+        opened = unpack(letter.data, BOUNDS)
+        last = left[letter.rows - 1][0]
+        assert opened == Letter(name, 7, epoch, left[0][0], last, opened.rows)
+        assert opened.receipt == Receipt(name, 7, letter.first, letter.last)
+        came += opened.rows
+        del left[: letter.rows]
+    assert came == rows
+
+
+def test_letters_are_full() -> None:
+    """How much fits is known from the letters before: the first ones are smaller."""
+    draw = Random(1)
+    urls = [f"https://www.{draw.randrange(10**6)}.test/{draw.random()}" for _ in range(3_000)]
+    packer = Packer("a", 1, Bounds(1_300, 8_000, 1 << 16))
+    left = list(enumerate(map(str.encode, urls)))
+    sizes = []
+    while left:
+        letter = packer.pack(left, 1)
+        sizes.append(len(letter.data))
+        del left[: letter.rows]
+    assert sum(sizes[5:-1]) > 0.85 * 1_300 * len(sizes[5:-1])
+
+
+def test_numbers_with_gaps() -> None:
+    """Rows for others lie between them."""
+    letter = Packer("a", 1, BOUNDS).pack([(5, b"x"), (9, b"y")], 1)
+    assert letter[1:] == (5, 9, 2)
+    assert unpack(letter.data, BOUNDS).rows == (b"x", b"y")
+
+
+def test_rows_that_fit_nowhere() -> None:
+    """The error names the row."""
+    packer = Packer("a", 1, Bounds(600, 4_000, 6_000))
+    noise = Random(1).randbytes(5_000)
+    with pytest.raises(LetterTooLargeError, match="row 3 of 5000 bytes does not fit"):
+        packer.pack([(3, noise)], 1)
+    with pytest.raises(LetterTooLargeError, match="row 4 of 6001 bytes does not fit"):
+        packer.pack([(4, bytes(6_001))], 1)
+    assert packer.pack([(5, bytes(5_900))], 1).rows == 1
+    with pytest.raises(ValueError, match="without rows"):
+        packer.pack([], 1)
+
+
+@pytest.mark.parametrize("name", ["", "a\n", "a" * (NAME_MAX + 1), "\udcff"])
+def test_names(name: str) -> None:
+    """They are short and can be printed."""
+    with pytest.raises(ValueError, match="is no name for an agent"):
+        Packer(name, 1, BOUNDS)
+
+
+def damaged(**parts: object) -> bytes:
+    """A letter of two rows in which some parts are others."""
+    values = {"magic": b"SL", "version": 1, "name": b"a", "first": 1, "last": 2, "count": 2}
+    values |= {"frame": zstd.compress(msgpack.packb([b"x", b"y"]))} | parts
+    head = _HEAD.pack(
+        values["magic"], values["version"], values.get("length", len(values["name"])),  # type: ignore[arg-type]
+        1, 1, values["first"], values["last"], values["count"],
+    )  # fmt: skip
+    return head + values["name"] + values["frame"]  # type: ignore[operator, no-any-return]
+
+
+def frame(value: object) -> bytes:
+    """The frame of *value*."""
+    return zstd.compress(msgpack.packb(value))
+
+
+def deep() -> bytes:
+    """Arrays in arrays."""
+    return zstd.compress(b"\x91" * 2_000 + b"\x90")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"SL",
+        damaged(magic=b"XX"),
+        damaged(version=2),
+        damaged(count=0),
+        damaged(count=3),
+        damaged(count=1),
+        damaged(first=2, last=1),
+        damaged(last=1),
+        damaged(name=b"\xff"),
+        damaged(name=b"\n"),
+        damaged(length=0),
+        damaged(length=200),
+        damaged(frame=b""),
+        damaged(frame=b"none"),
+        damaged(frame=frame([b"x", b"y"])[:-1]),
+        damaged(frame=frame([b"x", b"y"]) + b"z"),
+        damaged(frame=frame([b"x"])),
+        damaged(frame=frame([b"x", b"y", b"z"])),
+        damaged(frame=frame([b"x", "y"])),
+        damaged(frame=frame([b"x", None])),
+        damaged(frame=frame([b"x", msgpack.ExtType(1, b"")])),
+        damaged(frame=frame({b"x": b"y"})),
+        damaged(frame=frame(7)),
+        damaged(frame=deep()),
+        damaged(frame=zstd.compress(b"\xdd\xff\xff\xff\xff")),
+    ],
+)
+def test_what_is_no_letter(data: bytes) -> None:
+    """It is refused, whatever it is."""
+    with pytest.raises(LetterError) as caught:
+        unpack(data, BOUNDS)
+    assert not isinstance(caught.value, LetterTooLargeError)
+
+
+def test_bombs() -> None:
+    """What becomes large is decompressed no further than the bound; a window takes no memory."""
+    large = Bounds(1 << 20, 1 << 20, 6_000)
+    with pytest.raises(LetterTooLargeError, match="more than 6000 bytes, decompressed"):
+        unpack(damaged(frame=zstd.compress(bytes(50 << 20))), large)
+    with pytest.raises(LetterTooLargeError, match="a letter of 4001 bytes"):
+        unpack(bytes(4_001), BOUNDS)
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
+    wide = compressor.compress(msgpack.packb([b"x", b"y"])) + compressor.flush()
+    with pytest.raises(LetterError, match="cannot be decompressed"):
+        unpack(damaged(frame=wide), large)
+
+
+@settings(max_examples=40)
+@given(st.binary(max_size=200), st.integers(0, 60), st.binary(min_size=1, max_size=4))
+def test_damage(tail: bytes, place: int, change: bytes) -> None:
+    """No bytes raise anything else."""
+    data = letter_of("a", *rows_of(3), bounds=BOUNDS).data
+    for each in (data[:place] + change + data[place + len(change) :], data[:place] + tail, tail):
+        with suppress(LetterError):
+            unpack(each, BOUNDS)
+        with suppress(LetterError):
+            unpack_receipts(each)
+
+
+def test_receipts() -> None:
+    """They come out as they went in; others are refused."""
+    receipts = [Receipt("a", 2**64 - 1, 1, 9), Receipt("a", 3, 10, 10)]
+    data = pack_receipts("bä", receipts)
+    assert unpack_receipts(data) == ("bä", [receipt[1:] for receipt in receipts])
+    for bad in (b"", data[:-1], data[:4], b"\x00" + bytes(24), b"\x01\n" + bytes(24)):
+        with pytest.raises(LetterError):
+            unpack_receipts(bad)
