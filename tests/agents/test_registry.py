@@ -63,6 +63,7 @@ def test_a_missing_agent_keeps_its_units_and_a_dead_one_loses_them(in_town: InTo
         assert b.view.row("a").missing(town.now)
         assert (await b.seize(ALL, epoch)).units.size == 0
         town.wait(1)
+        assert not a.lease.live(town.now, town.now)
         answer = await beat(b)
         assert answer.epoch > epoch
         assert b.view.row("a").state is State.DEAD
