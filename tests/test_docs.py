@@ -170,7 +170,7 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
         ("connections", {field.name for field in dataclasses.fields(PoolStatistics)}),
         (
             "frontier",
-            {*FrontierStatistics.__slots__, "hosts_max", "queued_max"}
+            {*FrontierStatistics.__slots__, "hosts_max", "queued_max", "phase"}
             - {"abandoning", "in_sieve", "unextracted"},
         ),
         (
