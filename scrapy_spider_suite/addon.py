@@ -15,7 +15,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_installed
 
-from scrapy_spider_suite import profiles, search
+from scrapy_spider_suite import movingover, profiles, search
 from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.refusal import RefusedCrawl, refuse
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
@@ -76,6 +76,8 @@ class Addon:
             suite = SuiteSettings.from_settings(settings, spider)
             _require_asyncio(settings)
             _require_extras(suite)
+            movingover.check(settings, suite, spider)
+            movingover.move_over(settings)
         except SettingsError as error:
             self._refuse(error, settings)
             return

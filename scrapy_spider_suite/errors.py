@@ -18,8 +18,9 @@
     │   ├── RegistryError        Redis cannot be used now: away, full, or holding something else
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
     │   ├── FencedError          a process does not stand for its agent any more
-    │   └── LetterError          what came from another agent is no letter
-    │       └── LetterTooLargeError  it is larger than agreed, or a row is too large to be sent
+    │   ├── LetterError          what came from another agent is no letter
+    │   │   └── LetterTooLargeError  it is larger than agreed, or a row is too large to be sent
+    │   └── ParcelError          a file that another agent has handed over cannot be taken
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
     │   └── ResolveTimeoutError  the name servers did not answer in time
@@ -193,6 +194,13 @@ class LetterError(ClusterError):
 
 class LetterTooLargeError(LetterError):
     """A letter is larger than agreed, packed or unpacked; or a row is too large for any."""
+
+
+class ParcelError(ClusterError):
+    """A file in which another agent hands hosts over is cut, damaged, or not what was agreed on.
+
+    Nothing of it was taken.
+    """
 
 
 class ResolveError(SuiteError):

@@ -154,7 +154,7 @@ def apply(
     """
     for name, path in CLASSES.items():
         settings.set(name, path, priority="addon")
-        if _canonical(settings[name]) != path:
+        if canonical(settings[name]) != path:
             yield name, path
     yield from _set_handlers(settings, HANDLERS[profile])
     for component in (*COMPONENTS[profile], *(BY_SETTING[name] for name in switched_on)):
@@ -168,7 +168,7 @@ def apply(
 def _set_handlers(settings: BaseSettings, path: str) -> Iterator[tuple[str, str]]:
     handlers = settings.getdict("DOWNLOAD_HANDLERS")
     for scheme in ("http", "https"):
-        if _canonical(handlers.setdefault(scheme, path)) != path:
+        if canonical(handlers.setdefault(scheme, path)) != path:
             yield f"DOWNLOAD_HANDLERS[{scheme!r}]", path
     _put_back(settings, "DOWNLOAD_HANDLERS", handlers)
 
@@ -177,7 +177,7 @@ def _add(settings: BaseSettings, component: Component) -> bool:
     """List *component* where it belongs; False if the project took that into its own hands."""
     name, order = component.setting, component.order
     chosen = settings.getdict(name)
-    listed = {_canonical(key) for key in chosen}
+    listed = {canonical(key) for key in chosen}
     if component.path in listed:
         return True
     if component.replaces is not None:
@@ -196,7 +196,7 @@ def _put_back(settings: BaseSettings, name: str, value: dict[Any, Any]) -> None:
     settings.set(name, value, priority=settings.getpriority(name) or 0)
 
 
-def _canonical(component: Any) -> str:
+def canonical(component: Any) -> str:
     """Return the import path of the class that *component*, a class or any path to it, stands for.
 
     Scrapy's own helpers for component settings raise for a path that names nothing, even for one

@@ -127,7 +127,7 @@ class FrontierScheduler(BaseScheduler):
         self._faults = Faults(self.core, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
         self._keeper.start()
-        self._seeding.begin(self.core.settings.seeds)
+        self._seeding.open(self.core.settings.seeds)
         return self._duplicates.open()
 
     def close(self, reason: str) -> Any:
@@ -205,7 +205,7 @@ class FrontierScheduler(BaseScheduler):
 
     def _is_of_operator(self, request: Request) -> bool:
         """Whether ``start()``, or a component that calls the engine, wants *request*: no page."""
-        if in_errback():
+        if in_errback() or self.core.pushed:
             return False
         # Without the gate nobody knows what runs in an errback.
         return self.gate is not None or bool(request.meta.get("is_start_request"))
@@ -299,7 +299,7 @@ class FrontierScheduler(BaseScheduler):
     def _idle(self) -> None:
         if self._keeper.end_if_damaged():
             raise DontCloseSpider  # but for that
-        if self.core.settings.idle == "wait" or self.core.revisiting.goes_on:
+        if self.core.stays_open:
             raise DontCloseSpider
         if self.core.unread:
             raise CloseSpider(SEEDS_UNREAD)

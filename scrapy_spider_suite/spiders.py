@@ -79,7 +79,8 @@ class BroadSpider(Spider):
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
             )
         sources = self._sources()
-        if not (sources or self.crawler.settings["SUITE_SEEDS"]):
+        pushed = hasattr(self, "redis_key")
+        if not (sources or pushed or self.crawler.settings["SUITE_SEEDS"]):
             self.logger.warning("no seeds: give start_urls, -a seeds=URL|FILE, or SUITE_SEEDS")
         wrong = await Intake(core_of(self.crawler)).take(sources)
         if wrong:

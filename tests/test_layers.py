@@ -34,6 +34,7 @@ RANKS = {
     "pages": SERVICE,
     "search": SERVICE,
     "profiles": TOP,
+    "movingover": TOP,
     "addon": TOP,
 }
 WORLD = {

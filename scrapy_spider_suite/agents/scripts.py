@@ -1,4 +1,4 @@
-"""The Lua scripts of `registry`, each one atomic in Redis; they lie in ``lua/``."""
+"""The Lua scripts of `registry` and others, each atomic in Redis; they lie in ``lua/``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ class Script(NamedTuple):
     """By which Redis knows it."""
 
 
-def load() -> dict[str, Script]:
-    """All scripts by their names."""
-    common = WORLD + _read("common")
-    texts = {name: common + _read(name) for name in NAMES}
+def _script(text: str) -> Script:
     # The digest is Redis's own, and protects nothing.
-    return {
-        name: Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-        for name, text in texts.items()
-    }
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def alone(name: str) -> Script:
+    """The script *name*, which needs nothing of the registry's."""
+    return _script(_read(name))
+
+
+def load() -> dict[str, Script]:
+    """All scripts of the registry by their names."""
+    common = WORLD + _read("common")
+    return {name: _script(common + _read(name)) for name in NAMES}

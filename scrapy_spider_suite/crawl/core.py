@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
@@ -95,7 +95,8 @@ class CrawlCore:
         self.resolver = suite_resolver(crawler)
         self.overriding = overriding_of(crawler)
         self.filtering = filtering_of(crawler)
-        self.filtering.use_scope(getattr(crawler.spider, "allowed_domains", None))
+        domains = _domains_of(crawler.spider)
+        self.filtering.use_scope(domains)
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.dead_hosts = DeadHosts(self)
@@ -114,7 +115,6 @@ class CrawlCore:
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._store()
-        domains = getattr(crawler.spider, "allowed_domains", None)
         twins = self.store.kv(TWINS)
         self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
         register(crawler, self.normalizer)
@@ -122,6 +122,8 @@ class CrawlCore:
         self.translator = self._translator()
         self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
         self.unread: set[str] = set()  # lists of seeds that are to be read again
+        self.awaits_seeds = False  # others may push some
+        self.pushed = False  # what is made a request of at this moment came from others
         self.frontier = self._open_frontier()
         self.revisiting = PageRevisiting(self)
         self.duplicates = DuplicatePages(self) if self.settings.duplicates else None
@@ -170,6 +172,11 @@ class CrawlCore:
             return False  # the engine asks, not start()
         self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
         return self.start_waits
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the crawl goes on when nothing is left to do, since more may come."""
+        return self.settings.idle == "wait" or self.revisiting.goes_on or self.awaits_seeds
 
     @property
     def capacity(self) -> int:
@@ -252,6 +259,14 @@ class CrawlCore:
                 self.store.close()
         if self._folder is not None:
             self._folder.remove()
+
+
+def _domains_of(spider: Any) -> Any:
+    """The ``allowed_domains`` of *spider*, which several read."""
+    domains = getattr(spider, "allowed_domains", None)
+    if isinstance(domains, Iterator):  # as in scrapy-redis's examples: there one reads them, once
+        domains = spider.allowed_domains = list(domains)
+    return domains
 
 
 def _nobody() -> None:

@@ -260,9 +260,7 @@ class Keeper:
     def _end_if_only_waiting(self) -> None:
         core = self._core
         limit = core.settings.max_wait
-        if not limit or self._scheduler.closing or core.settings.idle == "wait":
-            return
-        if core.revisiting.goes_on:
+        if not limit or self._scheduler.closing or core.stays_open:
             return
         if (self._scheduler.starting and not core.start_waits) or self._scheduler.paused:
             return

@@ -29,6 +29,7 @@ from scrapy_spider_suite.storage import seeds as rows
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.seeds.pushed import PushedSeeds
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -217,7 +218,9 @@ class Intake:
 
 
 class Seeding:
-    """SUITE_SEEDS of one crawl: *enqueue* is the scheduler's way in, for a spider's own requests.
+    """SUITE_SEEDS of one crawl, and what is pushed to Redis for its spider.
+
+    *enqueue* is the scheduler's way in, for a spider's own requests.
 
     In the spider profile a seed is a request like one of ``start()``.
     """
@@ -227,17 +230,31 @@ class Seeding:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
+        self._make = planter(core.frontier, core.now) if core.broad else self._plant
+        self._pushed = _pushed_seeds(core, self._make)
         core.crawler.signals.connect(self._changed, settings_changed)
 
     @property
     def busy(self) -> bool:
         """Whether there are seeds to come."""
+        if self._pushed is not None and self._pushed.busy:
+            return True
+        return self._reading
+
+    @property
+    def _reading(self) -> bool:
         return self._task is not None and not self._task.done()
+
+    def open(self, texts: Iterable[str]) -> None:
+        """Take what *texts* name, and from now on what is pushed to Redis for the spider."""
+        self.begin(texts)
+        if self._pushed is not None:
+            self._pushed.begin()
 
     def begin(self, texts: Iterable[str]) -> None:
         """Take what *texts* name after what is being taken."""
         self._todo.extend(texts)
-        if self._todo and not self.busy:
+        if self._todo and not self._reading:
             self._task = asyncio.ensure_future(self._run())
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
@@ -248,10 +265,12 @@ class Seeding:
         """Take no more; what was taken is in the job, with how far it went."""
         if self._task is not None:
             self._task.cancel()
+        if self._pushed is not None:
+            self._pushed.stop()
 
     async def _run(self) -> None:
         core = self._core
-        intake = Intake(core, None if core.broad else self._plant)
+        intake = Intake(core, self._make)
         while self._todo and not core.stopping:
             text = self._todo.pop(0)
             try:
@@ -272,6 +291,14 @@ class Seeding:
                 identity = core.translator.identity(request)
                 rows.mark(core.store, identity, seed.url, seed.tag, guessed=seed.guessed)
         return new
+
+
+def _pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
+    if not hasattr(core.crawler.spider, "redis_key"):
+        return None
+    from scrapy_spider_suite.seeds.pushed import pushed_seeds  # needs redis, which is an extra
+
+    return pushed_seeds(core, plant)
 
 
 def _read(path: Path, begin: int) -> Iterator[tuple[bytes, float | None]]:

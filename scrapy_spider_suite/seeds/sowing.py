@@ -17,6 +17,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.seeds.lines import LONGEST, BadLine, Seed, SeedLines
 from scrapy_spider_suite.storage import seeds as rows
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.normalize import host_of
@@ -55,7 +56,7 @@ class Sower:
         """Bytes of the text that were taken, to the end of a line."""
         self.sown = Sown()
         self.ended = False
-        self._lists, self._bad = store.kv(_LISTS), store.kv(_BAD)
+        self._lists, self._bad = store.kv(_LISTS), bad_store(store)
         self._plant = plant
         self._lines = lines
         self.name = name
@@ -131,26 +132,32 @@ class Sower:
             if isinstance(read, Seed):
                 seeds.append(read)
             elif read is not None:
-                self._note_bad(read)
+                note_bad(self._bad, self._key, self.sown, read)
         self.sown.lines += len(piece)
         self.sown.seeds += len(seeds)
         if seeds:
             self.sown.new += self._plant(seeds)
 
-    def _note_bad(self, bad: BadLine) -> None:
-        sown = self.sown
-        if len(sown.first_bad) < _SHOWN:
-            sown.first_bad.append(str(bad))
-        if sown.bad < _KEPT:
-            # By its number, so that a line that is seen twice is kept once.
-            key = self._key + b"\0" + sown.bad.to_bytes(4, "big")
-            self._bad.put(key, msgpack.packb([bad.origin, bad.line, bad.text, bad.why]))
-        sown.bad += 1
+
+def bad_store(store: Store) -> KV:
+    """Where *store* keeps the lines that were no seeds."""
+    return store.kv(_BAD)
+
+
+def note_bad(kept: KV, key: bytes, sown: Sown, bad: BadLine) -> None:
+    """Count *bad* in *sown*, and keep it among those of the list *key*, if there is room."""
+    if len(sown.first_bad) < _SHOWN:
+        sown.first_bad.append(str(bad))
+    if sown.bad < _KEPT:
+        # By its number, so that a line that is seen twice is kept once.
+        row = key + b"\0" + sown.bad.to_bytes(4, "big")
+        kept.put(row, msgpack.packb([bad.origin, bad.line, bad.text, bad.why]))
+    sown.bad += 1
 
 
 def bad_lines(store: Store) -> Iterator[BadLine]:
     """The lines of all lists that were no seeds, as far as they were kept."""
-    for _, value in store.kv(_BAD).items():
+    for _, value in bad_store(store).items():
         yield BadLine(*msgpack.unpackb(value))
 
 

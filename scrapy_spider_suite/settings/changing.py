@@ -50,6 +50,7 @@ AT_START = {
     "index": "its process is started with the crawl: stop the crawl, or call `scrapy packs index`",
     "duplicates": "its tables are opened at the start: stop the crawl, and start it again with it",
     "near_memory": "the memory is taken at the start",
+    "redis_url": "the connection is made at the start: stop the crawl, and start it again with it",
     "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }
 """Settings that no job fixes, but that hold from the start of a crawl on; and why."""

@@ -55,6 +55,14 @@ class AddressClocks:
         for key, next_fetch in known.items():
             clocks.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
 
+    def not_before(self, pacing_key: str, next_fetch: float) -> None:
+        """Let the address paced under *pacing_key* not be visited before *next_fetch*."""
+        state = self._addresses.get(pacing_key)
+        if state is not None:
+            state.next_fetch = max(state.next_fetch, next_fetch)
+        else:
+            self._stored[pacing_key] = max(self._stored.get(pacing_key, next_fetch), next_fetch)
+
     def state(self, pacing_key: str, address: str, now: float) -> AddressState:
         """The clock of the address paced under *pacing_key* (none of its own: "")."""
         state = self._addresses.get(pacing_key)

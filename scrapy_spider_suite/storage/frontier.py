@@ -26,7 +26,9 @@ from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.extraction import Extraction
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.guesses import Guesses
+from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.holding import Holding
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.leasing import Leasing
 from scrapy_spider_suite.storage.ledger import Ledger
@@ -37,9 +39,9 @@ from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.rotation import Rotation
+from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.scheduling import Scheduling
 from scrapy_spider_suite.storage.sifting import sifter_of
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
@@ -63,6 +65,7 @@ class Frontier:
         cache: what was seen a moment ago.
         commits: says of each URL how it ended.
         extraction: knows the pages whose links are to be read.
+        holding: knows what may not be fetched, since another agent holds it.
         planner: keeps plans of pages that are to be visited again.
         sifter: asks the sieve; None if the job has none.
     """
@@ -71,10 +74,10 @@ class Frontier:
         self, store: Store, policy: Policy, *, now: float, wall: float, capacity: int,
         counters: Counters | None = None, unclean: bool = False, order: Order = BREADTH_FIRST,
         window: Window | None = None, cache: int = 0, sift: bool = False,
+        routing: Routing | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.policy = policy
-        routing: Routing | None = None,
         self.counters = counters or Counters()
         self.wall_offset = wall - now
         self.workbench = bench = Workbench()
@@ -116,9 +119,11 @@ class Frontier:
             self.traps, self.miner, self.workbench, self.residents, self._health, self._ledger,
             self.store,
         )  # fmt: skip
+        self.holding = Holding(self.workbench, self.residents)
         return Leasing(
             self.workbench, self.residents.fronts, self.rotation, self._ledger, self._health,
             self._clearance, aside, trapped, self.extraction.demand,
+            self.holding,
         )  # fmt: skip
 
     def open(self, now: float) -> None:
@@ -258,6 +263,13 @@ class Frontier:
             self._clearance.refusal,
         )  # fmt: skip
 
+    def hands(self, store: RocksStore) -> Hands:
+        """What hosts are handed over with, and taken, of the *store* of this frontier."""
+        return Hands(
+            store, self.workbench, self.residents, self._ledger, self._health, self.holding,
+            self.planner.revisits, self.grounds, self.rework(store), self._let_go, self.flush,
+        )  # fmt: skip
+
     # Keeping house
 
     def tick(self, now: float) -> None:
@@ -286,8 +298,7 @@ class Frontier:
     # Looking
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a visit is possible; None if nothing resident is queued, or nothing may go.
-        """
+        """Seconds until a visit is possible; None if nothing resident is queued, or may go."""
         return None if self.full else self.workbench.wait(now)
 
     def next_visit_in(self, now: float) -> float | None:

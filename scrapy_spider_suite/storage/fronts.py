@@ -59,6 +59,11 @@ class Fronts:
             self._cut(host)
         return True
 
+    def take_out(self, host: HostState, entry: Entry) -> None:
+        """Let the front of a resident host know nothing of *entry*."""
+        host.front[:] = [item for item in host.front if item[0] != entry.key]
+        heapify(host.front)
+
     def _cut(self, host: HostState) -> None:
         """Leave the end of a front that has grown too long to the disk."""
         keep = nsmallest(_FRONT, host.front)

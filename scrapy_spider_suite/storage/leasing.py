@@ -13,6 +13,7 @@ from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.demand import Demand
 from scrapy_spider_suite.storage.fronts import Fronts
 from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.holding import Holding
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.rotation import Rotation
@@ -32,6 +33,7 @@ class Leasing:
     def __init__(
         self, workbench: Workbench, fronts: Fronts, rotation: Rotation, ledger: Ledger,
         health: Health, clearance: Clearance, aside: Aside, trapped: Trapped, demand: Demand,
+        holding: Holding,
     ) -> None:  # fmt: skip
         self.out = 0
         self._workbench = workbench
@@ -43,6 +45,7 @@ class Leasing:
         self._aside = aside
         self._trapped = trapped
         self._demand = demand
+        self._holding = holding
 
     def acquire(self, now: float, wall: float) -> list[Lease]:
         """The leases of the next visit, or none before its time."""
@@ -51,7 +54,8 @@ class Leasing:
             if visit is None:
                 break
             if not (
-                self._clearance.may_leave(visit, now, wall)
+                self._holding.sort_out(visit)
+                and self._clearance.may_leave(visit, now, wall)
                 and self._aside.sort_out(visit, now, wall)
                 and self._trapped.sort_out(visit, now, wall)
             ):

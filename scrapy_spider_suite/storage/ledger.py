@@ -132,6 +132,36 @@ class Ledger:
         if not events[state.event]:
             del events[state.event]
 
+    def take_over(
+        self, entry: Entry, record: HostRecord, state: bytes, *, last: bool = False
+    ) -> None:
+        """Write a pending *entry* that another agent had, with its packed *state*.
+
+        It comes behind what is there already, of all with *last*.
+        """
+        self._store.put_state(entry.identity, state)
+        self.cache.add(entry.identity)
+        self._count(entry, record, 1)
+        if last:
+            self.counters.sequence += 1
+            entry.key = last_key(self.counters.sequence)
+            self._store.put_row(entry)
+        else:
+            self._give_key(entry, record.head, tried=entry.attempts > 0)
+
+    def take_over_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
+        """Write that a URL of *host*, with *record*, is done or failed, as another agent found."""
+        self._store.put_state(key, state.to_bytes())
+        self.cache.add(key)
+        if state.event is None:
+            return
+        name = state.state.value
+        setattr(record, name, getattr(record, name) + 1)
+        setattr(self.counters, name, getattr(self.counters, name) + 1)
+        if state.state is State.DONE:
+            self.domains.count(host, pages=1)
+        self.counters.events[state.event] = self.counters.events.get(state.event, 0) + 1
+
     def remove(self, entry: Entry, record: HostRecord) -> None:
         """Take *entry*, which was pending, out of its queue."""
         self._count(entry, record, -1)

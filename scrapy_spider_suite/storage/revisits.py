@@ -109,6 +109,19 @@ class Revisits:
         self._put(identity, plan)
         return plan
 
+    def take_over(self, identity: bytes, plan: Plan, *, waits: bool) -> None:
+        """Keep the *plan* that another agent had of a page, unless it has one here.
+
+        If it *waits* it is due in its time; else it is pending already.
+        """
+        if self.get(identity) is not None:
+            return
+        self._demand.changed(None, plan.rate)
+        self._number += 1
+        self._put(identity, plan)
+        if not waits:
+            self._unindex(identity, plan)
+
     def missed(self, identity: bytes, now: float) -> Plan | None:
         """A visit has found no page: another one is planned, unless it was the last in vain."""
         before = self.get(identity)

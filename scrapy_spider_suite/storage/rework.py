@@ -7,7 +7,6 @@ them lets the crawl have its turn, and a batch be written, between two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -108,14 +107,15 @@ class Rework:
 
     def fail(self, entry: Entry, event: Event, wall: float) -> bool:
         """Take a queued *entry* out, failed because of *event*; False if it is out now."""
-        if not self._take_out(entry):
+        if not self.take_out(entry):
             return False
         record = self._records.touch(entry.host)
         self._ledger.refuse(entry, record, event, wall)
         self._records.save()
         return True
 
-    def _take_out(self, entry: Entry) -> bool:
+    def take_out(self, entry: Entry) -> bool:
+        """Take a queued *entry* out of its queue, and leave its state; False if it is out now."""
         residents = self._residents
         if residents.fronts.is_leased(entry):
             return False
@@ -135,15 +135,14 @@ class Rework:
         """Let a host in memory know nothing of *entry*; the host, if it is one."""
         host = self._workbench.hosts.get(entry.host)
         if host is not None:
-            host.front[:] = [item for item in host.front if item[0] != entry.key]
-            heapify(host.front)
+            self._residents.fronts.take_out(host, entry)
         return host
 
     # Forgotten
 
     def forget(self, entry: Entry) -> bool:
         """Take a queued *entry* out as if it had never been found; False if it is out now."""
-        if not self._take_out(entry):
+        if not self.take_out(entry):
             return False
         self._forget_state(entry.identity)
         return True

@@ -172,6 +172,16 @@ def _expiry(row: bytes) -> float:
     return expires
 
 
+def is_row(row: bytes) -> bool:
+    """Whether *row* is one that a store of robots.txt has written, of whatever origin."""
+    return _from_row("", row) is not None
+
+
+def later_row(row: bytes, other: bytes) -> bool:
+    """Whether *row* was asked for later than the *other*, which need not be one."""
+    return len(other) < _ROW.size or _ROW.unpack_from(row)[5] > _ROW.unpack_from(other)[5]
+
+
 def _from_row(origin: str, row: bytes) -> RobotsRules | None:
     """Read a row back. None if it is damaged: robots are asked again, nothing is lost by it."""
     try:

@@ -204,6 +204,13 @@ class RocksStore(Database):
         for key, value in self._scan("hosts", start):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
+    def hosts_between(self, begin: bytes, end: bytes) -> Iterator[str]:
+        """The hosts that have records, and keys from *begin* on, before *end*."""
+        for key, _ in self._scan("hosts", begin, end):
+            if key >= end:
+                return
+            yield key[2:-1].decode()
+
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         """See `Store`."""
         first = f"{after}\0" if after else ""

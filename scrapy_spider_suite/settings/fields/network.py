@@ -8,6 +8,7 @@ from typing import Literal
 from scrapy_spider_suite.settings import addresses
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import FREE, setting
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl, redis_url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,11 @@ class Network:
     idle_connections: int = setting(
         v.integer(0, unit="connections"), 0, FREE,
         "Most connections kept open without a request; 0 is a quarter of the open-file limit.",
+    )
+    redis_url: RedisUrl | None = setting(
+        redis_url(), None, FREE,
+        "The Redis of the suite; empty is the one that the settings of scrapy-redis name "
+        "(REDIS_URL, REDIS_HOST, REDIS_PARAMS, ...).",
     )
 
     # Robots and cookies

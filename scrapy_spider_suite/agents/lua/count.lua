@@ -1,0 +1,6 @@
+-- Answers how many entries a list or sorted set has; 0 for anything else.
+-- KEYS: the list or sorted set.
+local kind = redis.call('type', KEYS[1]).ok
+if kind == 'list' then return {redis.call('llen', KEYS[1])} end
+if kind == 'zset' then return {redis.call('zcard', KEYS[1])} end
+return {0}

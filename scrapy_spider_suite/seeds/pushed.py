@@ -1,0 +1,299 @@
+"""Seeds that others push to Redis while the crawl runs, as with scrapy-redis.
+
+A batch is taken when the crawl has room for it, made requests of in slices, and removed from Redis
+once the job has it; with it the job stores which batch that was and how far it has come, so that
+after a kill no message is missing and none is taken twice. All of it is asynchronous: the blocking
+calls of scrapy-redis's spiders are put out of use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgpack  # type: ignore[import-untyped]
+from scrapy import Request, signals
+
+from scrapy_spider_suite.agents.pushed import LONGEST, Pushed, Taken
+from scrapy_spider_suite.agents.server import Server
+from scrapy_spider_suite.crawl.damage import reading
+from scrapy_spider_suite.crawl.turns import Turns
+from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
+from scrapy_spider_suite.seeds.messages import read_object, requests_of
+from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
+from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.settings.scrapyredis import SeedKey, server_of
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.crawl.core import CrawlCore
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 0.5
+"""Seconds between two looks for messages."""
+_AWAY = 5.0
+"""Longest time, in seconds, between two looks while Redis cannot be used."""
+_ANSWER = 10.0
+"""Seconds that Redis has to answer."""
+_DISK = 0.25
+"""Seconds between two looks at whether the disk has room again."""
+_IN_MEMORY = 10_000
+"""Pending requests beyond which a crawl without a store takes no more."""
+_SHOWN = 300  # characters of a bad message that are kept
+_TOLD = 5  # bad messages of a run that are logged
+
+
+def pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
+    """The seeds that are pushed for the spider of *core*, if it takes such: it has a `redis_key`.
+
+    *plant* makes those pending that are mere URLs. Raises `SettingsError`.
+    """
+    crawler = core.crawler
+    key = None if crawler.spider is None else SeedKey.of(crawler.settings, crawler.spider)
+    if key is None or not is_crawl(crawler):
+        return None
+    return PushedSeeds(core, key, plant)
+
+
+class PushedSeeds:
+    """One per crawl.
+
+    Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``.
+
+    Attributes:
+        busy: whether messages that were taken are yet to become requests.
+    """
+
+    def __init__(self, core: CrawlCore, key: SeedKey, plant: Plant) -> None:
+        crawler = core.crawler
+        url = core.settings.redis_url or server_of(crawler.settings)
+        # Without a job nobody comes back for what this process has taken.
+        taker = uuid.uuid4().hex if core.job is None else core.job.file.id
+        self._pushed = Pushed(Server(url.url, _ANSWER), key.key, key.kind, taker)
+        self._core, self._key, self._plant = core, key, plant
+        self._lines = SeedLines(key.key, normal=core.normalizer)
+        self._row, self._notes = key.key.encode(), core.store.kv("pushed_seeds")
+        self._bad = bad_store(core.store)
+        self._mark, self._done, self._sown = b"", 0, Sown()
+        if (note := self._notes.get(self._row)) is not None:
+            self._mark, self._done, sown = msgpack.unpackb(note)
+            self._sown = Sown(**sown)
+        self._turns = Turns()
+        self._told = 0
+        self._lost = ""  # what is wrong with Redis
+        self._first = True
+        self._active = core.now()
+        self._task: asyncio.Task[None] | None = None
+        self.busy = False
+
+    def begin(self) -> None:
+        """Take what is pushed, until `stop`."""
+        crawler = self._core.crawler
+        self._core.awaits_seeds = True
+        self._read = _take_over(crawler)
+        crawler.signals.connect(self._ended, signals.spider_closed)
+        self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Take no more; what is not stored comes again in another run of the job."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _ended(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        pause = _LOOK
+        try:
+            while not self._core.stopping:
+                more = False
+                try:
+                    more = self._has_room and await self._take()
+                    self._is_there()
+                    pause = _LOOK
+                except RegistryError as error:
+                    self._is_lost(error)
+                    pause = min(2 * pause, _AWAY)
+                self._mind_idleness()
+                if not more:
+                    await asyncio.sleep(pause)
+        finally:
+            await self._pushed.close()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether there is a place for more: what waits is little, or must wait for its hosts."""
+        core = self._core
+        engine, pending = core.crawler.engine, core.frontier.pending
+        if engine is None or engine.paused:
+            return False
+        if not core.store.durable and pending > _IN_MEMORY:
+            return False
+        wait = core.frontier.wait(core.now())
+        return pending < core.settings.project.concurrent_requests or wait is None or wait > 0
+
+    async def _take(self) -> bool:
+        """Take a batch; whether there was one."""
+        if self._first:
+            await self._tell_of_requests()
+            self._first = False
+        taken = await self._pushed.take(self._key.batch)
+        if taken is None:
+            return False
+        self.busy, stored = True, False
+        try:
+            with reading(self._core.store):
+                stored = await self._store(taken)
+        finally:
+            self.busy = False
+        if stored:
+            await self._pushed.remove(taken.mark)
+        return stored
+
+    async def _tell_of_requests(self) -> None:
+        number = await self._pushed.count(self._key.requests)
+        if number:
+            logger.warning(
+                "%s holds %s requests of scrapy-redis's scheduler, as pickles, which are not read: "
+                "let that scheduler finish them, or push their URLs to %s",
+                self._key.requests, f"{number:,}", self._key.key,
+            )  # fmt: skip
+
+    async def _store(self, taken: Taken) -> bool:
+        """Make requests of what was *taken* and the job does not have; whether it has all."""
+        core = self._core
+        if taken.mark != self._mark:
+            self._mark, self._done = taken.mark, 0
+        while self._done < len(taken.messages) and not core.stopping:
+            self._take_in(taken.messages[self._done])
+            self._done += 1
+            if self._turns.over or self._done == len(taken.messages):
+                note = [self._mark, self._done, asdict(self._sown)]
+                self._notes.put(self._row, msgpack.packb(note))
+                await self._write()
+                await self._turns.leave()
+        return self._done == len(taken.messages) and not core.store.dirty
+
+    async def _write(self) -> None:
+        """Have it written; wait while that cannot be done."""
+        core = self._core
+        core.write()
+        core.wake()
+        while core.store.dirty and not core.stopping:
+            await asyncio.sleep(_DISK)
+
+    # One message
+
+    def _take_in(self, message: bytes) -> None:
+        core, stats = self._core, self._core.crawler.stats
+        self._sown.lines += 1
+        stats.inc_value("suite/redis/taken")
+        try:
+            if len(message) > LONGEST:
+                raise ValueError(f"longer than {LONGEST} bytes")
+            found = self._read_message(message)
+        except Exception as error:  # whatever a message has the project's code do
+            self._note_bad(message, str(error) or type(error).__name__)
+            return
+        # Whoever pushes is not the operator: private addresses are for those that settings allow.
+        core.pushed = True
+        try:
+            if isinstance(found, Seed):
+                self._sown.new += self._plant([found])
+            else:
+                self._crawl(found)
+        finally:
+            core.pushed = False
+        self._sown.seeds += 1
+
+    def _read_message(self, message: bytes) -> Seed | Sequence[Request]:
+        """What *message* asks for. Raises anything."""
+        if self._read is not None:
+            text = message.decode(self._key.encoding) if self._key.decoded else message
+            return requests_of(self._read(text))
+        text = message.decode(self._key.encoding)
+        request = read_object(text)
+        if request is not None:
+            return requests_of(request)
+        read = self._lines.read(text.encode())
+        if isinstance(read, Seed):
+            return read
+        raise ValueError("no seed" if read is None else read.why)
+
+    def _crawl(self, requests: Sequence[Request]) -> None:
+        engine = self._core.crawler.engine
+        if engine is None:
+            raise RuntimeError("seeds are taken while the engine runs")
+        for request in requests:
+            engine.crawl(request)
+
+    def _note_bad(self, message: bytes, why: str) -> None:
+        text = message[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+        bad = BadLine(self._key.key, self._sown.lines, text, " ".join(why.split())[:_SHOWN])
+        note_bad(self._bad, self._row, self._sown, bad)
+        self._core.crawler.stats.inc_value("suite/redis/bad")
+        self._told += 1
+        if self._told <= _TOLD:
+            last = "; others are in `scrapy frontier report bad-seeds`" * (self._told == _TOLD)
+            logger.warning("no seed, and left out: %s%s", bad, last)
+
+    # Redis, and the end
+
+    def _is_lost(self, error: RegistryError) -> None:
+        self._active = self._core.now()  # nobody can know whether there is nothing to do
+        if self._lost != error.kind:
+            self._core.crawler.stats.inc_value("suite/redis/away")
+            logger.warning("%s (%s); the crawl goes on with what it has", error, self._key.key)
+        self._lost = error.kind
+
+    def _is_there(self) -> None:
+        if self._lost:
+            logger.info("Redis is back: seeds of %s are taken again", self._key.key)
+        self._lost = ""
+
+    def _mind_idleness(self) -> None:
+        """See whether there was nothing to do for longer than is to be waited for more."""
+        core, limit = self._core, self._key.max_idle
+        if core.frontier.pending:
+            self._active = core.now()
+        awaits = not limit or core.now() - self._active < limit
+        if core.awaits_seeds and not awaits:
+            core.wake()
+        core.awaits_seeds = awaits
+
+
+def _take_over(crawler: Crawler) -> Any:
+    """Put out of use how the spider itself asks Redis; return what reads a message for it, if any.
+
+    scrapy-redis's spiders ask in blocking calls, at their start and whenever they are idle, and
+    drop what they have taken if they are killed. All of it goes through two attributes.
+    """
+    spider: Any = crawler.spider
+    if hasattr(spider, "fetch_data"):
+        spider.fetch_data = _no_data
+        spider.count_size = _no_size
+        idle = getattr(spider, "spider_idle", None)
+        if getattr(idle, "__module__", "").startswith("scrapy_redis."):
+            crawler.signals.disconnect(idle, signals.spider_idle)
+    return getattr(spider, "make_request_from_data", None)
+
+
+def _no_data(key: str, number: int) -> Sequence[bytes]:
+    """Stands for a batch of messages: the suite takes them."""
+    return ()
+
+
+def _no_size(key: str) -> int:
+    """Stands for the number of messages."""
+    return 0

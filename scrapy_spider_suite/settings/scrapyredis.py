@@ -1,0 +1,190 @@
+"""The settings of scrapy-redis, by their documented meaning: where Redis is, and where seeds are.
+
+scrapy-redis need not be installed. What becomes of those of its settings that are not read here
+says :mod:`scrapy_spider_suite.movingover`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.values import ValueType, WrongLine
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.settings import BaseSettings
+
+_SCHEMES = ("redis://", "rediss://", "unix://")
+_USER = re.compile(r"//[^/@]*@")
+_PASSWORD = re.compile(r"(password=)[^&]*")
+# Of how scrapy-redis talks to Redis, not of where that is.
+_MANNERS = frozenset({
+    "decode_responses", "encoding", "encoding_errors", "redis_cls", "retry_on_timeout",
+    "socket_connect_timeout", "socket_timeout",
+})  # fmt: skip
+_PLAIN_CLIENTS = frozenset({"Redis", "StrictRedis"})
+_MOST = 1_000  # messages at once
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """Where a Redis is; as a text it shows no password."""
+
+    url: str = field(repr=False)
+    """For redis-py."""
+
+    def __str__(self) -> str:
+        return _PASSWORD.sub(r"\1***", _USER.sub("//***@", self.url))
+
+
+def redis_url() -> ValueType:
+    """Return the type of a `RedisUrl`; an empty text is None."""
+    allowed = "a URL that begins with redis://, rediss:// or unix://"
+
+    def parse(raw: object) -> RedisUrl | None:
+        if raw == "":
+            return None
+        if not isinstance(raw, str) or not raw.startswith(_SCHEMES) or not raw.isprintable():
+            raise WrongLine(f"expected {allowed}")  # what was given may hold a password
+        return RedisUrl(raw)
+
+    return ValueType(parse, allowed)
+
+
+def server_of(settings: BaseSettings) -> RedisUrl:
+    """The server that the settings of scrapy-redis name; ``redis://localhost:6379`` by default.
+
+    Raises `SettingsError` for what a URL cannot say.
+    """
+    params: dict[str, Any] = {
+        name: value for name, value in settings.getdict("REDIS_PARAMS").items() if value is not None
+    }
+    for name in ("HOST", "PORT", "DB"):
+        params[name.lower()] = settings[f"REDIS_{name}"] or params.get(name.lower())
+    _refuse_clients(params)
+    host, port = params.pop("host") or "localhost", params.pop("port") or 6379
+    database, path = params.pop("db"), params.pop("unix_socket_path", None)
+    scheme = "rediss" if params.pop("ssl", False) else "redis"
+    url = settings["REDIS_URL"] or params.pop("url", None)
+    if not url:
+        url = f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{port}"
+        url = f"unix://{quote(path)}" if path else url
+    place, _, query = str(url).partition("?")
+    given = dict(parse_qsl(query))
+    if database and (place.startswith("unix:") or not urlsplit(place).path.strip("/")):
+        given.setdefault("db", str(database))
+    for name, value in params.items():
+        if name not in _MANNERS:
+            given.setdefault(name, str(value))
+    return _checked(f"{place}?{urlencode(given)}" if given else place)
+
+
+def _checked(url: str) -> RedisUrl:
+    try:
+        found = redis_url().parse(url)
+    except WrongLine as error:
+        raise SettingsError(f"REDIS_URL: {error}") from None
+    return cast(RedisUrl, found)
+
+
+def _refuse_clients(params: dict[str, Any]) -> None:
+    """Refuse clients of another kind (clusters, sentinels), and parameters that are objects."""
+    client = params.get("redis_cls", "Redis")
+    name = client.rpartition(".")[2] if isinstance(client, str) else client.__name__
+    if name not in _PLAIN_CLIENTS:
+        raise SettingsError(
+            f"REDIS_PARAMS['redis_cls'] = {name}: the suite connects by itself, with redis.asyncio "
+            "alone; name the server in SUITE_REDIS_URL"
+        )
+    for key, value in params.items():
+        if key not in _MANNERS and not isinstance(value, str | int | float | None):
+            raise SettingsError(
+                f"REDIS_PARAMS[{key!r}] is a {type(value).__name__}, which a URL cannot say; name "
+                "the server in SUITE_REDIS_URL"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SeedKey:
+    """Where the seeds of a spider are pushed to, and how they are taken."""
+
+    key: str
+    kind: Literal["list", "set", "zset"]
+    batch: int
+    """Messages that are taken at once."""
+    encoding: str
+    decoded: bool
+    """The project's code gets text, not bytes."""
+    max_idle: float
+    """Seconds without anything to do after which the crawl ends; 0 for never."""
+    requests: str
+    """Where scrapy-redis's scheduler has its queue."""
+
+    @classmethod
+    def of(cls, settings: BaseSettings, spider: Spider | type[Spider]) -> SeedKey | None:
+        """Where those of *spider* are; None for a spider without a `redis_key`.
+
+        Raises `SettingsError` for a value that makes no sense.
+        """
+        if not hasattr(spider, "redis_key"):
+            return None
+        kind: Literal["list", "set", "zset"] = "list"
+        if settings.getbool("REDIS_START_URLS_AS_SET"):
+            kind = "set"
+        elif settings.getbool("REDIS_START_URLS_AS_ZSET"):
+            kind = "zset"
+        asked = getattr(spider, "redis_key", None) or settings["REDIS_START_URLS_KEY"]
+        batch = getattr(spider, "redis_batch_size", None) or settings["REDIS_START_URLS_BATCH_SIZE"]
+        idle = getattr(spider, "max_idle_time", None)
+        if idle is None:
+            idle = settings["MAX_IDLE_TIME_BEFORE_CLOSE"] or 0
+        params = settings.getdict("REDIS_PARAMS")
+        return cls(
+            key=_named(asked or "%(name)s:start_urls", spider, "REDIS_START_URLS_KEY"),
+            kind=kind,
+            batch=min(_MOST, _number(
+                "REDIS_START_URLS_BATCH_SIZE", batch or settings["CONCURRENT_REQUESTS"], 1,
+            )),
+            encoding=_encoding(getattr(spider, "redis_encoding", None), settings),
+            decoded=settings.getbool("REDIS_DECODE_RESPONSES")
+            or bool(params.get("decode_responses")),
+            max_idle=_number("MAX_IDLE_TIME_BEFORE_CLOSE", idle, 0),
+            requests=_named(
+                settings["SCHEDULER_QUEUE_KEY"] or "%(spider)s:requests", spider,
+                "SCHEDULER_QUEUE_KEY",
+            ),
+        )  # fmt: skip
+
+
+def _named(pattern: Any, spider: Spider | type[Spider], setting: str) -> str:
+    name = str(getattr(spider, "name", ""))
+    try:
+        key = str(pattern % {"name": name, "spider": name}) if "%(" in pattern else str(pattern)
+    except (KeyError, TypeError, ValueError):
+        key = ""
+    if not key.strip():
+        raise SettingsError.of(setting, pattern, "a key such as '%(name)s:start_urls'")
+    return key
+
+
+def _number(setting: str, raw: Any, least: int) -> int:
+    try:
+        number = int(raw)
+    except (TypeError, ValueError):
+        number = least - 1
+    if number < least:
+        raise SettingsError.of(setting, raw, f"an integer of at least {least}")
+    return number
+
+
+def _encoding(asked: str | None, settings: BaseSettings) -> str:
+    encoding = str(asked or settings["REDIS_ENCODING"] or "utf-8")
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise SettingsError.of("REDIS_ENCODING", encoding, "an encoding of Python's") from None
+    return encoding

@@ -1,0 +1,208 @@
+"""What of a job goes along when hosts go to another agent, and what stays: every family, by name.
+
+A test fails for a family that is neither here nor there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple, cast
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import CodecError, JobDamagedError
+from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
+from scrapy_spider_suite.storage.grounds import page_rows, unpack
+from scrapy_spider_suite.storage.plans import Plan
+from scrapy_spider_suite.storage.robots import is_row, later_row
+from scrapy_spider_suite.storage.values import ValueCodec
+from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.normalize import host_of
+
+COLUMNS: Final = {
+    "hosts": "goes: clocks, back-off, Crawl-delay, counts, why a host was given up",
+    "due": "made anew of the records",
+    "queue": "goes, in its order; keys are given anew",
+    "states": "goes, with what is in the archive",
+    "kv": "see `GOES` and `STAYS`",
+    "meta": "stays: facts about the job itself",
+}
+"""The families of the database."""
+
+STAYS: Final = {
+    "addresses": "clocks that still run go as items of their own, from memory",
+    "bad_seeds": "seeds that every agent was given",
+    "blocks": "an operator tells all agents",
+    "control": "what was asked of this agent",
+    "counters": "follow what goes",
+    "domains": "follow what goes",
+    "handover": "what was handed over, and taken",
+    "items": "files that this agent has written",
+    "links": "counts of pages that this agent has fetched; a report adds them up",
+    "near": "signatures of pages that this agent met lately",
+    "outbox": "goes to its receivers by itself",
+    "payloads": "originals in the packs of this agent",
+    "pushed_seeds": "seeds that were pushed to this agent: what it has scheduled of them goes",
+    "seed_lists": "lists that every agent was given",
+    "sieve": "how often hosts were dropped: goes with fingerprints",
+    "spiderstate": "a spider's own, of this process",
+    "start": "whether this agent has begun",
+    "structures": "originals in the packs of this agent",
+    "terms": "settings that every agent has",
+    "trusted": "whom to believe a private address is for each agent to say",
+    "twins": "evidence by site, which each agent gathers for the links that it finds",
+    "unextracted": "pages in the packs of this agent: it reads them, their links go by routing",
+}
+"""The mappings of a store that do not go, and why."""
+
+
+class By(Enum):
+    """What the keys of a mapping begin with, behind the prefix of its part."""
+
+    IDENTITY = auto()
+    HOST = auto()
+    ORIGIN = auto()
+    DOMAIN = auto()
+
+
+Merge = Callable[[bytes | None, bytes], bytes | None]
+"""What is kept of two values: the own one, and that of another agent; None: the own one.
+
+Raises an error of `BAD` if the other is no value."""
+
+BAD: Final = (
+    ValueError, TypeError, AttributeError, KeyError, struct.error, msgpack.UnpackException,
+    JobDamagedError, CodecError,
+)  # fmt: skip
+
+
+class Part(NamedTuple):
+    """Rows of a mapping that go: whose keys begin with *prefix*, found *by* what follows it."""
+
+    by: By
+    merge: Merge
+    prefix: bytes = b""
+
+
+def _first(mine: bytes | None, theirs: bytes) -> bytes | None:
+    return theirs if mine is None else None
+
+
+def _longer(mine: bytes | None, theirs: bytes) -> bytes | None:
+    theirs.decode()
+    return theirs if len(theirs) > len(mine or b"") else None
+
+
+def _word(mine: bytes | None, theirs: bytes) -> bytes | None:
+    theirs.decode()
+    return _first(mine, theirs)
+
+
+def _greater(mine: bytes | None, theirs: bytes) -> bytes | None:
+    """Of two numbers of four bytes."""
+    struct.unpack(">I", theirs)
+    return theirs if mine is None or theirs > mine else None
+
+
+def _plan(mine: bytes | None, theirs: bytes) -> bytes | None:
+    Plan.from_bytes(theirs).entry()
+    return _first(mine, theirs)
+
+
+def _ground(mine: bytes | None, theirs: bytes) -> bytes | None:
+    unpack("", theirs)
+    return _first(mine, theirs)
+
+
+def _short(mine: bytes | None, theirs: bytes) -> bytes | None:
+    struct.unpack(">Q", theirs)
+    return _first(mine, theirs)
+
+
+def _claims(mine: bytes | None, theirs: bytes) -> bytes | None:
+    made, true = map(float, msgpack.unpackb(theirs))
+    return theirs if made >= true and mine is None else None
+
+
+def _robots(mine: bytes | None, theirs: bytes) -> bytes | None:
+    if not is_row(theirs):
+        raise ValueError("no row of robots.txt")
+    return theirs if mine is None or later_row(theirs, mine) else None
+
+
+def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
+    """Both; of two of a name those of the other agent, which has talked to the host last."""
+    met = {
+        (cookie.domain, cookie.path, cookie.name): cookie
+        for packed in (mine, theirs) if packed is not None
+        for cookie in unpack_cookies(packed, 0.0)
+    }  # fmt: skip
+    packed = pack_cookies(met.values())
+    return packed if packed != mine else None
+
+
+GOES: Final = {
+    "cookies": Part(By.DOMAIN, _cookies, b"host\0"),
+    "lastmod": Part(By.IDENTITY, _greater),
+    "robots": Part(By.ORIGIN, _robots),
+    "seeds": Part(By.IDENTITY, _longer),
+    "sitemaps": Part(By.IDENTITY, _word),
+    "sitemap_counts": Part(By.HOST, _greater),
+}
+"""The mappings that go, each with its only part."""
+
+MORE: Final = {
+    "revisits": (Part(By.IDENTITY, _plan, b"p"), Part(By.HOST, _claims, b"c")),
+    "traps": (Part(By.HOST, _ground), Part(By.HOST, _short)),
+}
+"""Those with more than one: plans and claims; grounds, and the URLs that stand for pages."""
+
+
+def part_of(name: str, key: bytes, host: str) -> Part | None:
+    """The part of mapping *name* that a row of *host* under *key* belongs to; None: it is none."""
+    parts = (GOES[name],) if name in GOES else MORE.get(name, ())
+    for part in parts:
+        if key.startswith(part.prefix) and _is_of(part, key[len(part.prefix) :], host):
+            stand_in = name == "traps" and key != host.encode()
+            return MORE["traps"][1] if stand_in else part
+    return None
+
+
+def _is_of(part: Part, rest: bytes, host: str) -> bool:
+    """Whether the *rest* of a key names *host*."""
+    if part.by is By.IDENTITY:
+        return rest.startswith(host_key(host)) and len(rest) > len(host_key(host))
+    if part.by is By.ORIGIN:
+        return host_of(origin_of(rest)) == host
+    if part.by is By.DOMAIN:
+        return domain_of(rest) == registered_domain(host)
+    return rest == host.encode() or rest.startswith(page_rows(host))
+
+
+def origin_of(key: bytes) -> str:
+    """The origin of a row of robots.txt, behind the byte of its bucket."""
+    return key[1:].decode() + "/"
+
+
+_values = ValueCodec()
+
+
+def domain_of(key: bytes) -> str:
+    """The domain of a row of cookies, without its prefix; "": it is none."""
+    try:
+        found = _values.loads(key)
+    except CodecError:
+        return ""
+    whole = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], str)
+    return cast("tuple[Any, str]", found)[1] if whole else ""
+
+
+def parts_of_hosts() -> Iterator[tuple[str, Part]]:
+    """Where rows are found by a host's name alone."""
+    for name, parts in (*((name, (part,)) for name, part in GOES.items()), *MORE.items()):
+        for part in parts[: 1 if name == "traps" else None]:
+            if part.by in (By.IDENTITY, By.HOST):
+                yield name, part

@@ -1,0 +1,35 @@
+"""The parts of a frontier that a hand-over works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.storage.grounds import Grounds
+from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.storage.holding import Holding
+from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.revisits import Revisits
+from scrapy_spider_suite.storage.rework import Rework
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.storage.rocks import RocksStore
+
+
+class Hands(NamedTuple):
+    """See `giving` and `taking`."""
+
+    store: RocksStore
+    workbench: Workbench
+    residents: Residents
+    ledger: Ledger
+    health: Health
+    holding: Holding
+    revisits: Revisits
+    grounds: Grounds
+    rework: Rework
+    let_go: Callable[[Entry, float], None]
+    flush: Callable[[], None]

@@ -1,0 +1,104 @@
+"""What this agent may not fetch: what another agent holds, or is about to.
+
+Who owns a URL is a question of tables, and where it is sent of `routing`. Only the holder of a unit
+fetches; while a unit goes from one agent to another it is held back on both sides, and nothing else
+is: everyone may store what comes for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
+from scrapy_spider_suite.storage.residents import Residents
+
+Elsewhere = Callable[[str, str], bool]
+"""Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
+
+
+class Holding:
+    """Sorts out of visits what is held back. To begin with nothing is.
+
+    A host of which all is held back is taken off its address, and so gets no visit. Of others the
+    entries are: they count as out, so that their rows stay where they are and no refill brings them
+    again. Nothing is written, so a kill leaves what there was.
+    """
+
+    def __init__(self, workbench: Workbench, residents: Residents) -> None:
+        self._workbench = workbench
+        self._residents = residents
+        self._fronts = residents.fronts
+        self._elsewhere: Elsewhere | None = None
+        self._by_host = True
+        self._hosts: set[str] = set()
+        self._entries: dict[str, dict[bytes, Entry]] = {}
+
+    def change(self, elsewhere: Elsewhere | None, *, by_host: bool = True) -> None:
+        """Hold back what is *elsewhere* from now on, and nothing else; with *by_host* whole hosts.
+        """
+        self._elsewhere, self._by_host = elsewhere, by_host
+        hosts, self._hosts = self._hosts, set()
+        entries, self._entries = self._entries, {}
+        for key, held in entries.items():
+            for entry in held.values():
+                self._fronts.unlease(entry)
+            self._bring_back(key, held)
+        for key in hosts:
+            host = self._workbench.hosts.get(key)
+            if host is not None:
+                self._residents.unresolved.want(host)
+
+    def _bring_back(self, key: str, held: dict[bytes, Entry]) -> None:
+        host = self._workbench.hosts.get(key)
+        if host is None:
+            return  # its rows are read again when it comes
+        for entry in held.values():
+            self._fronts.push(host, entry)
+        self._workbench.offer(host)
+
+    def sort_out(self, visit: Visit) -> bool:
+        """Take out of *visit* what is held back; False if nothing is left, and it is over."""
+        if self._elsewhere is None:
+            return True
+        host = visit.host
+        if not self._by_host:
+            return self._sort_entries(visit, host)
+        if not self._elsewhere(host.key, ""):
+            return True
+        self._workbench.cancel(visit)
+        self._workbench.displace(host)
+        self._hosts.add(host.key)
+        return False
+
+    def _sort_entries(self, visit: Visit, host: HostState) -> bool:
+        held = [
+            entry for entry in visit.entries if not entry.volatile and self.holds_back(entry)
+        ]  # fmt: skip
+        for entry in held:
+            visit.entries.remove(entry)
+            self._fronts.lease(entry)
+            self._entries.setdefault(host.key, {})[entry.key] = entry
+        if visit.entries:
+            return True
+        if host.more and not host.front:
+            self._fronts.refill(host)
+        self._workbench.cancel(visit)
+        return False
+
+    def holds_back(self, entry: Entry) -> bool:
+        """Whether *entry* may not be fetched here."""
+        elsewhere = self._elsewhere
+        return elsewhere is not None and elsewhere(entry.host, entry.url)
+
+    def counts_as_out(self, entry: Entry) -> bool:
+        """Whether *entry* is one of those that count as out and are not."""
+        return entry.key in self._entries.get(entry.host, {})
+
+    def let_go(self, entry: Entry) -> None:
+        """Let *entry* count as out no more: it is about to go."""
+        held = self._entries.get(entry.host, {})
+        if held.pop(entry.key, None) is not None:
+            self._fronts.unlease(entry)
+        if not held:
+            self._entries.pop(entry.host, None)

@@ -1,0 +1,294 @@
+"""Hosts go from one agent's store into another's: all that is kept of them, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+import struct
+from collections.abc import Iterator
+from http.cookiejar import Cookie
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+from handovers import Side, drain, killed, label, units_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual import WALL, entry
+
+import scrapy_spider_suite
+from scrapy_spider_suite.frontier.revisits import History
+from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.workbench import FOREVER
+from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
+from scrapy_spider_suite.storage.database import FAMILIES
+from scrapy_spider_suite.storage.families import COLUMNS, GOES, MORE, STAYS
+from scrapy_spider_suite.storage.giving import given as begun
+from scrapy_spider_suite.storage.parcels import Reader, Writer, intact
+from scrapy_spider_suite.storage.plans import Plan, row_of
+from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.units import UNITS, Units, packed, unpacked
+from scrapy_spider_suite.storage.values import ValueCodec
+
+RANK = {"": -1, "pending": 0, "failed": 1, "done": 2, "archived": 2}
+NAMES = [f"h{n}.t" for n in range(6)]
+COOKIES = b"host\0" + ValueCodec().dumps((None, "h0.t"))
+ROBOTS = b"\7http://h0.t"
+ROBOTS_ROW = struct.pack(">BBHIdddd", 1, 2, 200, 0, WALL, WALL, WALL, math.nan)
+
+
+def cookie(domain: str, name: str, value: str = "1") -> Cookie:
+    """A cookie of the session."""
+    return Cookie(
+        0, name, value, None, False, domain, True, False, "/", True, False, None, True, None, None,
+        {},
+    )  # fmt: skip
+
+
+# What goes, and what stays
+
+
+def names_of_mappings() -> Iterator[tuple[str, str | None]]:
+    """Every mapping that a module asks a store for: the module, and the name if it is plain."""
+    root = Path(scrapy_spider_suite.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "kv(" not in text:
+            continue
+        module = ".".join(path.relative_to(root.parent).with_suffix("").parts)
+        nodes = list(ast.walk(ast.parse(text)))
+        homes = {
+            alias.asname or alias.name: (node.module or "", alias.name)
+            for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+        }  # fmt: skip
+        for call in (node for node in nodes if isinstance(node, ast.Call) and node.args):
+            if getattr(call.func, "attr", getattr(call.func, "id", "")) not in ("kv", "job_kv"):
+                continue
+            asked = call.args[-1]
+            if isinstance(asked, ast.Constant):
+                yield module, str(asked.value)
+                continue
+            name = asked.attr if isinstance(asked, ast.Attribute) else getattr(asked, "id", "")
+            if name.isupper():
+                at = homes.get(name)
+                if isinstance(asked, ast.Attribute):
+                    at = ".".join(homes[asked.value.id]), name
+                home, known = at or (module, name)
+                yield module, getattr(importlib.import_module(home), known)
+            else:
+                yield module, None
+
+
+def test_every_mapping_is_classified() -> None:
+    """Whoever adds one has to say whether it goes along."""
+    from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES
+
+    known = {*GOES, *MORE, *STAYS}
+    assert len(known) == len(GOES) + len(MORE) + len(STAYS)
+    found = list(names_of_mappings())
+    plain = {name for _, name in found if name is not None}
+    assert {"seeds", "revisits", "cookies", "handover", "sieve"} <= plain
+    others = {module.rpartition(".")[2] for module, name in found if name is None}
+    # Those go over a list of names, or are the tables' own.
+    allowed = {
+        "directory", "duplicatepages", "dropping", "answering", "sweeping", "giving", "forgetting",
+        "taking",
+    }  # fmt: skip
+    assert others <= allowed
+    assert (plain | {PAYLOADS, STRUCTURES}) - known == set()
+    assert set(COLUMNS) == set(FAMILIES)
+
+
+# Units
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sets(st.integers(0, UNITS - 1), max_size=40))
+def test_units_are_bits_and_ranges(numbers: set[int]) -> None:
+    """Each of them is in exactly one range of keys, and no other is in any."""
+    assert unpacked(packed(numbers)) == numbers
+    ranges = list(Units(numbers, lambda host, url: 0, slots=True).prefixes())
+    for unit in {*numbers, *(n + 1 for n in numbers), *(n - 1 for n in numbers)} & {*range(UNITS)}:
+        key = unit.to_bytes(2, "big") + "ü.example\0".encode()
+        assert sum(begin <= key < end for begin, end in ranges) == (unit in numbers)
+
+
+# The file
+
+
+def written(path: Path, items: list[Any]) -> Path:
+    """A parcel with *items*."""
+    with Writer(path, label()) as parcel:
+        for item in items:
+            parcel.put(item)
+    return path
+
+
+def test_a_parcel_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """In chunks, of which each is no larger than a chunk and what filled it."""
+    items = [[n, b"x" * (n % 3000)] for n in range(600)]
+    path = written(tmp_path / "p", items)
+    with Reader(path) as reader:
+        assert reader.label == label()
+        chunks = [chunk for chunk, _ in reader.chunks()]
+    assert [item for chunk in chunks for item in chunk] == items
+    assert len(chunks) > 2
+    assert intact(path) == path.stat().st_size
+
+
+def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None:
+    """However much came: what follows it makes it whole."""
+    whole = written(tmp_path / "p", [[n, b"%d" % n * 400] for n in range(300)]).read_bytes()
+    path = tmp_path / "half"
+    known = set()
+    for size in (0, 5, 8, 20, *range(100, len(whole), len(whole) // 7)):
+        path.write_bytes(whole[:size])
+        at = intact(path)
+        assert at <= size
+        known.add(at)
+        path.write_bytes(whole[:at] + whole[at:])
+        assert intact(path) == len(whole)
+    assert len(known) > 2
+
+
+# Two agents
+
+
+STATES = st.sampled_from(["", "pending", "done", "failed", "archived"])
+PAGES = st.dictionaries(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 9)), st.tuples(STATES, STATES), max_size=30
+)  # fmt: skip
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    pages=PAGES, kind=st.sampled_from(["ring", "host-parity", "url-sum"]), modulo=st.integers(1, 3),
+    kill=st.integers(0, 6), side=st.sampled_from(["", "a", "b", "forget"]),
+)  # fmt: skip
+def test_what_goes_is_there_and_no_longer_here(
+    pages: dict[tuple[str, int], tuple[str, str]], kind: str, modulo: int, kill: int, side: str
+) -> None:
+    """Against two plain dictionaries; with a kill on either side at any step, and a clean end."""
+    units = units_of(kind, range(0, UNITS, modulo))
+    goes = {f"http://{h}/{n}": units.has(h, f"http://{h}/{n}") for h, n in pages}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        a, b = Side(folder / "a"), Side(folder / "b")
+        for (host, page), (here, there) in pages.items():
+            a.put(host, page, here)
+            b.put(host, page, there)
+        before = {each: {url: one.known().get(url, "") for url in goes} for each, one in
+                  (("a", a), ("b", b))}  # fmt: skip
+        order = {host: [url for url in urls if goes[url]] for host, urls in a.queues().items()}
+        path, of = folder / "parcel", label(units.numbers)
+        a = killed(a, side == "a", kill, lambda s: s.giving(units).pack(path, of), folder / "k1")
+        assert list(begun(a.store)) == ["p1"]
+        b = killed(b, side == "b", kill, lambda s: s.taking(units, path, of).take(), folder / "k2")
+        assert b.taking(units, path, of).done
+        assert drain(b.taking(units, path, of).take()) == 0
+        a = killed(
+            a, side == "forget", kill, lambda s: s.forgetting(units).forget("p1"), folder / "k3"
+        )
+        a, b = a.reopened(), b.reopened()
+        assert begun(a.store) == {}
+        expected = {
+            url: max(before["a"][url] if goes[url] else "", before["b"][url], key=RANK.__getitem__)
+            for url in goes
+        }
+        assert b.known() == {url: state for url, state in expected.items() if state}
+        assert a.known() == {u: s for u, s in before["a"].items() if s and not goes[u]}
+        for host, urls in order.items():
+            kept = [url for url in urls if expected[url] == "pending"]
+            found = b.queues().get(host, [])
+            assert [url for url in found if url in kept] == kept
+        a.check()
+        b.check()
+        a.close()
+        b.close()
+
+
+def test_more_than_urls_goes(tmp_path: Path) -> None:
+    """Clocks, back-off and all that is kept beside; what is there already stays."""
+    a, b = Side(tmp_path / "a", now=50.0), Side(tmp_path / "b", now=5.0)
+    host, url = "h0.t", "http://h0.t/1"
+    key = state_key(host, url)
+    a.put(host, 1, "done")
+    a.put(host, 2, "pending")
+    record = a.store.record(host)
+    assert record is not None
+    hands = a.frontier.hands(a.store)
+    resident = hands.workbench.hosts[host]
+    a.frontier.set_crawl_delay(resident, 9.0)
+    resident.record.failures, resident.record.attempts = 2, 4
+    hands.workbench.postpone(resident, a.now + 300.0, "connection refused")
+    a.frontier.resolved(resident, "10.0.0.1", "10.0.0.1", 1e18, a.now)
+    hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
+    rows = {
+        ("seeds", key): f"{url}\ntag".encode(), ("lastmod", key): b"\0\0\0\7",
+        ("sitemaps", key): b"h1.t", ("sitemap_counts", b"h0.t"): b"\0\0\0\2",
+        ("traps", host.encode() + b"\0" + bytes(8)): bytes(8),
+        ("traps", host.encode()): msgpack.packb([{"query": {1: 2}}, {}, {}, 3]),
+        ("cookies", COOKIES): pack_cookies([cookie("h0.t", "mine"), cookie("h0.t", "both")]),
+        ("robots", ROBOTS): ROBOTS_ROW,
+    }  # fmt: skip
+    for (name, at), value in rows.items():
+        a.store.kv(name).put(at, value)
+    plan = Plan(
+        a.clock()[1] + 60.0, History(WALL), 1e-4, Validators(), b"d", host=host,
+        row=row_of(entry(url)),
+    )  # fmt: skip
+    hands.revisits.take_over(key, plan, waits=True)
+    b.store.kv("lastmod").put(key, b"\0\0\0\x09")
+    b.store.kv("cookies").put(COOKIES, pack_cookies([cookie("h0.t", "both", "old")]))
+    b.frontier.schedule([entry("http://h0.t/3")], b.now)
+    units, path = units_of("ring"), tmp_path / "parcel"
+    of = label(units.numbers)
+    drain(a.giving(units).pack(path, of))
+    drain(b.taking(units, path, of).take())
+    drain(a.forgetting(units).forget("p1"))
+    for (name, at), value in rows.items():
+        if name not in ("cookies", "lastmod"):
+            assert b.store.kv(name).get(at) == value, name
+        assert name in ("robots", "cookies") or a.store.kv(name).get(at) is None
+    assert b.store.kv("lastmod").get(key) == b"\0\0\0\x09"
+    kept = b.store.kv("cookies").get(COOKIES)
+    assert kept is not None
+    assert {c.name: c.value for c in unpack_cookies(kept, 0.0)} == {"mine": "1", "both": "1"}
+    taker = b.frontier.hands(b.store)
+    assert taker.revisits.get(key) == plan
+    assert taker.revisits.next_due() == pytest.approx(plan.due, abs=1e-3)
+    assert not len(hands.revisits)
+    here = taker.workbench.hosts[host]
+    assert (here.record.failures, here.record.attempts, here.crawl_delay) == (2, 4, 9.0)
+    assert here.next_fetch + b.frontier.wall_offset == pytest.approx(a.clock()[1] + 300.0, abs=0.01)
+    state = taker.residents.clocks.state("10.0.0.1", "10.0.0.1", b.now)
+    assert state.next_fetch + b.frontier.wall_offset == pytest.approx(a.clock()[1] + 40.0, abs=0.01)
+    assert not a.known()
+    a.check()
+    b.check()
+    a.close()
+    b.close()
+
+
+def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
+    """Hosts that were packed are admitted again, also after a kill."""
+    a = Side(tmp_path / "a")
+    for page in range(5):
+        a.put("h0.t", page, "pending")
+    units = units_of("ring")
+    a.frontier.holding.change(lambda host, url: True)
+    drain(a.giving(units).pack(tmp_path / "parcel", label()))
+    a.frontier.flush()
+    again = a.reopened(tmp_path / "k")
+    a.close()
+    assert again.frontier.next_visit_in(0.0) == FOREVER
+    drain(again.forgetting(units).keep("p1"))
+    assert begun(again.store) == {}
+    again.frontier.rotation.admit(0.0, WALL)
+    (host,) = again.frontier.wanting_address(0.0, 9)
+    again.frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
+    assert [lease.entry.url for lease in again.frontier.acquire(1.0)] == ["http://h0.t/0"]
+    again.close()

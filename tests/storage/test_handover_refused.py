@@ -1,0 +1,97 @@
+"""Parcels that are damaged, or that an agent made that lies: refused, and nothing changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handovers import DONE, Side, drain, label, units_of
+from virtual import entry
+
+from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, ROW, STATE
+from scrapy_spider_suite.storage.parcels import Label, Writer
+from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key, pack_row, state_key
+from scrapy_spider_suite.storage.units import packed
+
+
+def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
+    """Cut anywhere, a bit flipped anywhere: one clear line, and nothing changed."""
+    a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
+    for page in range(40):
+        a.put("h0.t", page, "pending" if page % 3 else "done")
+    b.put("h0.t", 3, "pending")
+    units, path = units_of("ring"), tmp_path / "parcel"
+    drain(a.giving(units).pack(path, label()))
+    b.frontier.flush()
+    whole, before = path.read_bytes(), list(b.store.every_row())
+    bad = [whole[:size] for size in range(0, len(whole), len(whole) // 9)]
+    bad += [whole + b"x", whole[:-1]]
+    for at in range(0, len(whole), len(whole) // 23):
+        bad.append(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    for data in bad:
+        path.write_bytes(data)
+        with pytest.raises(ParcelError) as caught:
+            drain(b.taking(units, path, label()).take())
+        assert "\n" not in str(caught.value)
+        b.frontier.flush()
+        assert list(b.store.every_row()) == before
+    path.write_bytes(whole)
+    drain(b.taking(units, path, label()).take())
+    assert len(b.known()) == 40
+    a.close()
+    b.close()
+
+
+GOOD = UrlState(State.PENDING).to_bytes()
+ROW_ = pack_row(entry("http://h0.t/1"))
+HOSTILE = [
+    [99, "h0.t"], [HOST], [HOST, "h0.t"], [HOST, "h0.t", b""], [HOST, 7, HostRecord().to_bytes()],
+    [HOST, "h\0.t", HostRecord().to_bytes()], [HOST, "h1.t", HostRecord().to_bytes()],
+    [HOST, "h0.t", HostRecord(next_fetch=float("nan")).to_bytes()], ["x", "h0.t"],
+    [ROW, "h0.t", b"", GOOD, False], [ROW, "h0.t", ROW_, DONE.to_bytes(), False],
+    [ROW, "h0.t", ROW_, GOOD, 3], [ROW, "h0.t", ROW_, b"\xff" * 9, False],
+    [ROW, "h0.t", pack_row(entry("http://h0.t/1", flags=8)), GOOD, False],
+    [ROW, "h0.t", pack_row(entry("http://h1.t/1")), GOOD, False],
+    [STATE, "h0.t", b"", DONE.to_bytes()], [STATE, "h0.t", b"http://h0.t/1", GOOD],
+    [STATE, "h0.t", "text", DONE.to_bytes()], [STATE, "h0.t", b"x", b"short"],
+    [KEPT, "h0.t", "counters", b"counters", b""], [KEPT, "h0.t", "nothing", b"k", b"v"],
+    [KEPT, "h0.t", "seeds", host_key("h1.t") + b"x", b"v"], [KEPT, "h0.t", "seeds", "k", b"v"],
+    [KEPT, "h0.t", "traps", b"h0.t", b"no"], [KEPT, "h0.t", "traps", b"h1.t", b"\x94"],
+    [KEPT, "h0.t", "revisits", b"d" + bytes(30), b""], [KEPT, "h0.t", ["seeds"], b"k", b"v"],
+    [KEPT, "h0.t", "revisits", b"p" + state_key("h0.t", "http://h0.t/1"), b"no"],
+    [KEPT, "h0.t", "cookies", b"host\0no", b"no"], [KEPT, "h0.t", "robots", b"?http://h0.t", b"no"],
+    [KEPT, "h0.t", "lastmod", state_key("h0.t", "http://h0.t/1"), b"long enough"],
+    [CLOCK, "10.0.0.1", "now"], [CLOCK, "10.0.0.1", float("nan")], [CLOCK, 1, 2.0],
+]  # fmt: skip
+
+
+def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
+    """Whole files of an agent that lies: what stands before the lie is not taken either."""
+    b = Side(tmp_path / "b")
+    slot = int.from_bytes(host_key("h0.t")[:2], "big")
+    units, path = units_of("ring", [slot]), tmp_path / "parcel"
+    of = label(units.numbers)
+    b.frontier.flush()
+    before = list(b.store.every_row())
+    first = [HOST, "h0.t", HostRecord(attempts=7).to_bytes()]
+    for item in HOSTILE:
+        with Writer(path, of) as parcel:
+            parcel.put(first)
+            parcel.put(item)
+        with pytest.raises(ParcelError) as caught:
+            drain(b.taking(units, path, of).take())
+        assert "\n" not in str(caught.value), item
+        b.frontier.flush()
+        assert list(b.store.every_row()) == before, item
+    others = [label(units.numbers, "p2"), label(), Label("p1", "crawl", "x", "b", packed({slot}))]
+    with Writer(path, of) as parcel:
+        parcel.put(first)
+    for other in others:
+        with pytest.raises(ParcelError, match="another parcel"):
+            drain(b.taking(units, path, other).take())
+    with pytest.raises(ParcelError, match="No such file"):
+        drain(b.taking(units, tmp_path / "none", of).take())
+    assert list(b.store.every_row()) == before
+    b.close()
