@@ -115,9 +115,8 @@ class FrontierScheduler(BaseScheduler):
         self._engine = engine
         self._slot = engine._slot
         self._slot.inprogress = _InProgress(self._settled)
-        limit = self.core.settings.project.concurrent_requests or 1_000
         self.core.wake = self.wake
-        self._errands = Errands(self.core, _robots_of(crawler), limit, self.wake)
+        self._errands = Errands(self.core, _robots_of(crawler), self.wake)
         self.extractor = Extractor(self.core, self)
         self._keeper = Keeper(self, self.core, self._errands)
         self._outgoing = Outgoing(self.core, self, self._errands, self._keeper)

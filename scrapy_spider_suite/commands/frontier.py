@@ -19,6 +19,7 @@ class Command(base.VerbCommand):
     name = "frontier"
     package = "scrapy_spider_suite.commands.frontier_verbs"
     unusable = "an unusable job"
+    faults = (OSError,)
 
     def syntax(self) -> str:
         """The arguments."""

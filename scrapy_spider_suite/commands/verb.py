@@ -20,12 +20,12 @@ _TIMES = ("begun", "ended", "next_due", "started", "when")
 
 
 def shown(name: str, value: Any) -> str:
-    """Return the value of the field *name* as people read it; nothing is ``-``."""
+    """Return the value of the field *name* as people read it, on a line; nothing is ``-``."""
     if value is None:
         return "-"
     if name in _TIMES and isinstance(value, int | float):
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
-    return str(value)
+    return printable(str(value))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Call:
             print(json.dumps(row))
             return
         for key, value in row.items():
-            lines = map(str, value) if isinstance(value, list) else [shown(key, value)]
+            several = isinstance(value, list)
+            lines = [printable(str(v)) for v in value] if several else [shown(key, value)]
             text = f"\n{'':<18} ".join(lines) or "-"
             print(f"{key.replace('_', ' '):<18} {text}")
 

@@ -41,8 +41,9 @@ def ask(
 ) -> Answer | None:  # fmt: skip
     """Have *verb* carried out on the job of *folder*; None if nobody did within *wait* seconds.
 
-    It stays in the folder then, under *id*, and is carried out later. Raises `ActionError`, and
-    `JobError`s, also for a job at rest in which nothing could be written for *wait* seconds.
+    It stays in the folder then, under *id*, and is carried out later. Raises `ActionError`,
+    `OSError` (the lock of a job at rest is not ours), and `JobError`s, also for a job at rest in
+    which nothing could be written for *wait* seconds.
     """
     job = JobFile.read(folder)
     if job is None:
@@ -65,7 +66,7 @@ def ask(
             try:
                 if _carried_out(folder, job.id, action.id, deadline):
                     continue
-            except SuiteError:
+            except (SuiteError, OSError):
                 with suppress(OSError):
                     actions.remove(action.id)  # it was refused: it must not be done some day
                 raise

@@ -36,7 +36,7 @@ class StoredBlock:
 
     def block(self) -> Block:
         """As the policy has it."""
-        stamp = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.when))
+        stamp = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.when))
         return Block(Rule(self.subject, f"block by {self.who} on {stamp}"), self.reason, self.until)
 
     def check(self) -> None:

@@ -21,6 +21,7 @@ from scrapy_spider_suite.errors import (
 from scrapy_spider_suite.explaining.spelling import normalizer_of_job
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.settings.project import LIVE
 from scrapy_spider_suite.settings.suite import find_setting
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
@@ -119,7 +120,8 @@ class Site:
     def set(self, name: str, value: str) -> tuple[str, str]:
         """Give a setting another value; return the old and the new one. Raises `ActionError`."""
         try:
-            find_setting(name)
+            if name not in LIVE:
+                find_setting(name)
         except SettingsError as error:
             raise ActionError(str(error)) from None
         raise ActionError(

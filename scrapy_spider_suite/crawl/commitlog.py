@@ -64,7 +64,10 @@ class CommitLog(Protocol):
     """What a sink is told of pages by, and tells of what it has written."""
 
     crawler: Crawler
-    settings: SuiteSettings
+
+    @property
+    def settings(self) -> SuiteSettings:
+        """Those that hold now."""
 
     @property
     def core(self) -> CrawlCore | None:
@@ -96,10 +99,14 @@ class FrontierLog:
     def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
         self.core = core
         self.crawler = core.crawler
-        self.settings = core.settings
         self._scheduler = scheduler
         self.pause, self.unpause = scheduler.pause, scheduler.unpause
         self.hold_still = scheduler.hold_still
+
+    @property
+    def settings(self) -> SuiteSettings:
+        """See `CommitLog`."""
+        return self.core.settings
 
     @property
     def waits(self) -> bool:

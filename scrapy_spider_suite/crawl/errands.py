@@ -44,11 +44,10 @@ class Errands:
     """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
 
     def __init__(
-        self, core: CrawlCore, robots: RobotsMiddleware | None, limit: int, wake: Callable[[], None]
+        self, core: CrawlCore, robots: RobotsMiddleware | None, wake: Callable[[], None]
     ) -> None:
         self._core = core
         self._robots = robots
-        self._limit = limit
         self._wake = wake
         self._lookups = 0
         self._fetches = 0
@@ -172,8 +171,9 @@ class Errands:
 
         One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
         """
+        limit = self._core.settings.project.concurrent_requests
         on_the_wire = self._fetches - self._core.waiting_outside
-        return on_the_wire >= self._limit or self._fetches >= _WAITING
+        return on_the_wire >= limit or self._fetches >= _WAITING
 
     async def _fetch_robots(
         self, robots: RobotsMiddleware, leases: list[Lease], *, again: bool

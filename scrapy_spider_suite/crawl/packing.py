@@ -13,7 +13,6 @@ import asyncio
 import logging
 import math
 import os
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from scrapy_spider_suite.contact import contact_in
 from scrapy_spider_suite.crawl.closed import ClosedPacks
 from scrapy_spider_suite.crawl.fetches import fetch_of, fetch_of_item
+from scrapy_spider_suite.crawl.packplan import limits, plan_of
 from scrapy_spider_suite.crawl.reading import product_of
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import (
@@ -36,11 +35,10 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import link_of
-from scrapy_spider_suite.job.chronicle import digest_of
-from scrapy_spider_suite.packs import Crawl, Fetch, Location, PackWriter, Plan
-from scrapy_spider_suite.packs.pages import LATER, SOFTWARE
+from scrapy_spider_suite.packs import Fetch, Location, PackWriter
+from scrapy_spider_suite.packs.pages import LATER
 from scrapy_spider_suite.packs.warc import URL_MAX
-from scrapy_spider_suite.signals import pack_closed
+from scrapy_spider_suite.signals import pack_closed, settings_changed
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
     from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.packs import Recovery
+    from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
 BEHIND: Final = 16 << 20
@@ -127,7 +126,7 @@ class PagePacking:
         self._later = {LATER: f"later {robot}".rstrip()}
         try:
             require_writable(folder)
-            plan = _plan(log, folder)
+            plan = plan_of(log, folder)
             self._closed = ClosedPacks(log, folder, plan.agent)
             # It never waits, since the loop would: what bounds its backlog is the pause.
             self._writer = PackWriter(plan, closed=self._closed_pack, backlog_max=math.inf)
@@ -137,8 +136,12 @@ class PagePacking:
         self._writer.recovery.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._recovered, done)
         )
+        log.crawler.signals.connect(self._changed, settings_changed)
         if log.core is not None:
             call_witness(log.crawler, self._fetched)
+
+    def _changed(self, new: SuiteSettings) -> None:
+        self._writer.change(**limits(new))
 
     def _recovered(self, done: Future[list[Recovery]]) -> None:
         """Packs that were left open are closed."""
@@ -318,31 +321,3 @@ class PagePacking:
         except Exception as error:  # whatever ended its thread
             logger.error("%s: the next run of the crawl closes the pack", error)
         await self._closed.finish()
-
-
-def _plan(log: CommitLog, folder: Path) -> Plan:
-    settings, crawler = log.settings, log.crawler
-    job = None if log.core is None else log.core.job
-    agent = crawler.settings["USER_AGENT"] or ""
-    spider = "" if crawler.spider is None else crawler.spider.name
-    machine = socket.gethostname()
-    crawl = Crawl(
-        name=settings.crawl_name or spider,
-        software=SOFTWARE,
-        operator=settings.operator,
-        contact=contact_in(agent),
-        robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
-        user_agent=agent,
-        hostname=machine,
-        settings_digest=digest_of(settings.as_stored()),
-        notes={} if job is None else {"job": job.file.id},
-    )
-    return Plan(
-        folder=folder,
-        crawl=crawl,
-        agent=settings.agent_name or machine,
-        form=settings.packs_format,
-        max_bytes=settings.packs_size,
-        max_age=settings.packs_age,
-        power=settings.sync == "power",
-    )

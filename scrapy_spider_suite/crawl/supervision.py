@@ -148,7 +148,7 @@ class Supervision:
             self._stillness = Stillness()
             return
         # A download may take its time, and another if it is tried again at once.
-        if looks < max(limit, 2 * core.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")):
+        if looks < max(limit, 2 * core.settings.project.download_timeout):
             return
         self._stillness = Stillness()
         if closing:

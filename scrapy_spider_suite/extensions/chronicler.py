@@ -25,7 +25,7 @@ from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.job.chronicle import Chronicle, digest_of
 from scrapy_spider_suite.seeds.lines import Kind, Source
 from scrapy_spider_suite.settings.declarations import full_name
-from scrapy_spider_suite.settings.project import uses_job
+from scrapy_spider_suite.settings.project import LIVE, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.urls.filters import Stage
@@ -92,9 +92,9 @@ class Chronicler:
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         """A setting has another value."""
-        before, after = old.as_stored(), new.as_stored()
+        before, after = _by_name(old), _by_name(new)
         self._write(*(
-            self._row("changed", name=full_name(name), old=before[name], new=value)
+            self._row("changed", name=name, old=before[name], new=value)
             for name, value in after.items() if value != before[name]
         ), *self._other_filters())  # fmt: skip
 
@@ -141,7 +141,6 @@ class Chronicler:
             "robotstxt_obey": given.getbool("ROBOTSTXT_OBEY"),
             "cookies_enabled": given.getbool("COOKIES_ENABLED"),
             "redirect_enabled": given.getbool("REDIRECT_ENABLED"),
-            "download_timeout": given.getfloat("DOWNLOAD_TIMEOUT"),
             "allowed_domains": _named(sorted(
                 [domains] if isinstance(domains, str) else map(str, domains)
             )),
@@ -167,6 +166,12 @@ class Chronicler:
             if not self._failed:
                 logger.error("the chronicle of the job cannot be written: %s", error)
             self._failed = True
+
+
+def _by_name(settings: SuiteSettings) -> dict[str, Any]:
+    """Every setting that may change, as plain values."""
+    own = {full_name(name): value for name, value in settings.as_stored().items()}
+    return own | {name: getattr(settings.project, name.lower()) for name in LIVE}
 
 
 def _version(name: str) -> str:

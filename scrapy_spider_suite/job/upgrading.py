@@ -8,10 +8,15 @@ does what is left.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.control.folder import new_id
 from scrapy_spider_suite.control.site import lying_still, taken
 from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError
 from scrapy_spider_suite.job.directory import JobFile
@@ -31,10 +36,13 @@ CHANGES: Mapping[int, str] = {
 """What came with each data format."""
 
 
-def upgrade(folder: Path, *, dry_run: bool = False) -> tuple[int, list[str]]:
+def upgrade(
+    folder: Path, *, dry_run: bool = False, who: str = "", why: str = ""
+) -> tuple[int, list[str]]:
     """Give the job of the ``suite`` folder *folder* the present data format.
 
-    Returns the format that it had, and what it lacked. Raises `JobError`s.
+    Its audit log says *who* had that done, and *why*. Returns the format that the job had, and
+    what it lacked. Raises `JobError`s and `OSError`.
     """
     with (folder / "lock").open("a+") as lock:
         if not taken(lock):
@@ -48,7 +56,16 @@ def upgrade(folder: Path, *, dry_run: bool = False) -> tuple[int, list[str]]:
         if damage := inventory.damage(folder / "store"):
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         replace(job, format=FORMAT).write(folder)
+        _write_down(folder, job, who, why)
     with lying_still(folder) as site:
         if site is not None:  # else a crawl has just been started, which does the rest
             site.commit()
     return job.format, changes
+
+
+def _write_down(folder: Path, job: JobFile, who: str, why: str) -> None:
+    now = time.time()
+    action = Action(new_id(), "upgrade", {}, job.id, who, now, why)
+    said = f"the data format was {job.format} and is {FORMAT}"
+    answer = Answer(action.id, True, said, {"before": job.format, "format": FORMAT})
+    AuditLog(folder).append([(action, answer)], now, f"process {os.getpid()}")

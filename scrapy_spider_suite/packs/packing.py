@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -115,6 +115,10 @@ class Packing:
         self._bytes = 0
         self._due = 0.0
         self._serial = 0
+
+    def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
+        """Go by another plan in this; *power* holds for packs that are begun from now on."""
+        self._plan = replace(self._plan, max_bytes=max_bytes, max_age=max_age, power=power)
 
     def take(self, job: Job, now: float) -> None:
         """Collect *job*. *now* in seconds since the epoch, as everywhere here."""

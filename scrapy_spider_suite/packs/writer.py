@@ -92,6 +92,12 @@ class PackWriter:
         with self._changed:
             self._put(Job((), waiter, size, fetches))
 
+    def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
+        """Go by another `Plan` in this, at once; *power* holds from the next pack on."""
+        with self._changed:
+            self._packing.change(max_bytes=max_bytes, max_age=max_age, power=power)
+            self._changed.notify_all()
+
     def flush(self) -> Future[None]:
         """Have what was handed in written now; the future is set when it is."""
         future: Future[None] = Future()

@@ -1,13 +1,18 @@
-"""Settings that change while a crawl runs: every one that a job does not fix.
+"""Settings that change while a crawl runs: every one that a job does not fix, and two of Scrapy's.
 
 Most are read anew each time they are needed. The others are given to the parts that keep them:
 those that the core owns here, those of middlewares, extensions and handlers by the signal
 `settings_changed`.
+
+Private name touched: ``_timeout`` of Scrapy's DownloadTimeoutMiddleware.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 
 from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
@@ -17,6 +22,7 @@ from scrapy_spider_suite.crawl.resolving import reconfigure
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.declarations import Kind
+from scrapy_spider_suite.settings.project import LIVE
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings, replace_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.rocks import RocksStore
@@ -37,8 +43,6 @@ AT_START = {
     "window_size": "memory holds what it chose: stop the crawl, and start it again with it",
     "packs_dir": _PACKS,
     "packs_format": _PACKS,
-    "packs_size": _PACKS,
-    "packs_age": _PACKS,
     "items_dir": _PACKS,
     "items_format": _PACKS,
     "page_items": _PACKS,
@@ -62,10 +66,13 @@ _NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _
 
 
 def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
-    """Give the setting *name* (``SUITE_…``) the value *raw*; return the old and the new one.
+    """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*; return the old and
+    the new one.
 
     Raises `SettingsError` if that cannot be, and changes nothing then.
     """
+    if name in LIVE:
+        return _change_scrapys(core, name, raw)
     old = core.settings
     new, field = old.changed(name, raw)
     kind = DECLARATIONS[field].kind
@@ -81,14 +88,32 @@ def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, obj
         core.overriding.path = new.overrides
     if filters is not None:
         core.filtering.adopt(filters)
+    _adopt(core, new)
+    return getattr(old, field), getattr(new, field)
+
+
+def _change_scrapys(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
+    """See `change_setting`; ``default`` is what the crawl began with."""
+    old, crawler = core.settings, core.crawler
+    project = old.project.changed(name, crawler.settings[name] if raw == "default" else raw)
+    if crawler.engine is not None:
+        crawler.engine.downloader.total_concurrency = project.concurrent_requests
+    middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
+    if middleware is not None:
+        middleware._timeout = project.download_timeout
+    _adopt(core, replace(old, project=project))
+    return getattr(old.project, name.lower()), getattr(project, name.lower())
+
+
+def _adopt(core: CrawlCore, new: SuiteSettings) -> None:
+    """Let everybody go by *new*."""
+    old, core.settings = core.settings, new
     replace_settings(core.crawler, new)
-    core.settings = new
     _tell_core(core, old, new)
     core.crawler.signals.send_catch_log(
         settings_changed, old=old, new=new, spider=core.crawler.spider
     )
     core.wake()
-    return getattr(old, field), getattr(new, field)
 
 
 def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:

@@ -7,7 +7,7 @@ setting's default says so. Whether a crawl may use the job directory is decided 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -26,8 +26,14 @@ _SECONDS = v.duration()
 _ATTRIBUTES = {
     "DOWNLOAD_DELAY": "download_delay",
     "CONCURRENT_REQUESTS_PER_DOMAIN": "max_concurrent_requests",
+    "DOWNLOAD_TIMEOUT": "download_timeout",
     "USER_AGENT": "user_agent",
 }
+LIVE: Mapping[str, v.ValueType] = {
+    "CONCURRENT_REQUESTS": v.integer(1),
+    "DOWNLOAD_TIMEOUT": v.duration(1.0),
+}
+"""Scrapy's settings that change while a crawl runs, too (``scrapy frontier set``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,7 @@ class ProjectSettings:
     download_delay: float
     download_maxsize: int
     download_slots: Mapping[str, Mapping[str, Any]]
+    download_timeout: float
     jobdir: str | None
     retry_times: int
     robotstxt_user_agent: str | None
@@ -85,12 +92,18 @@ class ProjectSettings:
             download_delay=read("DOWNLOAD_DELAY", _SECONDS),
             download_maxsize=read("DOWNLOAD_MAXSIZE", _COUNT),
             download_slots=_slots(settings),
+            download_timeout=read("DOWNLOAD_TIMEOUT", _SECONDS) or 0.0,
             jobdir=settings["JOBDIR"] or None,
             retry_times=read("RETRY_TIMES", _COUNT) if read("RETRY_ENABLED", v.boolean()) else 0,
             robotstxt_user_agent=settings["ROBOTSTXT_USER_AGENT"] or None,
             urllength_limit=read("URLLENGTH_LIMIT", _COUNT),
             user_agent=str(_raw(settings, spidercls, "USER_AGENT") or ""),
         )
+
+    def changed(self, name: str, raw: object) -> ProjectSettings:
+        """These with another value for *name*, one of `LIVE`. Raises `SettingsError`."""
+        values: dict[str, Any] = {name.lower(): _parse(name, LIVE[name], raw)}
+        return replace(self, **values)
 
 
 def is_crawl(crawler: Crawler) -> bool:
@@ -142,10 +155,12 @@ def _read(
     settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str, type_: v.ValueType
 ) -> Any:
     raw = _raw(settings, spidercls, name)
-    if raw is None:
-        return None
+    return None if raw is None else _parse(name, type_, raw)
+
+
+def _parse(name: str, type_: v.ValueType, raw: object) -> object:
     try:
         # Scrapy turns '1', 1.0 and True into numbers by int() and float(); so does the text form.
         return type_.parse(int(raw) if isinstance(raw, bool) else raw)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise SettingsError.of(name, raw, type_.allowed) from None

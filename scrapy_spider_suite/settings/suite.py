@@ -36,7 +36,7 @@ from scrapy_spider_suite.settings.fields.revisits import Revisits
 from scrapy_spider_suite.settings.fields.running import Running
 from scrapy_spider_suite.settings.fields.store import Store
 from scrapy_spider_suite.settings.fields.watching import Watching
-from scrapy_spider_suite.settings.project import ProjectSettings
+from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -169,7 +169,8 @@ def find_setting(name: str) -> str:
     field = next((each for each in DECLARATIONS if full_name(each) == name), None)
     if field is None:
         read_given(DECLARATIONS, {name: None})  # knows which it could have been
-        raise SettingsError(f"{name} is no setting of the suite")
+        live = " and ".join(LIVE)
+        raise SettingsError(f"{name} is no setting of the suite; of Scrapy's, {live} can be set")
     return field
 
 

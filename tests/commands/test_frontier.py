@@ -19,6 +19,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
+from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.records import UrlState, state_key
@@ -169,6 +170,21 @@ def test_a_store_that_is_missing_or_damaged(job: Path, frontier: Frontier) -> No
         said = frontier("check", "-j", str(job))
         assert (said.code, said.out.count("\n")) == (2, 1)
         shutil.rmtree(job / FOLDER / "store", ignore_errors=True)
+
+
+@pytest.mark.parametrize("verb", ["status", "pause"])
+def test_a_machine_in_trouble(
+    verb: str, job: Path, tmp_path: Path, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No place for temporary files, a lock that is not ours: one line, and no traceback."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    lock = job / FOLDER / "lock"
+    lock.unlink()
+    lock.mkdir()
+    said = frontier(verb, "-j", str(job))
+    assert (said.code, said.out.count("\n")) == (2, 1)
+    assert str(tmp_path) in said.out
+    assert ActionFolder(job / FOLDER).waiting() == []  # not to be done some day
 
 
 def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:

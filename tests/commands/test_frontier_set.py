@@ -26,6 +26,9 @@ def test_without_a_crawl(job: Path, frontier: Frontier) -> None:
     assert said.code == 1
     assert "did you mean SUITE_HOST_DELAY?" in said.out
     assert "no crawl is running" not in said.out
+    said = frontier("set", "CONCURRENT_REQUESTS", "3", "-j", str(job))
+    assert said.out.startswith("no crawl is running: CONCURRENT_REQUESTS holds for a running")
+    assert "no setting of the suite" in frontier("set", "DOWNLOAD_DELAY", "3", "-j", str(job)).out
 
 
 @pytest.mark.slow

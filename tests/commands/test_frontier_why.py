@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -376,6 +377,12 @@ def test_urls_are_tested_before_a_crawl(
     assert deep["where"] == "DEPTH_LIMIT = 2 (spider)"
     assert frontier("test", *urls, "--json", **settings).rows[1]["judgement"] == "fetch"
     assert "there is no spider 'old'" in frontier("test", *urls, "--spider", "old", **settings).out
+    piped = io.BytesIO(b"http://a.test/\n\xff \x1b[2J is no URL\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(piped, encoding="utf-8"))
+    table = frontier("test", **settings).out.splitlines()
+    assert [line.split()[0] for line in table[1:]] == ["fetch", "refuse"]
+    assert "standard input:2" in table[2]
+    assert table[2].endswith(r"\x1b[2J is no URL")  # and not what a terminal would do with it
 
 
 @pytest.mark.slow

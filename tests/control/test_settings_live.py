@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 from inprocess import crawl_here
+from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
@@ -24,6 +26,9 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisits import Mode
 from scrapy_spider_suite.handlers.keeping import crawler_pool
+from scrapy_spider_suite.job.chronicle import Chronicle
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.packs import Plan
 from scrapy_spider_suite.settings.changing import AT_START, change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
@@ -91,6 +96,15 @@ class Parts:
         assert isinstance(found, QuietLog)
         return found
 
+    @property
+    def plan(self) -> Plan:
+        """What the writer of packs goes by."""
+        assert self.crawler.engine is not None
+        [packs] = self.crawler.engine._slot.scheduler.sinks
+        plan = packs._writer._packing._plan
+        assert isinstance(plan, Plan)
+        return plan
+
     def read(self, name: str) -> Any:
         """A setting that is read each time it is needed."""
         assert self.core.settings is suite_settings(self.crawler)
@@ -157,7 +171,9 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "min_free": ("1G", 1 << 30, _anew("min_free")),
     "stall_timeout": ("1h", 3600.0, _anew("stall_timeout")),
     "exit_codes": ("true", True, _anew("exit_codes")),
-    "sync": ("power", True, lambda p: p.store._write_options.sync),
+    "sync": ("power", (True, True), lambda p: (
+        p.store._write_options.sync, p.plan.power
+    )),
     "workbench_memory": ("64M", (64 << 20, 10922), lambda p: (
         p.store._tuning.memory, p.core.frontier.residents.capacity
     )),
@@ -192,6 +208,11 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "fetch_log_max": ("1G", 1 << 30, lambda p: p.evidence._log and p.evidence._log.most),
     "fetch_log": ("false", None, lambda p: p.evidence._log),
     "quiet_log": ("false", [], lambda p: p.quiet._handlers),
+    "phases": ("3", 3, lambda p: p.policy.phases and p.policy.phases.count),
+    "phase_seconds": ("20", 20.0, lambda p: p.policy.phases and p.policy.phases.seconds),
+    "phase_guard": ("2", 2.0, lambda p: p.policy.phases and p.policy.phases.guard),
+    "packs_size": ("2M", 2 << 20, lambda p: p.plan.max_bytes),
+    "packs_age": ("9", 9.0, lambda p: p.plan.max_age),
 }  # fmt: skip
 """Setting -> what is set, what is found then, and where."""
 
@@ -269,6 +290,52 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
     _beside(web, tmp_path, act, run)
 
 
+def test_what_scrapy_keeps_of_its_own_is_live(
+    web: FakeWebProcess, tmp_path: Path, run: Any
+) -> None:
+    """Places on the wire, and how long a download may take; ``default`` is what it began with."""
+
+    def act(parts: Parts) -> None:
+        engine, core = parts.crawler.engine, parts.core
+        assert engine is not None
+        downloader = engine.downloader
+
+        def places() -> int:
+            out, downloader.active = downloader.active, set()
+            while not downloader.needs_backout():
+                downloader.active.add(Request(f"http://a.test/{len(downloader.active)}"))
+            taken, downloader.active = len(downloader.active), out
+            return taken
+
+        def timeout() -> Any:
+            request = Request("http://a.test/")
+            found = parts.crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
+            assert found is not None
+            found.process_request(request)
+            assert core.settings.project.download_timeout == request.meta["download_timeout"]
+            return request.meta["download_timeout"]
+
+        for name, text, value, probe in (
+            ("CONCURRENT_REQUESTS", "3", 3, places), ("DOWNLOAD_TIMEOUT", "2m", 120.0, timeout),
+        ):
+            before = probe()
+            assert change_setting(core, name, text) == (before, value)
+            assert probe() == value
+            for bad in ("0", "many"):
+                with pytest.raises(SettingsError, match=f"{name} = '{bad}': expected a "):
+                    change_setting(core, name, bad)
+            assert change_setting(core, name, "default") == (value, before)
+            assert probe() == before
+
+    _beside(web, tmp_path, act, run)
+    chronicle = Chronicle(tmp_path / "job" / FOLDER).rows()
+    changed = [(row["name"], row["new"]) for row in chronicle if row["event"] == "changed"]
+    assert changed == [
+        ("CONCURRENT_REQUESTS", 3), ("CONCURRENT_REQUESTS", 200),
+        ("DOWNLOAD_TIMEOUT", 120.0), ("DOWNLOAD_TIMEOUT", 60.0),
+    ]  # fmt: skip
+
+
 def test_what_is_refused_changes_nothing(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
     """Unknown names, bad values, values that contradict others, a file that is none."""
     bad = tmp_path / "bad.txt"
@@ -278,7 +345,7 @@ def test_what_is_refused_changes_nothing(web: FakeWebProcess, tmp_path: Path, ru
         before, revision = parts.core.settings, parts.policy.revision
         for name, value, said in (
             ("SUITE_HOST_DLAY", "4", "did you mean SUITE_HOST_DELAY"),
-            ("DOWNLOAD_DELAY", "4", "DOWNLOAD_DELAY is no setting of the suite"),
+            ("DOWNLOAD_DELAY", "4", "DOWNLOAD_DELAY is no setting of the suite; of Scrapy's, "),
             ("SUITE_HOST_DELAY", "soon", "expected a number of seconds"),
             ("SUITE_BACKOFF_BASE", "2h", "at most SUITE_BACKOFF_MAX"),
             ("SUITE_OVERRIDES", str(bad), "line 2"),

@@ -81,7 +81,7 @@ def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
     core: Any = MagicMock(broad=False)
     robots: Any = Robots()
-    errands = Errands(core, robots, 1, lambda: None)
+    errands = Errands(core, robots, lambda: None)
     assert errands._crawl_delay("https://a.test/") == 7.0
     assert errands._crawl_delay("http://b.test/") == 0.0
 

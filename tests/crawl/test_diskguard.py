@@ -151,15 +151,25 @@ def test_folders_of_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_folders_of_components_are_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The crawl pauses for them, too."""
-    crawl = Crawl(IMAGES_STORE=str(tmp_path))
+    """The crawl pauses for them, and for those of the suite, too."""
+    names = ("images", "log", "fetches", "packs", "items", "job")
+    folders = {name: tmp_path / name for name in names}
+    crawl = Crawl(IMAGES_STORE=str(folders["images"]), LOG_FILE=str(folders["log"] / "crawl.log"))
+    settings = crawl.core.settings
+    settings.fetch_log, settings.packs_dir = folders["fetches"], folders["packs"]
+    settings.items_dir = folders["items"]
+    crawl.core.job = SimpleNamespace(folder=folders["job"])
     asked: list[Path] = []
     monkeypatch.setattr(
         diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
     )
-    crawl.core.settings.min_free = 1
+    settings.min_free = 1
     crawl.go_on(2)
-    assert set(asked) == {tmp_path}
+    assert set(asked) == set(folders.values())
+    asked.clear()
+    crawl.core.job, crawl.core.temporary = None, tmp_path
+    crawl.go_on(2)
+    assert tmp_path in asked
 
 
 @pytest.mark.parametrize("crawling", [True, False])

@@ -22,16 +22,23 @@ EXITS = {
 def add_options(
     parser: argparse.ArgumentParser, *, why: str = "--reason", needed: bool = False
 ) -> None:
-    """Declare ``--reason`` (under another name, *why*, or *needed*), ``--who`` and ``--wait``."""
+    """Declare what `add_reason` does, and ``--wait``."""
+    add_reason(parser, why=why, needed=needed)
+    parser.add_argument(
+        "--wait", type=seconds, default=60.0, metavar="S",
+        help="seconds to wait for a running crawl's answer (60)",
+    )  # fmt: skip
+
+
+def add_reason(
+    parser: argparse.ArgumentParser, *, why: str = "--reason", needed: bool = False
+) -> None:
+    """Declare ``--reason`` (under another name, *why*, or *needed*) and ``--who``."""
     parser.add_argument(
         why, dest="why", metavar="TEXT", default="", required=needed,
         help="why; it is kept in the audit log",
     )  # fmt: skip
     parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
-    parser.add_argument(
-        "--wait", type=seconds, default=60.0, metavar="S",
-        help="seconds to wait for a running crawl's answer (60)",
-    )  # fmt: skip
 
 
 def act(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit, shown
 from scrapy_spider_suite.control.audit import AuditLog
 
 
@@ -34,8 +33,7 @@ def _rows(log: AuditLog, verb: str | None) -> Iterator[Row]:
 
 
 def _shown(row: Row) -> dict[str, Any]:
-    done = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.get("done", 0)))
-    said = str(row.get("said", ""))
+    done, said = shown("when", row.get("done")), str(row.get("said", ""))
     return {**row, "done": done, "ok": "yes" if row.get("ok") else "no", "said": said[:100]}
 
 

@@ -7,7 +7,7 @@ import math
 import time
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, shown
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.settings import values
@@ -76,8 +76,8 @@ def _blocks(call: Call) -> int:
     with StoreReader(call.folder()) as reader:
         rows = [
             {
-                "subject": block.subject, "who": block.who, "since": _stamp(block.when),
-                "until": None if math.isinf(block.until) else _stamp(block.until),
+                "subject": block.subject, "who": block.who, "since": shown("when", block.when),
+                "until": None if math.isinf(block.until) else shown("when", block.until),
                 "reason": block.reason,
             }
             for block in blocks.stored(reader.store.kv(blocks.STORE))
@@ -85,10 +85,6 @@ def _blocks(call: Call) -> int:
         ]  # fmt: skip
     call.table(rows, ("subject", "who", "since", "until", "reason"))
     return 0
-
-
-def _stamp(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(when))
 
 
 VERBS = (

@@ -24,11 +24,13 @@ VERBS = (
         about=(
             "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
             "crawl ends: to keep it, change it where the crawl is started from, too. Settings\n"
-            "that are fixed for a job are refused."
+            "that are fixed for a job are refused. Of Scrapy's own settings CONCURRENT_REQUESTS\n"
+            "and DOWNLOAD_TIMEOUT can be set; SUITE_HOST_DELAY is what DOWNLOAD_DELAY would be."
         ),
         examples=(
             'set SUITE_HOST_DELAY 10 --reason "they asked for it" -j crawls/news',
             "set SUITE_WORKBENCH_MEMORY 256M -j crawls/news",
+            'set CONCURRENT_REQUESTS 50 --reason "the line is full" -j crawls/news',
         ),
         exits=acting.EXITS,
     ),

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, shown
 from scrapy_spider_suite.control.asking import ask, whoami
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.errors import JobError
@@ -60,7 +60,7 @@ def _run(call: Call) -> int:
     elsewhere = None if terms is None else terms.values.get("SUITE_FETCH_LOG")
     left_out = {"not_copied": f"the fetch log in {elsewhere}"} if isinstance(elsewhere, str) else {}
     call.facts({
-        "snapshot": str(target), "taken": time.strftime("%Y-%m-%d %H:%M:%S"), "job": copy.id,
+        "snapshot": str(target), "taken": shown("when", time.time()), "job": copy.id,
         "copy_of": copy.origin, "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, **left_out,
     })  # fmt: skip

@@ -37,7 +37,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _lines(sources: list[str]) -> Iterator[str]:
-    return lines_of(sources, "") if sources else iter(sys.stdin)
+    if sources:
+        return lines_of(sources, "")
+    return (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
 
 
 def _rows(

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
+from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.job.upgrading import upgrade
 from scrapy_spider_suite.storage.records import FORMAT
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("job", metavar="DIR", nargs="?", help="the job, instead of -j DIR")
+    add_caution(parser)
+    acting.add_reason(parser)
 
 
 def _run(call: Call) -> int:
-    had, changes = upgrade(call.folder(), dry_run=call.options.dry_run)
-    upgraded = bool(changes) and not call.options.dry_run
+    options = call.options
+    job = options.job or call.jobdir
+    if not job:
+        raise UsageError("which job? give DIR, or -j DIR, or set JOBDIR", print_help=False)
+    folder = replace(call, jobdir=job).folder()
+    had, changes = upgrade(
+        folder, dry_run=options.dry_run, who=options.who or whoami(), why=options.why
+    )
+    upgraded = bool(changes) and not options.dry_run
     call.facts({
         "format": FORMAT if upgraded else had, "before": had, "newest": FORMAT,
         "upgraded": upgraded, "new": changes,
@@ -26,11 +40,13 @@ def _run(call: Call) -> int:
 VERBS = (
     Verb(
         "upgrade", "bring a job of an older release to the present data format", _run, _options,
+        "[DIR]",
         about=(
             "A crawl does it too as it starts, and says so in the log. Older releases open the\n"
             "job no more: copy the directory before, if you may want to go back. It may be\n"
             "interrupted at any moment, and goes on with the next start."
         ),
-        examples=("upgrade --dry-run -j crawls/news", "upgrade -j crawls/news"),
+        examples=("upgrade crawls/news --dry-run", "upgrade -j crawls/news"),
+        needs_job=False,
     ),
 )  # fmt: skip
