@@ -228,7 +228,6 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.index and s.packs_upload and not s.packs_keep:
         # A pack might be gone before it is read.
         raise SettingsError.of("SUITE_INDEX", True, "False with SUITE_PACKS_KEEP = False")
-    if s.backoff_base > s.backoff_max:
     if s.phase_guard >= s.phase_seconds:
         allowed = f"less than SUITE_PHASE_SECONDS, which is {s.phase_seconds:g}"
         raise SettingsError.of("SUITE_PHASE_GUARD", s.phase_guard, allowed)
@@ -236,6 +235,7 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
         # The crawl would end while hosts wait for their phase.
         allowed = f"0, or the {s.phases * s.phase_seconds:g} s of all SUITE_PHASES at the least"
         raise SettingsError.of("SUITE_MAX_WAIT", s.max_wait, allowed)
+    if s.backoff_base > s.backoff_max:
         allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
         raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
 
