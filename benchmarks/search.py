@@ -36,7 +36,8 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 _STARTS = ("index.html", "contents.html", "bookindex.html", "git.html")
 """Pages that a crawl of a site may begin with."""
-_WORD = re.compile(r"[^\W\d_]{3,20}")
+_WORD = re.compile(r"(?!(?:AND|NOT)\b)[^\W\d_]{3,20}")
+"""A word that is none of the query language."""
 
 
 def made_up_site(folder: Path, count: int) -> Path:
