@@ -16,6 +16,7 @@
     │   └── UnstorableError      part of a request has no stored form
     ├── ClusterError             agents cannot work on one crawl together
     │   ├── RegistryError        Redis cannot be used now: away, full, or holding something else
+    │   ├── LedgerError          the ledger of grants, in Redis or a file, cannot be used now
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
     │   ├── FencedError          a process does not stand for its agent any more
     │   ├── LetterError          what came from another agent is no letter
@@ -156,6 +157,18 @@ class RegistryError(ClusterError):
         kind: ``away`` (no connection, or no answer in time), ``memory`` (it is full), ``type`` (a
             key of ours holds something of another type), ``damaged`` (or something that was not
             written by the suite), or ``refused`` (anything else that it says no to).
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class LedgerError(ClusterError):
+    """The ledger of grants cannot be used now: nothing is fetched on what is shared.
+
+    Attributes:
+        kind: as of `RegistryError`; ``eviction`` is of a Redis that throws keys away.
     """
 
     def __init__(self, message: str, kind: str) -> None:

@@ -35,6 +35,11 @@ def alone(name: str) -> Script:
     return _script(_read(name))
 
 
+def timed(name: str) -> Script:
+    """The script *name*, which is told the time and the run of the server, and nothing else."""
+    return _script(WORLD + _read(name))
+
+
 def load() -> dict[str, Script]:
     """All scripts of the registry by their names."""
     common = WORLD + _read("common")

@@ -1,0 +1,239 @@
+"""What the ledger knows of a key, and what it says to who asks; ``lua/ledger.lua`` does the same.
+
+Pure: the time is an argument, in milliseconds of whatever clock the ledger has. Times of 0 mean
+never.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from scrapy_spider_suite.agents.ledger import HOLD_MAX, NOBODY, WISH_MAX, Answer, Batch, End, Line
+
+MAGIC: Final = b"L1"
+KEEP_MAX: Final = 3_600_000
+"""An end is remembered for the longest delay that anybody asked for, and no longer than an hour for
+those who did not fetch: a single host with a delay of a day would have every key kept for a day."""
+
+CLAIM_SLACK: Final = 1_000
+"""How late who is next may come back before another is."""
+
+DAMAGED_WAIT: Final = 60_000
+"""When to ask again for what is damaged."""
+
+SOONEST, LATEST = 50, 2_000
+"""When to ask again for what somebody holds: half a delay, within these bounds. Who comes before
+the delay is over loses nothing of it."""
+
+_RECORD: Final = struct.Struct(">2s8d16s16s")
+_MARKER: Final = struct.Struct(">2s4d40s")
+_FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
+
+
+class Account(Struct):
+    """What is known of one key.
+
+    *due*: nobody before it, for the delay of who fetched, or a wish. *until*: when the grant of
+    *holder* runs out, whose fetches take *delay*. *claimant* is next, until *claimed*.
+    """
+
+    ended: float = 0
+    due: float = 0
+    opens: float = 0
+    closes: float = 0
+    until: float = 0
+    delay: float = 0
+    serial: float = 0
+    claimed: float = 0
+    holder: str = NOBODY
+    claimant: str = NOBODY
+
+    def pack(self) -> bytes:
+        """As it is stored."""
+        return _RECORD.pack(
+            MAGIC, self.ended, self.due, self.opens, self.closes, self.until, self.delay,
+            self.serial, self.claimed, self.holder.encode(), self.claimant.encode(),
+        )  # fmt: skip
+
+    @classmethod
+    def unpack(cls, data: object, now: int) -> Account:
+        """Raises `ValueError`: it was not written by a ledger."""
+        if not isinstance(data, bytes) or len(data) != _RECORD.size:
+            raise ValueError("no account")
+        magic, *numbers, holder, claimant = _RECORD.unpack(data)
+        serial = numbers[6]
+        times = (*numbers[:6], numbers[7])
+        if magic != MAGIC or not all(0 <= time <= now + _FUTURE for time in times):
+            raise ValueError("no account")
+        if not (0 <= serial <= 2**53 and holder.isalnum() and claimant.isalnum()):
+            raise ValueError("no account")
+        return cls(*(*numbers, holder.decode(), claimant.decode()))
+
+    def has(self, process: str, serial: int, now: int) -> bool:
+        """Is that the grant that has not run out?"""
+        return self.held(now) and self.holder == process and self.serial == serial
+
+    def held(self, now: int) -> bool:
+        """Has somebody a grant that has not run out?"""
+        return self.holder != NOBODY and self.until > now
+
+    def expires(self, keep: float) -> float:
+        """When nothing of it is needed any more, if ends are to be known for *keep*."""
+        held = self.until + max(self.delay, keep) if self.holder != NOBODY else 0
+        ended = self.ended + keep if self.ended else 0
+        return max(self.due, ended, held, self.claimed)
+
+    def end(self, process: str, end: End, now: int) -> None:
+        """A fetch of *process* ended."""
+        at = max(0, now + 1 - end.ago)  # the millisecond has begun: no gap is short of one
+        self.ended, self.due = max(self.ended, at), max(self.due, at + end.delay)
+        self.drop(process, end.serial)
+
+    def drop(self, process: str, serial: int) -> None:
+        """A grant is over, if it is still that one."""
+        if self.holder == process and self.serial == serial:
+            self.holder = NOBODY
+            self.opens = self.closes = self.until = self.delay = self.serial = 0
+
+
+class Marker(Struct):
+    """What is known of all keys.
+
+    *run*: of the server, or of the machine. Nothing is granted before *quiet*, after a loss. A key
+    of which nothing is known may have seen the end of a fetch at *floor*. *longest* is the longest
+    delay so far.
+    """
+
+    era: float = 0
+    quiet: float = 0
+    floor: float = 0
+    longest: float = 0
+    run: str = ""
+
+    @property
+    def keep(self) -> float:
+        """How long ends are remembered."""
+        return min(self.longest, KEEP_MAX)
+
+    def pack(self) -> bytes:
+        """As it is stored."""
+        run = self.run.encode().ljust(40)
+        return _MARKER.pack(MAGIC, self.era, self.quiet, self.floor, self.longest, run)
+
+    @classmethod
+    def unpack(cls, data: object) -> Marker:
+        """Raises `ValueError`: it was not written by a ledger."""
+        if not isinstance(data, bytes) or len(data) != _MARKER.size:
+            raise ValueError("no ledger")
+        magic, *numbers, run = _MARKER.unpack(data)
+        # Those of another run of the machine say nothing, and may be larger than its clock.
+        if magic != MAGIC or not all(0 <= number < 2**53 for number in numbers):
+            raise ValueError("no ledger")
+        return cls(*(*numbers, run.decode("latin-1").rstrip()))
+
+
+def attended(marker: Marker | None, batch: Batch, now: int, run: str, uptime: int) -> Marker:
+    """The marker as of a call at *now*, *uptime* after the server or the machine began its *run*.
+
+    An era ends when it cannot be known what was lost: in another run, or when the marker is gone.
+    Then fetches may be out of which nothing is known, until a grant and a delay have passed.
+    """
+    span = batch.window + batch.hold + batch.longest
+    if marker is None or marker.run != run:
+        since = now if marker is None and batch.era else max(0, now - uptime)
+        marker = Marker(max(now, batch.era + 1), 0, 0, batch.longest, run)
+        if since + span > now:
+            marker.quiet, marker.floor = since + span, since + batch.window + batch.hold
+    elif batch.era and batch.era != marker.era:
+        # It comes from before a loss, of which who began the era may not have known.
+        marker.quiet = max(marker.quiet, marker.era + span)
+        marker.floor = max(marker.floor, marker.era + batch.window + batch.hold)
+    if batch.longest > marker.longest:
+        marker.floor = max(marker.floor, now - marker.keep)
+        marker.longest = batch.longest
+    return marker
+
+
+def settled(
+    account_of: Callable[[str], Account | None], batch: Batch, marker: Marker, now: int
+) -> tuple[Answer, ...]:
+    """Do *batch* to the accounts of its keys, None for damaged ones, and answer what it asks."""
+    for end in batch.ends:
+        if (account := account_of(end.key)) is not None:
+            account.end(batch.process, end, now)
+    for returned in batch.returns:
+        if (account := account_of(returned.key)) is not None:
+            account.drop(batch.process, returned.serial)
+    for wish in batch.wishes:
+        if (account := account_of(wish.key)) is not None:
+            account.due = max(account.due, now + wish.wait)
+    answers = []
+    for lines in batch.asks:
+        known = [account_of(line.key) for line in lines]
+        whole = [account for account in known if account is not None]
+        if len(whole) == len(lines):
+            answers.append(_asked(whole, lines, marker, batch, now))
+        else:
+            answers.append(Answer(wait=DAMAGED_WAIT))
+    return tuple(answers)
+
+
+def _asked(
+    accounts: Sequence[Account], lines: Sequence[Line], marker: Marker, batch: Batch, now: int
+) -> Answer:
+    """The answer to *lines*, whose *accounts* are changed with it."""
+    process, opens, wait, claimed = batch.process, float(now), 0.0, False
+    for account, line in zip(accounts, lines, strict=True):
+        if account.has(process, line.serial, now):
+            opens = max(opens, account.opens)
+            continue
+        poll = min(max(line.delay // 2, SOONEST), LATEST)
+        if account.claimed > now and account.claimant != process:
+            claimed = True
+            wait = max(wait, 2 * poll, account.claimed - CLAIM_SLACK - now)
+        if account.held(now):
+            wait = max(wait, poll + max(0, account.opens - now))
+        else:
+            opens = max(opens, _free(account, line.delay, marker))
+    wait = max(wait, opens - now - batch.ahead)
+    if wait > 0:
+        _claim(accounts, process, now + wait, claimed)
+        return Answer(wait=math.ceil(wait))
+    for account, line in zip(accounts, lines, strict=True):
+        if account.claimant == process:
+            account.claimed, account.claimant = 0, NOBODY
+        if not account.held(now):
+            account.opens = opens
+        account.closes = opens + batch.window
+        account.until = max(account.until, account.closes + batch.hold)
+        account.holder, account.serial, account.delay = process, line.serial, line.delay
+    ahead = round(opens - now)
+    return Answer(ahead, ahead + batch.window)
+
+
+def _free(account: Account, delay: int, marker: Marker) -> float:
+    """When who has a delay of *delay* may fetch, where nobody holds a grant."""
+    at = max(account.due, marker.quiet)
+    if marker.floor:
+        at = max(at, marker.floor + min(delay, KEEP_MAX))
+    if account.ended:
+        at = max(at, account.ended + delay)
+    if account.holder != NOBODY:  # it ran out, as if its fetch had ended then
+        at = max(at, account.until + max(account.delay, delay))
+    return at
+
+
+def _claim(accounts: Sequence[Account], process: str, until: float, claimed: bool) -> None:
+    """Make *process* the next at all of its keys, unless another is at one of them: two who wait
+    for each other would wait for good. A claim lasts until it is to ask again.
+    """
+    for account in accounts:
+        if not claimed:
+            account.claimant, account.claimed = process, until + CLAIM_SLACK
+        elif account.claimant == process:
+            account.claimed, account.claimant = 0, NOBODY
