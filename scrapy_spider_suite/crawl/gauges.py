@@ -21,7 +21,8 @@ def set_gauges(
     for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
         stats.set_value(f"suite/job/{name}", getattr(frontier.counters, name))
     if (phases := core.overriding.policy.phases) is not None:
-        stats.set_value("suite/frontier/phase", phases.active(core.now() + frontier.wall_offset) + 1)
+        phase = phases.active(core.now() + frontier.wall_offset)
+        stats.set_value("suite/frontier/phase", phase + 1)
     stats.set_value("suite/retry/found_again", frontier.chances.given)
     for event, count in frontier.counters.events.items():
         stats.set_value(f"suite/outcome/{event.value}", count)

@@ -80,12 +80,18 @@ class AddressClocks:
         return state
 
 
+def wait_of(record: HostRecord, gap: float, wall: float) -> float:
+    """Seconds until the host with *record*, whose visits are *gap* apart, may be visited again."""
+    wait = record.next_fetch - wall + GRAIN
+    if wait >= LATEST or waits_for_rule(record.why):
+        wait = min(wait, gap)  # a bar is looked at anew
+    return wait
+
+
 def load_clock(host: HostState, now: float, wall: float, floor: float | None) -> None:
     """Set the clock of a host that comes into memory by its record; *floor* as in `Residents`."""
     record: HostRecord = host.record
-    wait = record.next_fetch - wall + GRAIN
-    if wait >= LATEST or waits_for_rule(record.why):
-        wait = min(wait, host.gap())  # a bar is looked at anew
+    wait = wait_of(record, host.gap(), wall)
     host.next_fetch, host.fetched = now + max(0.0, wait), now + wait - host.gap()
     if floor is not None:
         host.fetched = max(host.fetched, floor)
@@ -95,9 +101,11 @@ def load_clock(host: HostState, now: float, wall: float, floor: float | None) ->
 
 
 def note_clock(host: HostState, wall_offset: float) -> None:
-    """Write into its record when a host may be visited, and why not sooner."""
+    """Write into its record when a host may be visited, and why not sooner.
+
+    Of its clock and a bar the later: a phase that comes must not hide that it waits longer.
+    """
     record: HostRecord = host.record
-    if host.bar is not None:
+    record.next_fetch, record.why = host.next_fetch + wall_offset, host.why
+    if host.bar is not None and host.bar.until > record.next_fetch:
         record.next_fetch, record.why = min(host.bar.until, NEVER), str(host.bar)
-    else:
-        record.next_fetch, record.why = host.next_fetch + wall_offset, host.why

@@ -135,11 +135,15 @@ class Rotation:
             return True
         going = self._sliding is not None and self._sliding.go_on()
         room = min(_COMING, self._residents.room)
-        due = self._waiting.due(room, wall)
+        due, late = self._waiting.due(room, wall), False
         for key in due:
-            self._residents.bring_in(key, self._records.touch(key), now, wall, more=True)
+            record = self._records.touch(key)
+            if self._waiting.put_off(key, record, wall):
+                late = True  # there was no room for it while its phase lasted
+            else:
+                self._residents.bring_in(key, record, now, wall, more=True)
         self._records.save()
-        return going or len(due) == _COMING
+        return going or late or len(due) == _COMING
 
     def _make_room(self, now: float, wall: float) -> bool:
         """Let hosts go that have nothing left, or must wait while others are due on disk.

@@ -21,6 +21,9 @@ BARRED = 1e12
 """What is added to the times of hosts that wait for a rule."""
 AWAY = 30.0
 """A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
+_STEP, _STEPS = 1e-3, 1_000
+"""A host that missed its phase goes ahead of others in the next one, by so many seconds for each
+that it missed, and for so many at most; times that wait for a rule are exact to a tenth of that."""
 
 
 class WaitingList:
@@ -32,13 +35,17 @@ class WaitingList:
         self.earliest = math.inf
         """No host on disk is due before this (wall seconds)."""
 
-    def add(self, key: str, record: HostRecord, wall: float, since: float | None = None) -> None:
+    def add(
+        self, key: str, record: HostRecord, wall: float, since: float | None = None,
+        ahead: float = 0.0,
+    ) -> None:  # fmt: skip
         """Let a host wait until the time that its record names, or a rule that it names.
 
-        Those whose time has come wait in the order in which they came, or *since* when they do.
+        Those whose time has come wait in the order in which they came, or *since* when they do;
+        *ahead* (seconds) of others of the same time.
         """
         barred = self._look_at_rules(key, record, wall) or self._out_of_phase(key, record, wall)
-        when = max(wall if since is None else since, record.next_fetch)
+        when = max(wall if since is None else since, record.next_fetch) - ahead
         record.due = when + BARRED if barred else when
         self._store.put_due(record.due, key)
         self.earliest = min(self.earliest, when)
@@ -49,6 +56,16 @@ class WaitingList:
         if bar is None or record.next_fetch >= bar.until:
             return False
         record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
+        return True
+
+    def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host that is due wait for its next phase, if it missed one; whether it did."""
+        phases, due = self._policy.phases, record.due
+        if phases is None or due is None or phases.opens(key, wall) - wall < AWAY + _STEP * _STEPS:
+            return False
+        before = record.next_fetch - due + (BARRED if due >= BARRED else 0.0)
+        self.leave(key, record)
+        self.add(key, record, wall, ahead=min(max(before, 0.0) + _STEP, _STEP * _STEPS))
         return True
 
     def leave(self, key: str, record: HostRecord) -> None:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from virtual import HOST_DELAY, POLICY, WALL, Crawl, all_urls, trees
+from virtual import HOST_DELAY, POLICY, WALL, Crawl, Web, all_urls, trees
 from virtual_agents import Agents
 
 from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.phases import Phases
+from scrapy_spider_suite.frontier.politeness import BackOff
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore
 
@@ -40,6 +42,36 @@ def test_hosts_are_visited_in_their_phase_alone(tmp_path: Path) -> None:
     for fetch in crawl.fetches:
         assert phases.opens(fetch.host, fetch.start + WALL) == fetch.start + WALL
     assert 0 < most < HOSTS / 2
+    store.close()
+
+
+def test_a_phase_that_comes_shortens_no_back_off(tmp_path: Path) -> None:
+    """A host that has to wait for longer waits on, on disk, too."""
+    store = RocksStore(tmp_path / "store")
+    web = Web({"a.t": "10.0.0.1"}, event=lambda url, n: [Event.TIMEOUT, Event.SUCCESS][n > 1])
+    policy = replace(POLICY, phases=Phases(2, SECONDS * 2), back_off=BackOff(300.0, 300.0))
+    crawl = Crawl(store, web, policy)
+    crawl.seed("http://a.t/0")
+    crawl.run()
+    first, second = crawl.fetches
+    assert second.start - first.end >= 300.0
+    store.close()
+
+
+def test_who_missed_a_phase_comes_first_in_the_next(tmp_path: Path) -> None:
+    """With less room than a phase has hosts: none is brought into memory out of its phase."""
+    hosts, phases = [f"h{n}.t" for n in range(24)], Phases(2, 3 * SECONDS)
+    store = RocksStore(tmp_path / "store")
+    web = Web({host: f"10.0.0.{n}" for n, host in enumerate(hosts)})
+    crawl = Crawl(store, web, replace(POLICY, phases=phases), capacity=4)
+    crawl.seed(*(f"http://{host}/{page}" for page in range(50) for host in hosts))
+    for turn in range(8):
+        begin = (WALL // phases.seconds + turn + 1) * phases.seconds
+        crawl.run(until=begin + phases.seconds / 2 - WALL)
+        here = crawl.frontier.workbench.hosts
+        assert here
+        assert all(phases.opens(host, crawl.now + WALL) <= crawl.now + WALL for host in here)
+    assert {fetch.host for fetch in crawl.fetches} == {*hosts}
     store.close()
 
 
