@@ -194,7 +194,7 @@ class FrontierScheduler(BaseScheduler):
             return False
         if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
-        core.frontier.adopt(lease, [entry], core.now())
+        core.frontier.adopt(lease, [entry], core.now(), given=not core.pushed)
         place = "memory" if entry.volatile or not core.store.durable else "disk"
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")

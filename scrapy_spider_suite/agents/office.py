@@ -64,7 +64,10 @@ class Office(Desk):
         await self._order("release")
 
     async def forget(self) -> None:
-        """Remove the crawl from Redis. Raises `ClusterError`: an agent of it runs."""
+        """Remove the crawl, and the letters of its agents, from Redis.
+
+        Raises `ClusterError`: an agent of it runs.
+        """
         answer, _ = await self._ask("order", {"order": "forget"})
         if answer.code == "busy":
             raise ClusterError(f"{answer.name} is at work on the crawl: stop it first")

@@ -230,7 +230,9 @@ class Seeding:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
-        self._make = planter(core.frontier, core.now) if core.broad else self._plant
+        self._make: Plant = self._plant
+        if core.broad:
+            self._make = planter(core.frontier, core.now, given=lambda: not core.pushed)
         self._pushed = _pushed_seeds(core, self._make)
         core.crawler.signals.connect(self._changed, settings_changed)
 

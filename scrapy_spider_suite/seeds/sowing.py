@@ -161,8 +161,11 @@ def bad_lines(store: Store) -> Iterator[BadLine]:
         yield BadLine(*msgpack.unpackb(value))
 
 
-def planter(frontier: Frontier, now: Callable[[], float], priority: int = 0) -> Plant:
-    """Make seeds pending as links without a page."""
+def planter(
+    frontier: Frontier, now: Callable[[], float], priority: int = 0,
+    given: Callable[[], bool] = lambda: True,
+) -> Plant:  # fmt: skip
+    """Make seeds pending as links without a page; *given* as in `Frontier.schedule`."""
     store: Any = frontier.store
 
     def plant(seeds: Sequence[Seed]) -> int:
@@ -171,7 +174,7 @@ def planter(frontier: Frontier, now: Callable[[], float], priority: int = 0) -> 
             host = host_of(seed.url)
             identity = state_key(host, seed.url)
             entries.append(Entry(host, seed.url, identity, priority=priority, flags=_START))
-        new = frontier.schedule(entries, now())
+        new = frontier.schedule(entries, now(), given=given())
         for seed, entry in zip(seeds, entries, strict=True):
             if seed.tag or seed.guessed:
                 rows.mark(store, entry.identity, seed.url, seed.tag, guessed=seed.guessed)

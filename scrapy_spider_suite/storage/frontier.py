@@ -122,8 +122,7 @@ class Frontier:
         self.holding = Holding(self.workbench, self.residents)
         return Leasing(
             self.workbench, self.residents.fronts, self.rotation, self._ledger, self._health,
-            self._clearance, aside, trapped, self.extraction.demand,
-            self.holding,
+            self._clearance, aside, trapped, self.extraction.demand, self.holding,
         )  # fmt: skip
 
     def open(self, now: float) -> None:
@@ -142,25 +141,27 @@ class Frontier:
         """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
         return self._scheduling.filters(entry, now + self.wall_offset)
 
-    def schedule(self, entries: Iterable[Entry], now: float) -> int:
+    def schedule(self, entries: Iterable[Entry], now: float, *, given: bool = False) -> int:
         """Make *entries* pending unless they are known; return how many were new.
 
-        Links, where a sieve is used, wait for it first, and are none of them.
+        Links, where a sieve is used, wait for it, and are none of them. *given*: to every agent.
         """
-        return self._scheduling.schedule(entries, now, now + self.wall_offset)
+        return self._scheduling.schedule(entries, now, now + self.wall_offset, given=given)
 
     def sift(self, now: float) -> Iterator[None]:
         """Make pending what a flush of the sieve has found new, some links with each step."""
         return self._scheduling.sift(now, now + self.wall_offset)
 
-    def adopt(self, lease: Lease | None, entries: list[Entry], now: float) -> None:
+    def adopt(
+        self, lease: Lease | None, entries: list[Entry], now: float, *, given: bool = False
+    ) -> None:
         """Take *entries*, the children of *lease* if that is durable, else for themselves.
 
-        Children become pending with their page's commit, so that a page that is fetched
-        again after a crash does not bring them twice.
+        Children become pending with their page's commit, so that a page that is fetched again after
+        a crash does not bring them twice. *given* as in `schedule`; a child is not.
         """
         if lease is None or not self.store.durable:
-            self.schedule(entries, now)
+            self.schedule(entries, now, given=given and lease is None)
         else:
             self._scheduling.adopt(lease, entries, now, now + self.wall_offset)
 
@@ -322,8 +323,7 @@ class Frontier:
 
     @property
     def full(self) -> bool:
-        """Whether the job has as many pages as it may have, or will if those that are out succeed.
-        """
+        """Whether the job has as many pages as it may have, or will if what is out succeeds."""
         return self._clearance.left_of_job(self._leasing.out) <= 0
 
     @property

@@ -8,10 +8,14 @@ is: everyone may store what comes for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.residents import Residents
+
+_MOST: Final = 10_000
+"""Entries in memory that are held back."""
 
 Elsewhere = Callable[[str, str], bool]
 """Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
@@ -22,7 +26,8 @@ class Holding:
 
     A host of which all is held back is taken off its address, and so gets no visit. Of others the
     entries are: they count as out, so that their rows stay where they are and no refill brings them
-    again. Nothing is written, so a kill leaves what there was.
+    again; once there are too many of them a host with one more gets no visit either. Nothing is
+    written, so a kill leaves what there was.
     """
 
     def __init__(self, workbench: Workbench, residents: Residents) -> None:
@@ -33,13 +38,14 @@ class Holding:
         self._by_host = True
         self._hosts: set[str] = set()
         self._entries: dict[str, dict[bytes, Entry]] = {}
+        self._count = 0
 
     def change(self, elsewhere: Elsewhere | None, *, by_host: bool = True) -> None:
         """Hold back what is *elsewhere* from now on, and nothing else; with *by_host* whole hosts.
         """
         self._elsewhere, self._by_host = elsewhere, by_host
         hosts, self._hosts = self._hosts, set()
-        entries, self._entries = self._entries, {}
+        entries, self._entries, self._count = self._entries, {}, 0
         for key, held in entries.items():
             for entry in held.values():
                 self._fronts.unlease(entry)
@@ -66,15 +72,22 @@ class Holding:
             return self._sort_entries(visit, host)
         if not self._elsewhere(host.key, ""):
             return True
+        self._hold_all(visit, host)
+        return False
+
+    def _hold_all(self, visit: Visit, host: HostState) -> None:
         self._workbench.cancel(visit)
         self._workbench.displace(host)
         self._hosts.add(host.key)
-        return False
 
     def _sort_entries(self, visit: Visit, host: HostState) -> bool:
         held = [
             entry for entry in visit.entries if not entry.volatile and self.holds_back(entry)
         ]  # fmt: skip
+        if held and self._count >= _MOST:
+            self._hold_all(visit, host)
+            return False
+        self._count += len(held)
         for entry in held:
             visit.entries.remove(entry)
             self._fronts.lease(entry)
@@ -100,5 +113,6 @@ class Holding:
         held = self._entries.get(entry.host, {})
         if held.pop(entry.key, None) is not None:
             self._fronts.unlease(entry)
+            self._count -= 1
         if not held:
             self._entries.pop(entry.host, None)

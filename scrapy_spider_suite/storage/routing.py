@@ -16,15 +16,19 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.records import pack_row, unpack_row
+from scrapy_spider_suite.storage.records import pack_row
 from scrapy_spider_suite.storage.sifting import Way, entry_of, pacing_of, url_of
+from scrapy_spider_suite.storage.strangers import unpack_strange
 from scrapy_spider_suite.urls.normalize import host_of
 
 _A_ROW: Final = 50
 """Links of a row, at most: a letter holds whole rows."""
+_ROW_BYTES: Final = 4_000
+"""Bytes of them, unless it is one: with where they came from they fit into the largest datagram."""
 _LINKS, _ENTRY = range(2)
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
+_WEB: Final = ("http://", "https://")
 
 Owner = Callable[[str, str], str]
 """The name of the agent that is to have a URL: of its host, and itself."""
@@ -35,7 +39,7 @@ class Routing:
 
     *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* links that
     were sent last none is sent again. With *shared_seeds* every agent is given all of them, and
-    those of others are nobody's business here.
+    those of others are nobody's business here; where a seed redirects to is.
 
     Attributes:
         spared: links that were not sent, since they had been.
@@ -76,25 +80,44 @@ class Routing:
         for to, foreign in others.items():
             new = self._sent.new(foreign)
             self.spared += len(foreign) - len(new)
-            for start in range(0, len(new), _A_ROW):
-                row = msgpack.packb([_LINKS, *way, *new[start : start + _A_ROW]])
-                self.outbox.put(to, row)
+            for row in _rows_of(new):
+                self.outbox.put(to, msgpack.packb([_LINKS, *way, *row]))
         return own
 
     def owns(self, entry: Entry) -> bool:
-        """Whether *entry* is this agent's to fetch."""
-        return self._owner(entry.host, entry.url) == self.own
+        """Whether *entry* is this agent's to fetch; a file is, which is no URL of the web."""
+        mine = self._owner(entry.host, entry.url) == self.own
+        return mine or not entry.url.startswith(_WEB)
 
-    def keeps(self, entry: Entry) -> bool:
-        """Whether *entry* stays here; if not it is on its way. One that is volatile must stay."""
+    def keeps(self, entry: Entry, *, given: bool = False) -> bool:
+        """Whether *entry* stays here; if not it is on its way. One that is volatile must stay.
+
+        It is *given* if it did not come of a page or a letter, but of what this agent was given.
+        """
         owner = self._owner(entry.host, entry.url)
-        if owner == self.own or entry.volatile:
+        if owner == self.own:
             return True
-        if entry.flags & _START and self._shared_seeds:
+        if given and entry.flags & _START and self._shared_seeds:
             self.foreign_seeds += 1
-        else:
-            self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))
+            return False
+        if entry.volatile or self.owns(entry):
+            return True
+        self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))
         return False
+
+
+def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
+    """The *keys* of a row, row by row."""
+    row: list[bytes] = []
+    size = 0
+    for key in keys:
+        if row and (len(row) == _A_ROW or size + len(key) > _ROW_BYTES):
+            yield row
+            row, size = [], 0
+        row.append(key)
+        size += len(key)
+    if row:
+        yield row
 
 
 def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
@@ -108,8 +131,10 @@ def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
             if kind == _LINKS:
                 yield from _links(rest)
             elif kind == _ENTRY:
-                host, packed = rest
-                yield unpack_row(host, b"", packed)
+                entry = unpack_strange(*rest)
+                if not entry.url.startswith(_WEB):
+                    raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
+                yield entry
             else:
                 raise ValueError(f"no kind of row has the number {kind!r}")
         except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
@@ -121,9 +146,11 @@ def _links(rest: list[Any]) -> Iterator[Entry]:
     whole = all(isinstance(number, int) for number in (depth, priority, beyond))
     if not (whole and isinstance(referrer, str) and all(isinstance(key, bytes) for key in keys)):
         raise TypeError("links that are none")
+    if min(depth, beyond) < 0:
+        raise ValueError(f"links at depth {depth}, {beyond} beyond")
     way = Way(depth, referrer, priority, beyond)
     for key in keys:
         host, url = pacing_of(key), url_of(key)
-        if not url.startswith(("http://", "https://")) or host_of(url) != host:
+        if not url.startswith(_WEB) or host_of(url) != host:
             raise ValueError(f"{url[:200]!r} is no link to {host[:200]!r}")
         yield entry_of(key, way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -61,13 +62,16 @@ class Scheduling:
         """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
         return self._ledger.known(entry.identity) and not self._chances.give(entry, wall)
 
-    def schedule(self, entries: Iterable[Entry], now: float, wall: float) -> int:
+    def schedule(
+        self, entries: Iterable[Entry], now: float, wall: float, *, given: bool = False
+    ) -> int:
         """Make *entries* pending unless they are known; return how many were new.
 
         Links that go to the sieve are none of them, and neither is what other agents are to have.
+        *given* is for `Routing.keeps`.
         """
         if self._routing is not None:
-            entries = filter(self._routing.keeps, entries)
+            entries = filter(partial(self._routing.keeps, given=given), entries)
         return self._look_up(entries, now, wall)
 
     def _look_up(self, entries: Iterable[Entry], now: float, wall: float) -> int:

@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError, JobError, ParcelError
-from scrapy_spider_suite.frontier.entries import Entry, Flag, sequence_of
+from scrapy_spider_suite.frontier.entries import sequence_of
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.clocks import LATEST
+from scrapy_spider_suite.storage.clocks import LATEST, NEVER, wait_of
 from scrapy_spider_suite.storage.families import BAD, part_of
 from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, NAME, ROW, ROWS, STATE, Clock
 from scrapy_spider_suite.storage.giving import Steps as Steps
@@ -31,14 +31,23 @@ from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import Item, Label, Reader
 from scrapy_spider_suite.storage.plans import Plan
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, unpack_row
+from scrapy_spider_suite.storage.strangers import unpack_strange
 from scrapy_spider_suite.storage.units import Units, unpacked
 from scrapy_spider_suite.storage.waiting import RESIDENT
-from scrapy_spider_suite.urls.normalize import host_of
 
 _TAKEN, _TWICE = b"t", b"d"
 _SEQUENCE: Final = struct.Struct(">Q")
 _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
+_ATTEMPTS: Final = 1 << 31
+"""Of a host, at most: those of two agents are added up in four bytes."""
+
+
+def _check_record(record: HostRecord) -> None:
+    """Raise `ValueError` for numbers that are beyond all that an agent writes."""
+    sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
+    if not (sane and record.attempts <= _ATTEMPTS):
+        raise ValueError("a host's row with numbers beyond all bounds")
 
 
 class Place(NamedTuple):
@@ -124,10 +133,12 @@ class Taking:
         if not isinstance(host, str) or "\0" in host or not self._units.has_host(host):
             raise ValueError(f"{str(host)[:100]!r} is no host of what was to be handed over")
         if kind == HOST:
-            HostRecord.from_bytes(*rest)
+            _check_record(HostRecord.from_bytes(*rest))
         elif kind == ROW:
             row, state, last = rest
-            self._check_row(unpack_row(host, b"", row), UrlState.from_bytes(state), last=last)
+            if UrlState.from_bytes(state).state is not State.PENDING or type(last) is not bool:
+                raise ValueError("a URL that is not pending")
+            self._check_url(host, unpack_strange(host, row).url)
         elif kind == STATE:
             name, state = rest
             known = UrlState.from_bytes(state)
@@ -142,16 +153,6 @@ class Taking:
             part.merge(None, value)
         else:
             raise ValueError(f"no item has the number {kind!r}")
-
-    def _check_row(self, entry: Entry, state: UrlState, *, last: object) -> None:
-        whole = entry.url and not entry.flags & Flag.VOLATILE and type(last) is bool
-        if not whole or state.state is not State.PENDING:
-            raise ValueError("a URL that is not pending")
-        if not entry.identity.startswith(host_key(entry.host)):
-            raise ValueError("a URL that is known by another host")
-        if entry.payload is None and host_of(entry.url) != entry.host:
-            raise ValueError(f"{entry.url[:200]!r} is no URL of {entry.host[:100]!r}")
-        self._check_url(entry.host, entry.url)
 
     def _check_url(self, host: str, url: str, name: bytes = b"") -> None:
         if not self._units.by_host and name[:1] != b"\xff" and not self._units.has(host, url):
@@ -196,9 +197,8 @@ class Taking:
         resident = hands.workbench.hosts.get(host)
         if resident is not None:
             hands.residents.set_crawl_delay(resident)
-            hands.workbench.postpone(
-                resident, now + min(theirs.next_fetch - wall, LATEST), theirs.why
-            )
+            wait = wait_of(theirs, resident.gap(), wall)
+            hands.workbench.postpone(resident, now + wait, theirs.why)
         elif theirs.next_fetch > record.next_fetch:
             record.next_fetch, record.why = theirs.next_fetch, theirs.why
             if record.due is not None and record.due != RESIDENT:

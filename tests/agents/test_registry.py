@@ -301,7 +301,10 @@ def test_what_agents_say_of_themselves_is_shown_and_nothing_else_is(in_town: InT
         with pytest.raises(ClusterError, match="is at work on the crawl"):
             await town.office().forget()
         town.wait(SILENCE + 1)
+        mail = [town.keys[0].replace("crawl", f"{kind}:a") for kind in ("inbox", "receipts")]
+        for key in mail:
+            town.client.xadd(key, {"letter": b"of the crawl"})
         await town.office().forget()
-        assert town.client.exists(*town.keys) == 0
+        assert town.client.exists(*town.keys, *mail) == 0
 
     in_town(test)

@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 import scrapy_spider_suite
+from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.revisits import History
 from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
+from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.database import FAMILIES
 from scrapy_spider_suite.storage.families import COLUMNS, GOES, MORE, STAYS
@@ -269,6 +271,40 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     assert not a.known()
     a.check()
     b.check()
+    a.close()
+    b.close()
+
+
+def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -> None:
+    """A block of the giver, which has no end, is not a clock: also of a host in memory here."""
+    a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
+    a.put("h0.t", 1, "pending")
+    b.put("h0.t", 2, "pending")
+    hands = a.frontier.hands(a.store)
+    hands.residents.leave(hands.workbench.hosts["h0.t"], a.clock()[1], a.now)
+    record = hands.residents.records.touch("h0.t")
+    record.next_fetch, record.why = NEVER, "blocked (h0.t, an operator)"
+    hands.residents.records.save()
+    units, path = units_of("ring"), tmp_path / "parcel"
+    drain(a.giving(units).pack(path, label()))
+    drain(b.taking(units, path, label()).take())
+    here = b.frontier.workbench.hosts["h0.t"]
+    assert b.now < here.next_fetch <= b.now + here.gap() + 0.01
+    a.close()
+    b.close()
+
+
+def test_a_slot_that_a_spider_chose_goes_along(tmp_path: Path) -> None:
+    """Its URLs are known by their own host."""
+    a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
+    url = "http://h0.t/1"
+    flags = int(Flag.USER)
+    request = Entry("slow", url, state_key("h0.t", url), flags=flags, payload=b"stored")
+    a.frontier.schedule([request], a.now)
+    units, path = units_of("ring"), tmp_path / "parcel"
+    drain(a.giving(units).pack(path, label()))
+    drain(b.taking(units, path, label()).take())
+    assert b.queues() == {"slow": [url]}
     a.close()
     b.close()
 

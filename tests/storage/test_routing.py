@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual import all_urls, entry, trees
+from virtual import POLICY, WALL, all_urls, entry, trees
 from virtual_agents import Agents
 
 from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.exchange import BOUNDS
+from scrapy_spider_suite.agents.letters import Packer
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
-from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV, MemoryKV
+from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.records import UrlState, pack_row, state_key
+from scrapy_spider_suite.storage.records import UrlState, host_key, pack_row, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing, arrived
 from scrapy_spider_suite.storage.sifting import Way
@@ -171,18 +176,59 @@ def test_requests_travel_as_they_are_stored() -> None:
     """Their payload and identity with them; a seed that everybody is given does not."""
     agent = routing()
     request = entry("http://b.t/form", flags=int(Flag.USER), payload=b"body", priority=3)
-    request.own_identity = b"\0\0b.t\0fingerprint"
+    request.own_identity = host_key("b.t") + b"\xffprint"
     assert not agent.keeps(request)
     (came,) = arrived(row for _, row in agent.outbox.rows("b"))
     assert (came.url, came.payload, came.priority) == ("http://b.t/form", b"body", 3)
     assert came.identity == request.identity
     seed = entry("http://b.t/", flags=int(Flag.START))
-    assert not agent.keeps(seed)
-    assert agent.foreign_seeds == 1
+    lambdas = entry("http://b.t/", flags=int(Flag.START | Flag.VOLATILE))
+    assert not agent.keeps(seed, given=True)
+    assert not agent.keeps(lambdas, given=True)
+    assert agent.foreign_seeds == 2
     assert len(agent.outbox) == 1
     apart = routing(shared_seeds=False)
-    assert not apart.keeps(seed)
+    assert not apart.keeps(seed, given=True)
     assert sent(apart, "b") == ["http://b.t/"]
+
+
+def test_where_a_seed_leads_to_is_sent() -> None:
+    """Its redirect has the meta of ``start()``, but no other agent was given it."""
+    agent = routing()
+    frontier = Frontier(MemoryStore(), POLICY, now=0.0, wall=WALL, capacity=9, routing=agent)
+    start = int(Flag.START)
+    seeds = [entry(f"http://{each}.t/", flags=start) for each in "ab"]
+    frontier.adopt(None, seeds, 0.0, given=True)
+    assert (frontier.pending, agent.foreign_seeds, len(agent.outbox)) == (1, 1, 0)
+    lease = Lease(entry("http://a.t/"), None)
+    frontier.adopt(lease, [entry("http://b.t/home", flags=start)], 0.0, given=True)
+    frontier.schedule([entry("http://c.t/", flags=start)], 0.0)
+    assert sent(agent, "b") == ["http://b.t/home"]
+    assert sent(agent, "c") == ["http://c.t/"]
+
+
+def test_files_do_not_travel() -> None:
+    """Whoever finds one reads it: elsewhere there is another one, or none."""
+    agent = Routing(Outbox(MemoryKV()), lambda host, url: "b", "a")
+    file = Entry("", "file:///srv/list.html", flags=int(Flag.USER), payload=b"body")
+    assert agent.keeps(file)
+    assert agent.owns(file)
+    assert not len(agent.outbox)
+
+
+def test_every_row_of_links_fits_into_a_datagram() -> None:
+    """However long and unlike each other they are."""
+    random = Random(1)
+    urls = [
+        f"http://b.t/{random.randbytes(random.randrange(900)).hex()[:2000]}" for _ in range(120)
+    ]
+    agent = routing()
+    agent.own_links(Way(1, "http://a.t/" + random.randbytes(900).hex()), keys(*urls))
+    packer, rows = Packer("a", 1, BOUNDS), list(agent.outbox.rows("b"))
+    for row in rows:
+        packer.pack([row], 0)
+    assert len(rows) < 60
+    assert sent(agent, "b") == urls
 
 
 @pytest.mark.parametrize("row", [
@@ -194,6 +240,12 @@ def test_requests_travel_as_they_are_stored() -> None:
     msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0http://c.t/"]),
     msgpack.packb([1]), msgpack.packb([1, "b.t", b"short"]), msgpack.packb([1, 2, b"x" * 40]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/"))[:-1]]),
+    msgpack.packb([1, "c.t", pack_row(entry("http://b.t/"))]),
+    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/", flags=int(Flag.VOLATILE)))]),
+    msgpack.packb([1, "", pack_row(Entry("", "file:///etc/passwd", payload=b"x"))]),
+    msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http://b.t/", b"\0\0c.t\0x"))]),
+    msgpack.packb([0, -1, "", 0, 0, keys("http://b.t/")[0]]),
+    msgpack.packb([0, 1, "", 0, -1, keys("http://b.t/")[0]]),
 ])  # fmt: skip
 def test_rows_that_are_none_are_refused(row: bytes) -> None:
     """Whoever sends them gets nothing in."""

@@ -14,6 +14,10 @@ else
   for _, row in pairs(everyone()) do
     if alive(row, a.silence) then return answer('busy', {name = row.name}) end
   end
+  local prefix = string.sub(CRAWL, 1, -#'crawl' - 1)
+  for name in pairs(everyone()) do
+    redis.call('DEL', prefix .. 'inbox:' .. name, prefix .. 'receipts:' .. name)  -- see streams.py
+  end
   redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS)
   crawl = nil
   return answer('ok')
