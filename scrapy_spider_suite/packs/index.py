@@ -273,11 +273,13 @@ def _is_line(line: bytes) -> bool:
 
 
 def is_indexed(pack: Path) -> bool:
-    """Return whether *pack*, which is closed, has an index of its own that serves. `OSError`."""
+    """Return whether *pack*, which is closed, has an index of its own that can be read. `OSError`.
+    """
     try:
-        return _is_sound(SortedLines(index_path(pack)), pack)
+        lines = SortedLines(index_path(pack))
     except FileNotFoundError:
         return False
+    return _is_sound(lines, pack) and all(map(_is_line, lines))
 
 
 def mend(folder: Path) -> int:
@@ -288,7 +290,7 @@ def mend(folder: Path) -> int:
     """
     with indexes_held(folder, wait=True):
         closed = sorted(path for path in folder.iterdir() if final(path) == path and is_pack(path))
-        broken = [path for path in closed if not _is_whole(path)]
+        broken = [path for path in closed if not is_indexed(path)]
         names = {path.name for path in broken}
         for run in (run for run in runs(folder) if run.merged):
             if run.packs & names or not all(map(_is_line, run.lines)):
@@ -296,7 +298,3 @@ def mend(folder: Path) -> int:
         for path in broken:
             build_index(path)
         return len(broken)
-
-
-def _is_whole(pack: Path) -> bool:
-    return is_indexed(pack) and all(map(_is_line, SortedLines(index_path(pack))))

@@ -32,7 +32,7 @@ class Receipt:
         damaged: bytes that could not be read and were left out of them.
         open: packs that are being written: they were left as they are.
         away: where packs are that were uploaded, are not here any more, and hold pages of the
-            subject.
+            subject; or were, if they are missing.
         uploaded: where packs of these are that were uploaded before they were written anew: what
             is there holds it until they go up again, and replace that.
     """

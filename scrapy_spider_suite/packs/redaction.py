@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, heads
-from scrapy_spider_suite.packs.away import begun, packs_away, unmark
+from scrapy_spider_suite.packs.away import begun, packs_away, packs_missing, unmark
 from scrapy_spider_suite.packs.choosing import is_of
 from scrapy_spider_suite.packs.container import Container
 from scrapy_spider_suite.packs.formats import OPEN, container, format_of, is_pack
@@ -95,15 +95,15 @@ def redact(
         packs = sorted(filter(is_pack, folder.iterdir()))
         receipt.open = [path.name for path in packs if path.name.endswith(OPEN)]
         closed = [path for path in packs if not path.name.endswith(OPEN)]
-        away = list(packs_away(folder))
-        receipt.away = [done.url for pack, done in away if _listed(pack, subject)]
+        gone = [*(pack for pack, _ in packs_away(folder)), *packs_missing(folder)]
+        receipt.away = _elsewhere(folder, subject)
         # First what may have to wait for another process: nothing has begun until then.
         hide_texts(folder, host=subject.host, url=subject.url)
         receipts.note(receipt, now)
         for path in closed:
             if not is_indexed(path):  # a kill came between the pack and its index, or it is damaged
                 build_index(path)
-        _hide(folder, [*closed, *(pack for pack, _ in away)], subject)
+        _hide(folder, [*closed, *gone], subject)
         for path in closed:
             size = path.stat().st_size
             keep = _Filter(subject, receipt, mentions=mentions)
@@ -127,7 +127,7 @@ def count(
         if path.name.endswith(OPEN):
             receipt.open.append(path.name)
         told(path.stat().st_size)
-    receipt.away = [done.url for pack, done in packs_away(folder) if _listed(pack, subject)]
+    receipt.away = _elsewhere(folder, subject)
     return receipt
 
 
@@ -149,6 +149,14 @@ def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:
     for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
         path.unlink(missing_ok=True)
     durable.sync(folder)
+
+
+def _elsewhere(folder: Path, subject: Subject) -> list[str]:
+    """Where the packs are that hold pages of *subject* and are not here; where they were, if only
+    somebody knows who took them away."""
+    places = [(pack, done.url) for pack, done in packs_away(folder)]
+    places += [(pack, str(pack)) for pack in packs_missing(folder)]
+    return [place for pack, place in places if _listed(pack, subject)]
 
 
 def _listed(pack: Path, subject: Subject) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError, PackUploadError
 from scrapy_spider_suite.packs.away import Uploaded, begin, begun, mark, uploaded
+from scrapy_spider_suite.packs.index import is_indexed
 from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.lines import identity
 from scrapy_spider_suite.packs.locking import indexes_held, locked
@@ -173,16 +174,17 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
 
 
 def _is_indexed(pack: Path, before: tuple[int, int, int]) -> bool:
-    """Have the index of *pack* here; False if it is not what it was *before* any more.
+    """Have the index of *pack* here, whole, since without the pack nobody could make it any more.
 
-    Nobody redacts meanwhile: its index would be replaced by that of what was before.
+    False if the pack is not what it was *before*. Nobody redacts meanwhile: its index would be
+    replaced by that of what was before.
     """
-    if index_path(pack).exists():
+    if is_indexed(pack):
         return True
     with indexes_held(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
-        if not index_path(pack).exists():
+        if not is_indexed(pack):
             build_index(pack)
     return True
 

@@ -150,8 +150,28 @@ def test_a_damaged_index(tmp_path: Path) -> None:
     first, second = sorted(tmp_path.glob("*.warc.gz.cdxj"))[:2]
     first.write_bytes(first.read_bytes()[:-20])
     second.write_bytes(b"nonsense\n")
+    # Of a pack that is not written anew, too, and in its middle, which nobody reads at first.
+    writer = PackWriter(plan(tmp_path, "gz"), clock=lambda: NOW + 9)
+    for number in (51, 52, 53):
+        writer.append(records(fetch(number)))
+    writer.close()
+    third = sorted(tmp_path.glob("*.warc.gz.cdxj"))[-1]
+    lines = third.read_bytes().splitlines(keepends=True)
+    third.write_bytes(b"".join([lines[0], lines[1].replace(b"offset", b"oafset"), lines[2]]))
     redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
     assert list(verify(tmp_path)) == []
+    assert left(tmp_path) == 0
+    assert open_packs(tmp_path).get("http://www.example.com/52") is not None
+
+
+def test_what_is_missing(packs: Packs, tmp_path: Path) -> None:
+    """A pack that somebody took away is named, and its index does not name the host any more."""
+    fill(tmp_path, "gz")
+    gone = sorted(tmp_path.glob("*.warc.gz"))[0]
+    gone.unlink()
+    for options in (["--dry-run"], ["--yes"]):
+        said = packs("redact", tmp_path, "--host", HOST, "--json", *options)
+        assert (said.code, said.rows[0]["away"]) == (4 * ("--yes" in options), [str(gone)])
     assert left(tmp_path) == 0
 
 

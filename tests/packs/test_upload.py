@@ -50,6 +50,16 @@ def test_a_pack_with_its_index(tmp_path: Path, url: str, keep: bool) -> None:
     assert list(verify(tmp_path / "back")) == []
 
 
+@pytest.mark.parametrize("damage", ["", "no line\n"])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
+    """Before the pack goes, of which nobody could make one any more."""
+    pack = write(tmp_path / "packs", 1, 2)
+    index_path(pack).write_text(damage)
+    assert upload(pack, Target("memory://far"), NOW, keep=False)
+    with pytest.raises(PackAwayError, match=f"memory://far/{pack.name}"):
+        open_packs(pack.parent).get("http://www.example.com/1")
+
+
 def test_pages_of_a_pack_that_is_away(tmp_path: Path) -> None:
     """Are known of, and where they are is said; the others are read."""
     first, second = write(tmp_path, 1), write(tmp_path, 2)
