@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_DISK = 0.25
+"""Seconds between two looks at whether the disk has room again."""
 _HOST_BYTES = 6144
 """Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
 
@@ -221,6 +223,13 @@ class CrawlCore:
         if not self.store.durable or spider is None:
             return None
         return RequestCodec.from_spider(spider, self.settings.storable)
+
+    async def written(self) -> None:
+        """Have what was said made durable; wait while that cannot be done."""
+        self.write()
+        self.wake()
+        while self.store.dirty and not self.stopping:
+            await asyncio.sleep(_DISK)
 
     def _flush(self) -> None:
         self.frontier.flush()

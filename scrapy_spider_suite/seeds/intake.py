@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 _TELL = 10.0
 """Seconds between two lines that say how far a list was read."""
-_DISK = 0.25
-"""Seconds between two looks at whether the disk has room again."""
+_ROOM = 0.25
+"""Seconds between two looks at whether fewer are pending."""
 _IN_MEMORY = 10_000
 """Pending requests beyond which a crawl without a store takes no more seeds."""
 _GIVEN = "the arguments"
@@ -121,7 +121,7 @@ class Intake:
             return
         sower.ended = True
         sower.save()
-        await self._write()
+        await self._core.written()
         if source.kind is Kind.REMOTE:
             path.unlink(missing_ok=True)
         self._say_end(sower)
@@ -160,19 +160,11 @@ class Intake:
             sower.take()
             if turns.over or not sower.more:
                 sower.save()
-                await self._write()
+                await core.written()
                 await turns.leave()
                 self._tell(sower, share)
                 while not core.store.durable and core.frontier.pending > _IN_MEMORY:
-                    await asyncio.sleep(_DISK)
-
-    async def _write(self) -> None:
-        """Have it written; wait while that cannot be done."""
-        core = self._core
-        core.write()
-        core.wake()
-        while core.store.dirty and not core.stopping:
-            await asyncio.sleep(_DISK)
+                    await asyncio.sleep(_ROOM)
 
     # What is said of it
 

@@ -23,7 +23,7 @@ from scrapy_spider_suite.agents.pushed import LONGEST, Pushed, Taken
 from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.turns import Turns
-from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
 from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
@@ -43,8 +43,6 @@ _AWAY = 5.0
 """Longest time, in seconds, between two looks while Redis cannot be used."""
 _ANSWER = 10.0
 """Seconds that Redis has to answer."""
-_DISK = 0.25
-"""Seconds between two looks at whether the disk has room again."""
 _IN_MEMORY = 10_000
 """Pending requests beyond which a crawl without a store takes no more."""
 _SHOWN = 300  # characters of a bad message that are kept
@@ -119,12 +117,16 @@ class PushedSeeds:
             while not self._core.stopping:
                 more = False
                 try:
-                    more = self._has_room and await self._take()
-                    self._is_there()
-                    pause = _LOOK
+                    if self._has_room:
+                        more = await self._take()
+                        self._is_there()
+                        pause = _LOOK
                 except RegistryError as error:
                     self._is_lost(error)
                     pause = min(2 * pause, _AWAY)
+                except Exception as error:  # or nobody would take seeds, nor end the crawl
+                    self._failed(error)
+                    pause = _AWAY
                 self._mind_idleness()
                 if not more:
                     await asyncio.sleep(pause)
@@ -181,17 +183,9 @@ class PushedSeeds:
             if self._turns.over or self._done == len(taken.messages):
                 note = [self._mark, self._done, asdict(self._sown)]
                 self._notes.put(self._row, msgpack.packb(note))
-                await self._write()
+                await core.written()
                 await self._turns.leave()
         return self._done == len(taken.messages) and not core.store.dirty
-
-    async def _write(self) -> None:
-        """Have it written; wait while that cannot be done."""
-        core = self._core
-        core.write()
-        core.wake()
-        while core.store.dirty and not core.stopping:
-            await asyncio.sleep(_DISK)
 
     # One message
 
@@ -199,23 +193,20 @@ class PushedSeeds:
         core, stats = self._core, self._core.crawler.stats
         self._sown.lines += 1
         stats.inc_value("suite/redis/taken")
-        try:
-            if len(message) > LONGEST:
-                raise ValueError(f"longer than {LONGEST} bytes")
-            found = self._read_message(message)
-        except Exception as error:  # whatever a message has the project's code do
-            self._note_bad(message, str(error) or type(error).__name__)
-            return
         # Whoever pushes is not the operator: private addresses are for those that settings allow.
         core.pushed = True
         try:
-            if isinstance(found, Seed):
-                self._sown.new += self._plant([found])
-            else:
-                self._crawl(found)
+            if len(message) > LONGEST:
+                raise ValueError(f"longer than {LONGEST} bytes")
+            self._make_pending(self._read_message(message))
+        except JobError:
+            raise
+        except Exception as error:  # whatever a message has the project's code do, or its meta ours
+            self._note_bad(message, str(error) or type(error).__name__)
+        else:
+            self._sown.seeds += 1
         finally:
             core.pushed = False
-        self._sown.seeds += 1
 
     def _read_message(self, message: bytes) -> Seed | Sequence[Request]:
         """What *message* asks for. Raises anything."""
@@ -231,16 +222,20 @@ class PushedSeeds:
             return read
         raise ValueError("no seed" if read is None else read.why)
 
-    def _crawl(self, requests: Sequence[Request]) -> None:
+    def _make_pending(self, found: Seed | Sequence[Request]) -> None:
+        if isinstance(found, Seed):
+            self._sown.new += self._plant([found])
+            return
         engine = self._core.crawler.engine
-        if engine is None:
-            raise RuntimeError("seeds are taken while the engine runs")
-        for request in requests:
-            engine.crawl(request)
+        for request in found:
+            if engine is not None:  # as it is while seeds are taken
+                engine.crawl(request)
 
     def _note_bad(self, message: bytes, why: str) -> None:
         text = message[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
-        bad = BadLine(self._key.key, self._sown.lines, text, " ".join(why.split())[:_SHOWN])
+        # An error may quote half a character, which no store takes.
+        why = " ".join(why.split())[:_SHOWN].encode("utf-8", "replace").decode()
+        bad = BadLine(self._key.key, self._sown.lines, text, why)
         note_bad(self._bad, self._row, self._sown, bad)
         self._core.crawler.stats.inc_value("suite/redis/bad")
         self._told += 1
@@ -256,6 +251,12 @@ class PushedSeeds:
             self._core.crawler.stats.inc_value("suite/redis/away")
             logger.warning("%s (%s); the crawl goes on with what it has", error, self._key.key)
         self._lost = error.kind
+
+    def _failed(self, error: Exception) -> None:
+        self._active = self._core.now()
+        if self._lost != repr(error):
+            logger.exception("seeds of %s cannot be taken; it is tried again", self._key.key)
+        self._lost = repr(error)
 
     def _is_there(self) -> None:
         if self._lost:

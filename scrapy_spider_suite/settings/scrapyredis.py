@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
-_USER = re.compile(r"//[^/@]*@")
+_USER = re.compile(r"//.*@")
 _PASSWORD = re.compile(r"(password=)[^&]*")
 # Of how scrapy-redis talks to Redis, not of where that is.
 _MANNERS = frozenset({
@@ -50,9 +50,30 @@ def redis_url() -> ValueType:
             return None
         if not isinstance(raw, str) or not raw.startswith(_SCHEMES) or not raw.isprintable():
             raise WrongLine(f"expected {allowed}")  # what was given may hold a password
-        return RedisUrl(raw)
+        if not _is_sound(raw):
+            raise WrongLine("the URL cannot be read: in a password /, ?, # and @ are written as "
+                            "%2F, %3F, %23 and %40")  # fmt: skip
+        return RedisUrl(_with(raw, {}))
 
     return ValueType(parse, allowed)
+
+
+def _is_sound(url: str) -> bool:
+    """Whether *url* means to redis-py what it means to its author."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    return not parts.fragment and (parts.scheme == "unix" or "@" not in parts.path)
+
+
+def _with(url: str, params: dict[str, Any]) -> str:
+    """*url* with those of *params* that it does not have, and without what are mere manners."""
+    place, _, query = url.partition("?")
+    given = {name: str(value) for name, value in params.items()} | dict(parse_qsl(query))
+    kept = {name: value for name, value in given.items() if name not in _MANNERS}
+    return f"{place}?{urlencode(kept)}" if kept else place
 
 
 def server_of(settings: BaseSettings) -> RedisUrl:
@@ -69,26 +90,19 @@ def server_of(settings: BaseSettings) -> RedisUrl:
     host, port = params.pop("host") or "localhost", params.pop("port") or 6379
     database, path = params.pop("db"), params.pop("unix_socket_path", None)
     scheme = "rediss" if params.pop("ssl", False) else "redis"
-    url = settings["REDIS_URL"] or params.pop("url", None)
+    url = params.pop("url", None)
+    url = settings["REDIS_URL"] or url
     if not url:
         url = f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{port}"
         url = f"unix://{quote(path)}" if path else url
-    place, _, query = str(url).partition("?")
-    given = dict(parse_qsl(query))
-    if database and (place.startswith("unix:") or not urlsplit(place).path.strip("/")):
-        given.setdefault("db", str(database))
-    for name, value in params.items():
-        if name not in _MANNERS:
-            given.setdefault(name, str(value))
-    return _checked(f"{place}?{urlencode(given)}" if given else place)
-
-
-def _checked(url: str) -> RedisUrl:
     try:
-        found = redis_url().parse(url)
+        found = cast(RedisUrl, redis_url().parse(str(url)))
     except WrongLine as error:
         raise SettingsError(f"REDIS_URL: {error}") from None
-    return cast(RedisUrl, found)
+    parts = urlsplit(found.url)
+    if database and (parts.scheme == "unix" or not parts.path.strip("/")):
+        params["db"] = database
+    return RedisUrl(_with(found.url, params))
 
 
 def _refuse_clients(params: dict[str, Any]) -> None:
@@ -151,7 +165,8 @@ class SeedKey:
             )),
             encoding=_encoding(getattr(spider, "redis_encoding", None), settings),
             decoded=settings.getbool("REDIS_DECODE_RESPONSES")
-            or bool(params.get("decode_responses")),
+            or bool(params.get("decode_responses"))
+            or "decode_responses=" in str(settings["REDIS_URL"]),
             max_idle=_number("MAX_IDLE_TIME_BEFORE_CLOSE", idle, 0),
             requests=_named(
                 settings["SCHEDULER_QUEUE_KEY"] or "%(spider)s:requests", spider,

@@ -11,7 +11,7 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.movingover import REPLACED, move_over
+from scrapy_spider_suite.movingover import REPLACED, check, move_over
 from scrapy_spider_suite.settings.declarations import plain
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey, server_of
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -37,6 +37,10 @@ class Pushed(Spider):
          {"host": "b.example", "username": "me", "password": "secret", "db": 2}),
         ({"REDIS_URL": "rediss://b.example", "REDIS_PARAMS": {"password": "x", "db": 4}},
          {"host": "b.example", "password": "x", "db": 4}),
+        ({"REDIS_URL": "redis://a.example?decode_responses=True&socket_timeout=1",
+          "REDIS_PARAMS": {"url": "redis://b.example", "health_check_interval": 9}},
+         {"host": "a.example", "decode_responses": None, "socket_timeout": None,
+          "health_check_interval": 9}),
         ({"REDIS_PARAMS": {"unix_socket_path": "/tmp/a b.sock", "db": 1}},
          {"path": "/tmp/a b.sock", "db": 1}),
     ],
@@ -44,7 +48,9 @@ class Pushed(Spider):
 def test_where_redis_is(given: dict[str, Any], expected: dict[str, Any]) -> None:
     """What redis-py makes of it is what scrapy-redis's own client would have been given."""
     found = Redis.from_url(server_of(Settings(given)).url).connection_pool.connection_kwargs
-    assert {name: found.get(name, 6379) for name in expected} == expected
+    assert {name: found.get(name, 6379 if name == "port" else None) for name in expected} == (
+        expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,13 +59,27 @@ def test_where_redis_is(given: dict[str, Any], expected: dict[str, Any]) -> None
         ({"REDIS_PARAMS": {"redis_cls": "redis.cluster.RedisCluster"}}, "SUITE_REDIS_URL"),
         ({"REDIS_PARAMS": {"connection_pool": object()}}, "SUITE_REDIS_URL"),
         ({"REDIS_URL": "http://me:secret@a.example"}, "expected a URL that begins with redis://"),
+        ({"REDIS_URL": "redis://me:se/cret@a.example"}, "%2F"),
+        ({"REDIS_URL": "redis://me:12/secret@a.example"}, "%2F"),
+        ({"REDIS_URL": "redis://:12#secret@a.example:6379"}, "%23"),
     ],
 )
 def test_what_no_url_can_say(given: dict[str, Any], says: str) -> None:
     """Is refused, without a password in the line."""
     with pytest.raises(SettingsError, match=says) as caught:
         server_of(Settings(given))
-    assert "secret" not in str(caught.value)
+    assert "cret" not in str(caught.value)
+
+
+def test_what_no_client_takes() -> None:
+    """Is said before the crawl begins, which could take no seed."""
+    for params in ({"db": "many"}, {"hots": "a.example"}):
+        settings = Settings({"REDIS_PARAMS": {**params, "password": "secret"}})
+        suite = SuiteSettings.from_settings(settings)
+        with pytest.raises(SettingsError, match="no connection can be made to") as caught:
+            check(settings, suite, Pushed)
+        assert "secret" not in str(caught.value)
+    check(Settings(), SuiteSettings.from_settings(Settings()), Pushed)
 
 
 def test_no_password_is_kept() -> None:
@@ -68,6 +88,7 @@ def test_no_password_is_kept() -> None:
     read = SuiteSettings.from_settings(Settings({"SUITE_REDIS_URL": url}))
     assert read.redis_url == RedisUrl(url)
     assert plain(read.redis_url) == "redis://***@a.example/0?password=***&x=1"
+    assert str(RedisUrl("redis://me:se@cret@a.example")) == "redis://***@a.example"
     assert "secret" not in f"{read.as_stored()}{read.as_table()}{read!r}"
     with pytest.raises(SettingsError, match="SUITE_REDIS_URL") as caught:
         SuiteSettings.from_settings(Settings({"SUITE_REDIS_URL": "http://me:secret@a.example"}))
