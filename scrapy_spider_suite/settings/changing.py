@@ -22,7 +22,7 @@ from scrapy_spider_suite.crawl.resolving import reconfigure
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.declarations import Kind
-from scrapy_spider_suite.settings.project import LIVE
+from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings, replace_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.rocks import RocksStore
@@ -95,7 +95,9 @@ def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, obj
 def _change_scrapys(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
     """See `change_setting`; ``default`` is what the crawl began with."""
     old, crawler = core.settings, core.crawler
-    project = old.project.changed(name, crawler.settings[name] if raw == "default" else raw)
+    if raw == "default":
+        raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
+    project = old.project.changed(name, raw)
     if crawler.engine is not None:
         crawler.engine.downloader.total_concurrency = project.concurrent_requests
     middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)

@@ -29,6 +29,8 @@ def test_without_a_crawl(job: Path, frontier: Frontier) -> None:
     said = frontier("set", "CONCURRENT_REQUESTS", "3", "-j", str(job))
     assert said.out.startswith("no crawl is running: CONCURRENT_REQUESTS holds for a running")
     assert "no setting of the suite" in frontier("set", "DOWNLOAD_DELAY", "3", "-j", str(job)).out
+    assert frontier("set", "SUITE_REDIS_URL", "redis://me:se/cret@a.test", "-j", str(job)).code == 1
+    assert "cret" not in AuditLog(job / FOLDER).path.read_text()
 
 
 @pytest.mark.slow

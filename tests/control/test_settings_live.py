@@ -290,10 +290,12 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
     _beside(web, tmp_path, act, run)
 
 
+@pytest.mark.filterwarnings("ignore:.*download_timeout:scrapy.exceptions.ScrapyDeprecationWarning")
 def test_what_scrapy_keeps_of_its_own_is_live(
-    web: FakeWebProcess, tmp_path: Path, run: Any
+    web: FakeWebProcess, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places on the wire, and how long a download may take; ``default`` is what it began with."""
+    monkeypatch.setattr(Waiting, "download_timeout", 45, raising=False)
 
     def act(parts: Parts) -> None:
         engine, core = parts.crawler.engine, parts.core
@@ -332,7 +334,7 @@ def test_what_scrapy_keeps_of_its_own_is_live(
     changed = [(row["name"], row["new"]) for row in chronicle if row["event"] == "changed"]
     assert changed == [
         ("CONCURRENT_REQUESTS", 3), ("CONCURRENT_REQUESTS", 200),
-        ("DOWNLOAD_TIMEOUT", 120.0), ("DOWNLOAD_TIMEOUT", 60.0),
+        ("DOWNLOAD_TIMEOUT", 120.0), ("DOWNLOAD_TIMEOUT", 45.0),
     ]  # fmt: skip
 
 

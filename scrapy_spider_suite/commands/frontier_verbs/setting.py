@@ -6,6 +6,7 @@ import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(call: Call) -> int:
-    return acting.act(call, "set", {"name": call.options.name, "value": call.options.value})
+    name, value = call.options.name, call.options.value
+    if name == "SUITE_REDIS_URL":
+        value = str(RedisUrl(value))  # it is refused, and the audit log keeps it
+    return acting.act(call, "set", {"name": name, "value": value})
 
 
 VERBS = (
