@@ -1,0 +1,134 @@
+"""What a fetch costs that needs grants of a ledger, and how many grants a second there are.
+
+    python benchmarks/ledger.py [--small]
+
+For a ledger in Redis and one in a file: one process visits hosts, each with its address, as fast as
+the ledger lets it, with no delay between fetches and so many visits at once; then 4 processes do,
+each with its own hosts, so that only the ledger is shared. Each fetch has two keys: a line of its
+ends and one of the next ask. Printed are, for each fetch: microseconds of CPU of the caller
+(all of its process: `grants`, `lending` and the client; for the file that is all there is), and of
+the server (its whole process, and within the script); then fetches a second, and keys in a call.
+The exit code is 1 if a fetch was started without a grant of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from contenders import ledger_of  # noqa: E402
+from redis_servers import RedisServer  # noqa: E402
+
+from scrapy_spider_suite.agents.grants import Grants, Need  # noqa: E402
+from scrapy_spider_suite.agents.lending import Lending  # noqa: E402
+
+TIMEOUT, WINDOW = 1.0, 1.0
+
+
+async def visit(lending: Lending, needs: list[Need], fetches: int) -> None:
+    """Fetch a host so many times; the fetch itself takes no time."""
+    for _ in range(fetches):
+        taken = await lending.leave(needs)
+        await asyncio.sleep(0)
+        lending.end(taken)
+
+
+async def fetch(where: str, number: int, hosts: int, fetches: int) -> dict[str, float]:
+    """One process: what it did and what it cost."""
+    grants = Grants(f"{number + 1:016x}", timeout=TIMEOUT, window=WINDOW, everything=True)
+    lending = Lending(ledger_of(where), grants, pause=0.0)
+    running = asyncio.create_task(lending.run())
+    began, cpu = time.perf_counter(), time.process_time()
+    names = [f"{number} {host}" for host in range(hosts)]
+    needs = [[Need(f"host {name}", 0), Need(f"address {name}", 0)] for name in names]
+    await asyncio.gather(*(visit(lending, each, fetches) for each in needs))
+    spent, took = time.process_time() - cpu, time.perf_counter() - began
+    await lending.close()
+    await running
+    figures = grants.figures
+    return {
+        "fetches": hosts * fetches, "ended": figures.ended, "calls": figures.calls,
+        "cpu": spent, "seconds": took, "failures": figures.failures,
+    }  # fmt: skip
+
+
+def processes(where: str, count: int, hosts: int, fetches: int) -> list[dict[str, float]]:
+    """So many processes at once."""
+    command = [sys.executable, __file__, "--process", where, str(hosts), str(fetches)]
+    started = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE) for number in range(count)
+    ]
+    return [json.loads(each.communicate()[0]) for each in started]
+
+
+def cpu_of(process: int) -> float:
+    """Seconds of CPU of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def row(name: str, done: list[dict[str, float]], server: tuple[float, float] | None) -> bool:
+    """Print a line; whether each fetch had its grants."""
+    total = {key: sum(each[key] for each in done) for key in done[0]}
+    fetches = total["fetches"]
+    cost = "      -      -" if server is None else "".join(
+        f"{1e6 * seconds / fetches:7.1f}" for seconds in server
+    )  # fmt: skip
+    rate = sum(each["fetches"] / each["seconds"] for each in done)
+    keys = 2 * fetches / total["calls"]
+    print(f"{name:6}{len(done):5}{1e6 * total['cpu'] / fetches:9.1f}{cost}{rate:10.0f}{keys:9.1f}")
+    return total["ended"] == 2 * fetches
+
+
+def in_redis(folder: Path, count: int, hosts: int, fetches: int) -> bool:
+    """One line for a server of its own, which has run for longer than a grant."""
+    with RedisServer(folder) as server, server.client() as client:
+        time.sleep(TIMEOUT + WINDOW + 2.0)
+        number = client.info("server")["process_id"]
+        client.config_resetstat()
+        before = cpu_of(number)
+        done = processes(server.url, count, hosts, fetches)
+        spent = cpu_of(number) - before
+        stats = client.info("commandstats")
+        script = sum(
+            each["usec"] for name, each in stats.items() if name.startswith("cmdstat_eval")
+        )
+        return row("redis", done, (spent, script / 1e6))
+
+
+def main() -> int:
+    """Print the table."""
+    if sys.argv[1:2] == ["--process"]:
+        where, hosts, fetches, number = sys.argv[2], *map(int, sys.argv[3:6])
+        print(json.dumps(asyncio.run(fetch(where, number, hosts, fetches))))
+        return 0
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--small", action="store_true", help="a few hundred fetches")
+    options = parser.parse_args()
+    fetches = 4 if options.small else 100
+    print("ledger  by   caller server script fetches/s keys/call")
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        for hosts in (20,) if options.small else (1, 10, 100):
+            print(f"visits at once by each process: {hosts}", flush=True)
+            for count in (1, 4):
+                turns = fetches if hosts > 1 else 3 * fetches
+                there = Path(folder) / f"{hosts} {count}"
+                good &= in_redis(there, count, hosts, turns)
+                done = processes(str(there / "ledger"), count, hosts, turns)
+                good &= row("file", done, None)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
