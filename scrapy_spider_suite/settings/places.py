@@ -8,7 +8,7 @@ from scrapy_spider_suite.settings.values import ValueType, WrongLine
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 _RELATIVE = re.compile(r"(file|local)://(?!/)")
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
 
 
 def place() -> ValueType:

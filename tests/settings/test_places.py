@@ -17,7 +17,7 @@ def read(value: object) -> str:
 
 @pytest.mark.parametrize(
     "value", ["", "s3://bucket", "s3://bucket/a/b", "/mnt/nas", "file:///mnt/nas", "memory://a",
-              "sftp://me@host:2222/packs"],
+              "sftp://me@host:2222/packs", "sftp://host:2222/packs@home"],
 )  # fmt: skip
 def test_a_place(value: str) -> None:
     """As fsspec has it."""
@@ -49,8 +49,9 @@ def test_without_packs() -> None:
     assert SuiteSettings.from_settings(settings, Spider).packs_upload == "memory://a"
 
 
-def test_a_password() -> None:
+@pytest.mark.parametrize("password", ["secret", "12secret/x", "x/secret"])
+def test_a_password(password: str) -> None:
     """Is not even shown."""
     with pytest.raises(SettingsError, match="FSSPEC_SFTP_PASSWORD") as caught:
-        read("sftp://me:secret@host/packs")
+        read(f"sftp://me:{password}@host/packs")
     assert "secret" not in str(caught.value)
