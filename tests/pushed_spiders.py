@@ -51,4 +51,8 @@ class Broad(BroadSpider):
 
     def parse_page(self, response: Response) -> Iterator[dict[str, Any]]:
         """Say where it is."""
-        yield {"url": response.url}
+        yield self.fetch_data(response)
+
+    def fetch_data(self, response: Response) -> dict[str, Any]:
+        """Nothing of scrapy-redis's, whatever its name."""
+        return {"url": response.url}

@@ -278,10 +278,11 @@ def _take_over(crawler: Crawler) -> Any:
     """Put out of use how the spider itself asks Redis; return what reads a message for it, if any.
 
     scrapy-redis's spiders ask in blocking calls, at their start and whenever they are idle, and
-    drop what they have taken if they are killed. All of it goes through two attributes.
+    drop what they have taken if they are killed. All of it goes through two attributes, which they
+    set; a method of that name is the project's own.
     """
     spider: Any = crawler.spider
-    if hasattr(spider, "fetch_data"):
+    if "fetch_data" in vars(spider):
         spider.fetch_data = _no_data
         spider.count_size = _no_size
         idle = getattr(spider, "spider_idle", None)
