@@ -83,7 +83,7 @@ class Residents:
         """A pending *entry* (its row is stored): into its host's front if it belongs there."""
         host = self._workbench.hosts.get(entry.host)
         if host is None:
-            crowded = self.on_disk and (self.room <= 0 or self._far(entry.host, wall))
+            crowded = self.on_disk and (self.room <= 0 or self.far(entry.host, wall))
             if (crowded or record.due is not None) and not entry.volatile:
                 head = before(entry.key)
                 record.head = head if record.due is None else min(record.head, head)
@@ -107,7 +107,7 @@ class Residents:
                 self._workbench.set_bar(host, None, -math.inf)  # this one may not be barred
             self._workbench.offer(host)
 
-    def _far(self, key: str, wall: float) -> bool:
+    def far(self, key: str, wall: float) -> bool:
         """Whether the phase of a host is so far off that it need not be in memory (K8)."""
         phases = self._policy.phases
         return phases is not None and phases.opens(key, wall) - wall >= AWAY

@@ -95,11 +95,8 @@ class Reviser:
                 self._workbench.set_address_pace(address, pace, now)
 
     def out_of_phase(self, host: HostState, now: float, wall: float) -> bool:
-        """Whether *host* waits for its phase, also if that was not noticed yet."""
-        phases = self._policy.phases
-        if phases is None or phases.opens(host.key, wall) <= wall:
-            return False
-        return self.barred(host, now, wall)
+        """Whether *host* waits for a phase that is far off, also if that was not noticed yet."""
+        return self._residents.far(host.key, wall) and self.barred(host, now, wall)
 
     def barred(self, host: HostState, now: float, wall: float) -> bool:
         """Whether *host* may not be visited now, by rules for it or for its address."""
