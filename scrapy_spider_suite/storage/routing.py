@@ -26,8 +26,8 @@ _A_ROW: Final = 50
 _ROW_BYTES: Final = 4_000
 """Bytes of them, unless it is one: with where they came from they fit into the largest datagram."""
 _LINKS, _ENTRY = range(2)
-# A plain integer: operators of flags are Python code.
-_START = int(Flag.START)
+# Plain integers: operators of flags are Python code.
+_START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
 
 Owner = Callable[[str, str], str]
@@ -37,12 +37,13 @@ Owner = Callable[[str, str], str]
 class Routing:
     """Keeps what is *own*, the name of this agent, and puts all else into *outbox*.
 
-    *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* links that
-    were sent last none is sent again. With *shared_seeds* every agent is given all of them, and
-    those of others are nobody's business here; where a seed redirects to is.
+    *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* URLs that
+    were sent last none is sent again, but where what failed gets another chance when a link leads
+    there (*anyway*). With *shared_seeds* every agent is given all of them, and those of others are
+    nobody's business here; where a seed redirects to is.
 
     Attributes:
-        spared: links that were not sent, since they had been.
+        spared: URLs that were not sent, since they had been.
         foreign_seeds: seeds that others are given, too.
     """
 
@@ -64,7 +65,7 @@ class Routing:
         self._owner = owner
         self._sent.clear()
 
-    def own_links(self, way: Way, keys: list[bytes]) -> list[bytes]:
+    def own_links(self, way: Way, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
         """Those of *keys*, state keys of links that came by *way*, that stay here."""
         own: list[bytes] = []
         others: dict[str, list[bytes]] = {}
@@ -78,7 +79,7 @@ class Routing:
             else:
                 others.setdefault(owner, []).append(key)
         for to, foreign in others.items():
-            new = self._sent.new(foreign)
+            new = foreign if anyway else self._sent.new(foreign)
             self.spared += len(foreign) - len(new)
             for row in _rows_of(new):
                 self.outbox.put(to, msgpack.packb([_LINKS, *way, *row]))
@@ -89,7 +90,7 @@ class Routing:
         mine = self._owner(entry.host, entry.url) == self.own
         return mine or not entry.url.startswith(_WEB)
 
-    def keeps(self, entry: Entry, *, given: bool = False) -> bool:
+    def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
         """Whether *entry* stays here; if not it is on its way. One that is volatile must stay.
 
         It is *given* if it did not come of a page or a letter, but of what this agent was given.
@@ -102,7 +103,10 @@ class Routing:
             return False
         if entry.volatile or self.owns(entry):
             return True
-        self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))
+        if anyway or entry.flags & _DONT_FILTER or self._sent.new([entry.identity]):
+            self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))
+        else:
+            self.spared += 1
         return False
 
 

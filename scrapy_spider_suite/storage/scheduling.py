@@ -71,7 +71,9 @@ class Scheduling:
         *given* is for `Routing.keeps`.
         """
         if self._routing is not None:
-            entries = filter(partial(self._routing.keeps, given=given), entries)
+            anyway = bool(self._policy.retry_failed_after)
+            keeps = partial(self._routing.keeps, given=given, anyway=anyway)
+            entries = filter(keeps, entries)
         return self._look_up(entries, now, wall)
 
     def _look_up(self, entries: Iterable[Entry], now: float, wall: float) -> int:
@@ -189,7 +191,8 @@ class Scheduling:
         """Take the links of *page*; of those that were met a moment ago nothing is made."""
         keys, way = keys_of(urls), Way(page.depth + 1, page.url)
         if self._routing is not None:
-            keys = self._routing.own_links(way, keys)
+            anyway = bool(self._policy.retry_failed_after)
+            keys = self._routing.own_links(way, keys, anyway=anyway)
             urls = [url_of(key) for key in keys]
         if self.sifter is not None and self.sifter.active:
             self._offer(way, keys)

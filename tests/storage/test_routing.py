@@ -161,12 +161,17 @@ def test_any_slot_will_do() -> None:
 
 
 def test_what_was_sent_is_not_sent_again() -> None:
-    """Until others may own it."""
+    """Until others may own it; unless somebody insists on it, or what failed has another chance."""
     agent = routing(cache=1 << 16)
     for _ in range(2):
         agent.own_links(Way(1, ""), keys("http://b.t/1", "http://b.t/2"))
-    assert sent(agent, "b") == ["http://b.t/1", "http://b.t/2"]
-    assert agent.spared == 2
+        assert not agent.keeps(entry("http://b.t/3"))
+    assert sent(agent, "b") == [f"http://b.t/{n}" for n in (1, 2, 3)]
+    assert agent.spared == 3
+    agent.own_links(Way(1, ""), keys("http://b.t/1"), anyway=True)
+    agent.keeps(entry("http://b.t/2"), anyway=True)
+    agent.keeps(entry("http://b.t/3", flags=int(Flag.DONT_FILTER)))
+    assert sent(agent, "b")[3:] == [f"http://b.t/{n}" for n in (1, 2, 3)]
     agent.reroute(lambda host, url: "c")
     agent.own_links(Way(1, ""), keys("http://b.t/1"))
     assert sent(agent, "c") == ["http://b.t/1"]
