@@ -233,7 +233,7 @@ def test_a_crawl_in_memory_holds_some_seeds_only(
 ) -> None:
     """Without a job an ordinary spider's requests are in memory: the list waits."""
     monkeypatch.setattr(intake, "_IN_MEMORY", 5)
-    monkeypatch.setattr(intake, "_DISK", 0.01)
+    monkeypatch.setattr(intake, "_ROOM", 0.01)
     monkeypatch.setattr("scrapy_spider_suite.crawl.turns.SLICE", 0.0)
     monkeypatch.setattr("scrapy_spider_suite.seeds.sowing._PIECE", 2)
     path = tmp_path / "seeds"
