@@ -220,12 +220,12 @@ def test_a_plain_project_waits_for_a_disk(
         return append(self, *args)
 
     monkeypatch.setattr(PackFile, "append", fail)
-    made = packing._plan
+    made = packing.plan_of
 
     def soon(*args: Any) -> Any:
         return replace(made(*args), wait=0.05)
 
-    monkeypatch.setattr(packing, "_plan", soon)
+    monkeypatch.setattr(packing, "plan_of", soon)
     pages.pages["/no"] = Answer(links().encode(), wait=1.5)
     done = plain(crawl, type("Own", (Paging,), {"site": pages.url}), tmp_path)
     assert packed(tmp_path) == {"/": 200, "/more": 200}
