@@ -201,18 +201,21 @@ def test_redis_is_away_for_a_while(
             came = True
 
         def room(_: PushedSeeds) -> bool:
-            """There is none after the first look, for two looks, which do not ask Redis."""
+            """There is none at the third and fourth look, which do not ask Redis."""
             nonlocal looks, back
             looks += 1
-            if came and looks > 4 and not back:
+            if looks == 1:
+                raise KeyError("what nobody foresaw")
+            if came and looks > 5 and not back:
                 back = True
                 away.start()
                 with away.client() as client:
                     client.rpush("pages:start_urls", f"{site.local}/no", f"{site.url}/theirs")
-            return looks not in (2, 3)
+            return looks not in (3, 4)
 
         monkeypatch.setattr(PushedSeeds, "_has_room", property(room))
-        monkeypatch.setattr("scrapy_spider_suite.seeds.pushed._LOOK", 0.05)
+        for name in ("_LOOK", "_AWAY"):
+            monkeypatch.setattr(f"scrapy_spider_suite.seeds.pushed.{name}", 0.05)
         settings = {
             **PROJECT, "SUITE_SEEDS": [f"{site.url}/mine"], "ITEM_PIPELINES": {},
             "REDIS_HOST": "127.0.0.1", "REDIS_PORT": int(away.url.rpartition(":")[2]),
@@ -226,3 +229,4 @@ def test_redis_is_away_for_a_while(
     assert [visit.path for visit in site.visits] == ["/mine", "/theirs"]
     assert crawled.stat("suite/redis/away") == 1
     assert sum("Redis is back" in message for message in caplog.messages) == 1
+    assert "what nobody foresaw" in caplog.text
