@@ -150,7 +150,7 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
         if not locked(file):
             return None
         before = identity(pack.stat())
-        if not _is_indexed(pack, before):
+        if not _is_indexed(pack, before, keep=keep):
             return None
         if begun(pack) != target.place(pack):
             target.require_free(pack)
@@ -173,20 +173,25 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
     return True
 
 
-def _is_indexed(pack: Path, before: tuple[int, int, int]) -> bool:
-    """Have the index of *pack* here, whole, since without the pack nobody could make it any more.
+def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool:
+    """Have the index of *pack* here; False if the pack is not what it was *before* any more.
 
-    False if the pack is not what it was *before*. Nobody redacts meanwhile: its index would be
-    replaced by that of what was before.
+    Unless the pack is kept it is read whole, since nobody could make another one afterwards. Nobody
+    redacts meanwhile: its index would be replaced by that of what was before.
     """
-    if is_indexed(pack):
+    serves = _exists if keep else is_indexed
+    if serves(pack):
         return True
     with indexes_held(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
-        if not is_indexed(pack):
+        if not serves(pack):
             build_index(pack)
     return True
+
+
+def _exists(pack: Path) -> bool:
+    return index_path(pack).exists()
 
 
 def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
