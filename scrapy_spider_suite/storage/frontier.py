@@ -245,9 +245,7 @@ class Frontier:
         """*host* has no address: failed for good (no such host, private), or asked again later."""
         self._health.unresolved(host, event, now, now + self.wall_offset)
 
-    def silent(
-        self, host: HostState, now: float, event: Event = Event.CONNECTION_LOST
-    ) -> None:
+    def silent(self, host: HostState, now: float, event: Event = Event.CONNECTION_LOST) -> None:
         """*host* did not answer when asked for its robots.txt: back-off, in the end given up."""
         self._health.judge(host, event, now, now + self.wall_offset, None)
 

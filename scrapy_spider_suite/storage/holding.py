@@ -7,27 +7,24 @@ is: everyone may store what comes for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
-from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.storage.residents import Elsewhere, Residents
 
 _MOST: Final = 10_000
 """Entries in memory that are held back."""
-
-Elsewhere = Callable[[str, str], bool]
-"""Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
 
 
 class Holding:
     """Sorts out of visits what is held back. To begin with nothing is.
 
-    A host of which all is held back is taken off its address, and so gets no visit. Of others the
-    entries are: they count as out, so that their rows stay where they are and no refill brings them
-    again; once there are too many of them a host with one more gets no visit either. Nothing is
-    written, so a kill leaves what there was.
+    A host of which all is held back is taken off its address, and so gets no visit; it makes room
+    for others that are due, and is looked at anew every few minutes then. Of other hosts entries
+    are held back: they count as out, so that their rows stay where they are and no refill brings
+    them again; once there are too many of them a host with one more gets no visit either. Nothing
+    is written of it, so a kill leaves what there was.
     """
 
     def __init__(self, workbench: Workbench, residents: Residents) -> None:
@@ -44,6 +41,7 @@ class Holding:
         """Hold back what is *elsewhere* from now on, and nothing else; with *by_host* whole hosts.
         """
         self._elsewhere, self._by_host = elsewhere, by_host
+        self._residents.elsewhere = elsewhere if by_host else None
         hosts, self._hosts = self._hosts, set()
         entries, self._entries, self._count = self._entries, {}, 0
         for key, held in entries.items():

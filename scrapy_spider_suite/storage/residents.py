@@ -9,6 +9,7 @@ how they are found again.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.policy import Policy
@@ -22,6 +23,12 @@ from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.unresolved import Unresolved
 from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
+_HELD = 300.0
+"""Seconds until it is looked again whether a host on disk is still held back."""
+
+Elsewhere = Callable[[str, str], bool]
+"""Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
+
 
 class Residents:
     """Moves hosts and their fronts between the workbench and the store.
@@ -31,6 +38,7 @@ class Residents:
 
     Attributes:
         capacity: how many hosts may be resident; those that are too many leave when they can.
+        elsewhere: which hosts are held back: they make room for others. None: none are.
         waiting: the hosts that wait on disk.
     """
 
@@ -39,6 +47,7 @@ class Residents:
         floor: float | None, sliding: Sliding | None = None,
     ) -> None:  # fmt: skip
         self.capacity = capacity
+        self.elsewhere: Elsewhere | None = None
         self.fronts = Fronts(store)
         self.records = HostRecords(store, workbench, self.fronts)
         self.clocks = AddressClocks(workbench, store, policy, floor)
@@ -112,6 +121,21 @@ class Residents:
         phases = self._policy.phases
         return phases is not None and phases.opens(key, wall) - wall >= AWAY
 
+    def held_back(self, key: str) -> bool:
+        """Whether nothing of a host may be fetched here for now."""
+        return self.elsewhere is not None and self.elsewhere(key, "")
+
+    def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host that is due on disk wait on, if its phase is over or it is held back; whether
+        it does."""
+        if self.waiting.put_off(key, record, wall):
+            return True
+        if not self.held_back(key):
+            return False
+        self.waiting.leave(key, record)
+        self._wait_on_disk(key, record, wall)
+        return True
+
     def bring_in(
         self, key: str, record: HostRecord, now: float, wall: float, *, more: bool,
         expected: bool = False,
@@ -138,7 +162,7 @@ class Residents:
         return host
 
     def _wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
-        self.waiting.add(key, record, wall)
+        self.waiting.add(key, record, wall, wall + _HELD if self.held_back(key) else None)
         self.records.changed(key, record)
 
     def look_at_barred(

@@ -138,8 +138,8 @@ class Rotation:
         due, late = self._waiting.due(room, wall), False
         for key in due:
             record = self._records.touch(key)
-            if self._waiting.put_off(key, record, wall):
-                late = True  # there was no room for it while its phase lasted
+            if self._residents.put_off(key, record, wall):
+                late = True
             else:
                 self._residents.bring_in(key, record, now, wall, more=True)
         self._records.save()
@@ -156,9 +156,7 @@ class Rotation:
             if self._workbench.hosts.get(host.key) is not host:
                 continue
             if host.front or host.more:
-                # A host whose phase is over leaves though there is room (K8).
-                over = self._residents.on_disk and self._reviser.out_of_phase(host, now, wall)
-                goes = (over or crowded) and host.ready_at() - now >= AWAY and self._may_leave(host)
+                goes = self._has_to_wait(host, now, wall, crowded=crowded) and self._may_leave(host)
             else:
                 goes = (crowded or host.next_fetch <= now) and host.idle()
                 goes = goes and not self._fronts.leased(host.key)
@@ -168,6 +166,14 @@ class Rotation:
                 if not most:
                     break
         return bool(left)
+
+    def _has_to_wait(self, host: HostState, now: float, wall: float, *, crowded: bool) -> bool:
+        """Whether a host with something to fetch waits so long that it should do so on disk."""
+        if crowded and self._residents.held_back(host.key):
+            return True
+        # One whose phase is over leaves though there is room (K8).
+        over = self._residents.on_disk and self._reviser.out_of_phase(host, now, wall)
+        return (over or crowded) and host.ready_at() - now >= AWAY
 
     def next_due_in(self, now: float, wall: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""

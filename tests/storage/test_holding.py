@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from handovers import Side
+from virtual import Crawl, Web
 
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.storage.rocks import RocksStore
 
 
 def test_few_entries_are_held_back_in_memory(
@@ -41,3 +43,23 @@ def test_few_entries_are_held_back_in_memory(
     assert sorted(found) == sorted(f"http://h0.t/{page}" for page in range(40))
     assert fronts.leased("h0.t") == 0
     a.close()
+
+
+def test_hosts_that_are_held_back_leave_their_places_to_others(tmp_path: Path) -> None:
+    """Whether they were in memory when that began or not; they have visits when it is over."""
+    hosts = [f"h{n}.t" for n in range(12)]
+    store = RocksStore(tmp_path / "store")
+    crawl = Crawl(store, Web({host: f"10.0.0.{host[1:-2]}" for host in hosts}), capacity=4)
+    urls = [f"http://{host}/{page}" for host in hosts for page in range(20)]
+    crawl.seed(*urls[:40])
+    crawl.run(until=20.0)
+    before = {fetch.host for fetch in crawl.fetches}
+    crawl.frontier.holding.change(lambda host, url: int(host[1:-2]) < 6)
+    crawl.seed(*urls[40:])
+    crawl.run(until=1_000.0)
+    assert before <= {*hosts[:2]}
+    assert {fetch.host for fetch in crawl.fetches if fetch.start > 20.0} == {*hosts[6:]}
+    crawl.frontier.holding.change(None)
+    crawl.run(until=3_000.0)
+    assert sorted(crawl.urls) == sorted(urls)
+    store.close()
