@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from scrapy_spider_suite.frontier.keys import UNITS as UNITS
+
 SETTING: Final = "SUITE_ASSIGNMENT"
-UNITS: Final = 1 << 16
 LIGHTEST: Final = 0.1
 HEAVIEST: Final = 10.0
 

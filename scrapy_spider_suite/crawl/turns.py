@@ -52,8 +52,9 @@ class Turns:
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
-            longs += now - before >= _LONG
-            calm = now - before < _LONG or longs > _LONGS
+            long = now - before >= _LONG
+            longs += long
+            calm = not long or longs > _LONGS
             if Turns.withheld:
                 continue
             if now - before < _IDLE or (now >= enough and calm):

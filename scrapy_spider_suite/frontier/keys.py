@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import xxhash
+
+UNITS: Final = 1 << 16
+"""Slots, and units of assignment and hand-over, of which the slots are one kind."""
 
 
 def slot_of(host: str) -> int:

@@ -49,12 +49,17 @@ Clock = Callable[[], tuple[float, float]]
 """The time of the frontier, and wall time."""
 
 
+def refuse_sieve(hands: Hands) -> None:
+    """Raise `JobError` where URLs are known by fingerprints, which neither side can hand over."""
+    if hands.store.sieve is not None:
+        raise JobError("with SUITE_SEEN = 'sieve' no host can be handed over yet")
+
+
 class Giving:
     """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time."""
 
     def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
-        if hands.store.sieve is not None:
-            raise JobError("with SUITE_SEEN = 'sieve' no host can be handed over yet")
+        refuse_sieve(hands)
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records

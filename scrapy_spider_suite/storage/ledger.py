@@ -92,16 +92,8 @@ class Ledger:
         self, entry: Entry, record: HostRecord, event: Event, status: int, wall: float
     ) -> None:
         """Write the last word on *entry*: done or failed, and why."""
-        state = OUTCOMES[event].state
-        if state is State.DONE:
-            record.done += 1
-            self.counters.done += 1
-            self.domains.count(entry.host, pages=1)
-        else:
-            state = State.FAILED
-            record.failed += 1
-            self.counters.failed += 1
-        self.counters.events[event] = self.counters.events.get(event, 0) + 1
+        state = State.DONE if OUTCOMES[event].state is State.DONE else State.FAILED
+        self._count_end(entry.host, record, state, event)
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:
             if self.sifter is not None and self.sifter.concluded(entry.identity, last):
@@ -143,9 +135,7 @@ class Ledger:
         self.cache.add(entry.identity)
         self._count(entry, record, 1)
         if last:
-            self.counters.sequence += 1
-            entry.key = last_key(self.counters.sequence)
-            self._store.put_row(entry)
+            self._give_last_key(entry)
         else:
             self._give_key(entry, record.head, tried=entry.attempts > 0)
 
@@ -153,14 +143,8 @@ class Ledger:
         """Write that a URL of *host*, with *record*, is done or failed, as another agent found."""
         self._store.put_state(key, state.to_bytes())
         self.cache.add(key)
-        if state.event is None:
-            return
-        name = state.state.value
-        setattr(record, name, getattr(record, name) + 1)
-        setattr(self.counters, name, getattr(self.counters, name) + 1)
-        if state.state is State.DONE:
-            self.domains.count(host, pages=1)
-        self.counters.events[state.event] = self.counters.events.get(state.event, 0) + 1
+        if state.event is not None:
+            self._count_end(host, record, state.state, state.event)
 
     def remove(self, entry: Entry, record: HostRecord) -> None:
         """Take *entry*, which was pending, out of its queue."""
@@ -172,10 +156,7 @@ class Ledger:
         """Let *entry*, which is pending, come after everything else of its host."""
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
-        self.counters.sequence += 1
-        entry.key = last_key(self.counters.sequence)
-        if not entry.volatile:
-            self._store.put_row(entry)
+        self._give_last_key(entry)
 
     def put_first(self, entry: Entry, record: HostRecord, priority: int) -> None:
         """Let *entry*, which is pending, have a higher *priority*."""
@@ -195,6 +176,23 @@ class Ledger:
         entry.key = self._order.key(entry, self.counters.sequence, head, tried=tried)
         if not entry.volatile:
             self._store.put_row(entry)
+
+    def _give_last_key(self, entry: Entry) -> None:
+        self.counters.sequence += 1
+        entry.key = last_key(self.counters.sequence)
+        if not entry.volatile:
+            self._store.put_row(entry)
+
+    def _count_end(self, host: str, record: HostRecord, state: State, event: Event) -> None:
+        """A URL of *host*, with *record*, is done or failed, as *state* says."""
+        if state is State.DONE:
+            record.done += 1
+            self.counters.done += 1
+            self.domains.count(host, pages=1)
+        else:
+            record.failed += 1
+            self.counters.failed += 1
+        self.counters.events[event] = self.counters.events.get(event, 0) + 1
 
     def _count(self, entry: Entry, record: HostRecord, change: int) -> None:
         """Volatile entries are not counted on disk, where no row of theirs could be found."""

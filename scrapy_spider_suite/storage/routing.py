@@ -101,7 +101,7 @@ class Routing:
         if given and entry.flags & _START and self._shared_seeds:
             self.foreign_seeds += 1
             return False
-        if entry.volatile or self.owns(entry):
+        if entry.volatile or not entry.url.startswith(_WEB):
             return True
         if anyway or entry.flags & _DONT_FILTER or self._sent.new([entry.identity]):
             self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))

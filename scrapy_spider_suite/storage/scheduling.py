@@ -58,6 +58,12 @@ class Scheduling:
         self._flush = flush
         self._let_go = let_go
 
+    @property
+    def _gives_chances(self) -> bool:
+        """Whether a link to a URL that failed may give it another chance, so that no cache decides.
+        """
+        return bool(self._policy.retry_failed_after)
+
     def filters(self, entry: Entry, wall: float) -> bool:
         """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
         return self._ledger.known(entry.identity) and not self._chances.give(entry, wall)
@@ -71,8 +77,7 @@ class Scheduling:
         *given* is for `Routing.keeps`.
         """
         if self._routing is not None:
-            anyway = bool(self._policy.retry_failed_after)
-            keeps = partial(self._routing.keeps, given=given, anyway=anyway)
+            keeps = partial(self._routing.keeps, given=given, anyway=self._gives_chances)
             entries = filter(keeps, entries)
         return self._look_up(entries, now, wall)
 
@@ -107,7 +112,7 @@ class Scheduling:
         if freed := self._freed(keys):
             self.sifter.offer(way, list(freed), anyway=True)
             keys = [key for key in keys if key not in freed]
-        self.sifter.offer(way, keys, anyway=bool(self._policy.retry_failed_after))
+        self.sifter.offer(way, keys, anyway=self._gives_chances)
 
     def _freed(self, keys: list[bytes]) -> dict[bytes, None]:
         """Those of the state keys of links that failed in a trap that was none: the cache knows
@@ -191,13 +196,12 @@ class Scheduling:
         """Take the links of *page*; of those that were met a moment ago nothing is made."""
         keys, way = keys_of(urls), Way(page.depth + 1, page.url)
         if self._routing is not None:
-            anyway = bool(self._policy.retry_failed_after)
-            keys = self._routing.own_links(way, keys, anyway=anyway)
+            keys = self._routing.own_links(way, keys, anyway=self._gives_chances)
             urls = [url_of(key) for key in keys]
         if self.sifter is not None and self.sifter.active:
             self._offer(way, keys)
             return
-        if not self._policy.retry_failed_after:
+        if not self._gives_chances:
             knows, freed = self._ledger.cache.knows, self._freed(keys)
             pairs = zip(urls, keys, strict=True)
             new = [url for url, key in pairs if key in freed or not knows(key)]

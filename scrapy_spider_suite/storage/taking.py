@@ -18,13 +18,23 @@ from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.errors import JobDamagedError, JobError, ParcelError
+from scrapy_spider_suite.errors import JobDamagedError, ParcelError
 from scrapy_spider_suite.frontier.entries import sequence_of
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER, wait_of
 from scrapy_spider_suite.storage.families import BAD, part_of
-from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, NAME, ROW, ROWS, STATE, Clock
+from scrapy_spider_suite.storage.giving import (
+    CLOCK,
+    HOST,
+    KEPT,
+    NAME,
+    ROW,
+    ROWS,
+    STATE,
+    Clock,
+    refuse_sieve,
+)  # fmt: skip
 from scrapy_spider_suite.storage.giving import Steps as Steps
 from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.storage.hands import Hands
@@ -63,8 +73,7 @@ class Taking:
     def __init__(
         self, hands: Hands, units: Units, clock: Clock, path: Path, label: Label
     ) -> None:  # fmt: skip
-        if hands.store.sieve is not None:
-            raise JobError("with SUITE_SEEN = 'sieve' no host can be handed over yet")
+        refuse_sieve(hands)
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
 from scrapy_spider_suite.errors import ParcelError
-
-UNITS: Final = 1 << 16
+from scrapy_spider_suite.frontier.keys import UNITS as UNITS
 
 Unit = Callable[[str, str], int]
 """The unit of a URL: of its host, and itself."""
