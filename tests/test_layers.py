@@ -25,6 +25,7 @@ RANKS = {
     "frontier": CORE,
     "seen": CORE,
     "agents": SERVICE,
+    "cluster": SERVICE,
     "storage": SERVICE,
     "dns": SERVICE,
     "guards": SERVICE,

@@ -26,6 +26,7 @@ from scrapy_spider_suite.settings.declarations import (
     read_given,
     words,
 )
+from scrapy_spider_suite.settings.fields.agents import Agents
 from scrapy_spider_suite.settings.fields.duplicates import Duplicates
 from scrapy_spider_suite.settings.fields.limits import Limits
 from scrapy_spider_suite.settings.fields.links import Links
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSettings(
-    Watching, Revisits, Duplicates, Pages, Network, Store, Links, Limits, Politeness, Running
+    Agents, Watching, Revisits, Duplicates, Pages, Network, Store, Links, Limits, Politeness,
+    Running,
 ):
     """All settings of one crawl, read, checked and complete.
 
@@ -235,9 +237,24 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
         # The crawl would end while hosts wait for their phase.
         allowed = f"0, or the {s.phases * s.phase_seconds:g} s of all SUITE_PHASES at the least"
         raise SettingsError.of("SUITE_MAX_WAIT", s.max_wait, allowed)
+    _refuse_lonely_agents(s)
     if s.backoff_base > s.backoff_max:
         allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
         raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
+
+
+def _refuse_lonely_agents(s: SuiteSettings) -> None:
+    """Refuse an agent that could not meet the others."""
+    if not s.cluster:
+        return
+    if s.seen == "sieve":
+        # Neither side of a hand-over can tell whose a fingerprint is.
+        raise SettingsError.of("SUITE_SEEN", s.seen, "'trie' or 'plain' with SUITE_CLUSTER")
+    if s.cluster == "peers" and s.redis_url is None:
+        raise SettingsError.of("SUITE_CLUSTER", s.cluster, "SUITE_REDIS_URL to be set with it")
+    if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
+        allowed = "SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY to be set with it"
+        raise SettingsError.of("SUITE_CLUSTER", s.cluster, allowed)
 
 
 def _refuse_nothing_to_upload(s: SuiteSettings) -> None:

@@ -90,15 +90,20 @@ def duration(low: float = 0.0) -> ValueType:
 
 def share() -> ValueType:
     """Return the type of a part of a whole: a float from 0 to 1, both included."""
+    return number(0.0, 1.0)
+
+
+def number(low: float, high: float) -> ValueType:
+    """Return the type of floats from *low* to *high*, both included."""
 
     def parse(raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, int | float | str):
             raise ValueError(raw)
-        if not 0 <= float(raw) <= 1:  # nor is a NaN
+        if not low <= float(raw) <= high:  # nor is a NaN
             raise ValueError(raw)
         return float(raw)
 
-    return ValueType(parse, "a number from 0 to 1")
+    return ValueType(parse, f"a number from {low:g} to {high:g}")
 
 
 def size(low: int = 0) -> ValueType:
