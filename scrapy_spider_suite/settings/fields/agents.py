@@ -26,8 +26,8 @@ class Agents:
     cluster: Literal["", "peers", "lan"] = setting(
         v.choice("", "peers", "lan"), "", FIXED,
         "Whether this process is one agent of several that are one crawl: 'peers' meet in the "
-        "Redis of SUITE_REDIS_URL under SUITE_CRAWL_NAME, and hand hosts to each other; 'lan' are those "
-        "of SUITE_AGENTS, and exchange URLs over UDP, without Redis. Empty: it crawls alone.",
+        "Redis of SUITE_REDIS_URL under SUITE_CRAWL_NAME, and hand hosts to each other; 'lan' are "
+        "those of SUITE_AGENTS, and exchange URLs over UDP, without Redis. Empty: it crawls alone.",
     )
     assignment: str = setting(
         assignment(), "ring", FIXED,
