@@ -239,6 +239,8 @@ class PoliteDownloader(Downloader):
         if core.stopping:
             raise StoppedError("the crawl is being stopped")
         core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+        if core.agency is not None:
+            core.agency.refuse_fetch(request, lease)
         if lease is not None:
             core.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit

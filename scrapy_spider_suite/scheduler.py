@@ -17,7 +17,8 @@ from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Response
-from scrapy.utils.defer import _schedule_coro, deferred_from_coro
+from scrapy.utils.defer import _schedule_coro, deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
@@ -46,6 +47,9 @@ from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.crawl.agency import Agency
+    from scrapy_spider_suite.crawl.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +129,31 @@ class FrontierScheduler(BaseScheduler):
         self._ungated = Ungated(self.core) if self.gate is None else None
         self._faults = Faults(self.core, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
+        others = [each for each in (self.core.sharing, self.core.agency) if each is not None]
+        return deferred_from_coro(self._begin_among(others)) if others else self._begin()
+
+    def _begin(self) -> Any:
         self._keeper.start()
         self._seeding.open(self.core.settings.seeds)
         return self._duplicates.open()
+
+    async def _begin_among(self, others: list[Sharing | Agency]) -> None:
+        """Take part in the crawl of others first; nothing is fetched or taken in before."""
+        try:
+            for each in others:
+                await each.open(self)
+        except (SuiteError, OSError) as error:
+            self._closed = True
+            for each in others:
+                await each.close()
+            self.core.let_go()
+            if not other_crawls(self.crawler):
+                # A Deferred would swallow it.
+                self._loop.call_soon(refuse, error)
+                await asyncio.get_running_loop().create_future()
+            say(error)
+            raise
+        await maybe_deferred_to_future(self._begin() or succeed(None))
 
     def close(self, reason: str) -> Any:
         """Write everything and let go. Called once nothing is in progress."""
@@ -143,6 +169,8 @@ class FrontierScheduler(BaseScheduler):
         await self._errands.finish()
         for sink in self.sinks:
             await ended(sink.finish())
+        if self.core.agency is not None:
+            await self.core.agency.close()
         self._keeper.stop()
         self.core.close()
         for sink in self.sinks:
@@ -160,6 +188,10 @@ class FrontierScheduler(BaseScheduler):
         return self._engine._start is not None or self._seeding.busy
 
     def has_pending_requests(self) -> bool:
+        """Whether there is work, or may be, as long as another agent may have some."""
+        return self.has_work() or not (self.core.agency is None or self.core.agency.ended)
+
+    def has_work(self) -> bool:
         """Whether anything is pending, leased, waiting, to be looked up or taken in."""
         core = self.core
         frontier = core.frontier
@@ -234,8 +266,8 @@ class FrontierScheduler(BaseScheduler):
     # Waking the engine
 
     def wake(self) -> None:
-        """Have the engine ask again."""
-        if not self._closed:
+        """Have the engine ask again, once it has opened everything else, too."""
+        if not self._closed and self._engine.scraper.slot is not None:
             self._slot.nextcall.schedule()
 
     # What becomes of a request

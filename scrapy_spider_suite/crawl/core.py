@@ -50,6 +50,7 @@ from scrapy_spider_suite.storage.store import MemoryStore, Store
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_spider_suite.crawl.agency import Agency
     from scrapy_spider_suite.crawl.counting import LinkCounting
 
 logger = logging.getLogger(__name__)
@@ -126,13 +127,21 @@ class CrawlCore:
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         self.awaits_seeds = False  # others may push some
         self.pushed = False  # what is made a request of at this moment came from others
+        self.agency = self._make_agency()
         self.frontier = self._open_frontier()
         self.revisiting = PageRevisiting(self)
         self.duplicates = DuplicatePages(self) if self.settings.duplicates else None
         self.counting: LinkCounting | None = None
         self.overriding.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
-        crawler.signals.connect(self._let_go, signals.spider_closed, weak=False)
+        crawler.signals.connect(self.let_go, signals.spider_closed, weak=False)
+
+    def _make_agency(self) -> Agency | None:
+        if not self.settings.cluster:
+            return None
+        from scrapy_spider_suite.crawl.agency import agency_of  # few have other agents
+
+        return agency_of(self)
 
     def _open_frontier(self) -> Frontier:
         job, now = self.job, self.now()
@@ -148,6 +157,7 @@ class CrawlCore:
             window=window_of(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
             sift=self.settings.seen == "sieve",
+            routing=None if self.agency is None else self.agency.routing,
         )
         if not self.broad:
             # Its seeds are requests of its own.
@@ -246,7 +256,7 @@ class CrawlCore:
         """The folder that is used without a job directory; None where none is needed."""
         return None if self._folder is None else self._folder.path
 
-    def _let_go(self, reason: str = "") -> None:
+    def let_go(self, reason: str = "") -> None:
         """Give the job directory back: the extensions have written to it for the last time."""
         if _cores.pop(self.crawler, None) is None:
             return

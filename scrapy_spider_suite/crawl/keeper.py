@@ -242,6 +242,7 @@ class Keeper:
                 core.cut = True
             self._errands.cancel()
             core.visits.put_back_what_was_not_begun()
+            core.frontier.permits.let_go()
         if gate is None:
             return
         gate.wake()
@@ -259,25 +260,36 @@ class Keeper:
 
     def _end_if_only_waiting(self) -> None:
         core = self._core
-        limit = core.settings.max_wait
-        if not limit or self._scheduler.closing or core.stays_open:
+        if self._scheduler.closing:
             return
-        if (self._scheduler.starting and not core.start_waits) or self._scheduler.paused:
-            return
-        statistics = core.frontier.statistics()
-        busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
-        busy = busy or len(self._scheduler.extractor)
-        if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
-            return
-        wait = core.frontier.next_visit_in(core.now())
-        if wait is not None and wait > limit:
+        wait = self._only_waits()
+        if core.agency is not None:
+            # It ends with the others: one of them may have something for this one.
+            core.agency.only_waiting = wait is not None
+        elif wait is not None:
             logger.info(
                 "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "
-                "URLs are left; the job can be resumed", limit,
+                "URLs are left; the job can be resumed", core.settings.max_wait,
                 f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
-                statistics.pending,
+                core.frontier.pending,
             )  # fmt: skip
             self._scheduler.stop("waiting")
+
+    def _only_waits(self) -> float | None:
+        """Seconds until anything may be visited, if that is longer than the crawl is to wait."""
+        core = self._core
+        limit = core.settings.max_wait
+        if not limit or core.stays_open or self._scheduler.paused:
+            return None
+        if self._scheduler.starting and not core.start_waits:
+            return None
+        statistics = core.frontier.statistics()
+        busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
+        busy = busy or len(self._scheduler.extractor) or core.frontier.holding
+        if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
+            return None
+        wait = core.frontier.next_visit_in(core.now())
+        return wait if wait is not None and wait > limit else None
 
     def _end_at_caps(self) -> None:
         core = self._core

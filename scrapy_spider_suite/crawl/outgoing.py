@@ -42,7 +42,7 @@ class Outgoing:
     def next(self) -> Request | None:
         """The next request that may be sent now."""
         core = self._core
-        while not self._scheduler.closing and not core.stopping:
+        while not self._scheduler.closing and not core.stopping and self._may():
             lease = self._next_lease()
             if lease is None:
                 break
@@ -64,6 +64,11 @@ class Outgoing:
             stats.inc_value(f"scheduler/dequeued/{place}")
             return request
         return None
+
+    def _may(self) -> bool:
+        """Whether this process may fetch anything: an agent only while its own lease runs."""
+        agency = self._core.agency
+        return agency is None or agency.may_fetch()
 
     def _next_lease(self) -> Lease | None:
         core, scheduler = self._core, self._scheduler

@@ -33,8 +33,10 @@ def secret() -> ValueType:
     allowed = f"{_SECRET} characters or more"
 
     def parse(raw: object) -> Secret | None:
-        if isinstance(raw, Secret) or raw == "":
-            return raw or None
+        if isinstance(raw, Secret):
+            return raw
+        if raw == "":
+            return None
         if not isinstance(raw, str) or len(raw) < _SECRET or not raw.isprintable():
             raise WrongLine(f"expected {allowed}")  # what was given is not to be shown
         return Secret(raw)

@@ -141,12 +141,16 @@ class Frontier:
         """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
         return self._scheduling.filters(entry, now + self.wall_offset)
 
-    def schedule(self, entries: Iterable[Entry], now: float, *, given: bool = False) -> int:
+    def schedule(
+        self, entries: Iterable[Entry], now: float, *, given: bool = False, came: bool = False
+    ) -> int:
         """Make *entries* pending unless they are known; return how many were new.
 
-        Links, where a sieve is used, wait for it, and are none of them. *given*: to every agent.
+        Links, where a sieve is used, wait for it, and are none of them. *given*: to every agent;
+        *came*: from another agent.
         """
-        return self._scheduling.schedule(entries, now, now + self.wall_offset, given=given)
+        wall = now + self.wall_offset
+        return self._scheduling.schedule(entries, now, wall, given=given, came=came)
 
     def sift(self, now: float) -> Iterator[None]:
         """Make pending what a flush of the sieve has found new, some links with each step."""

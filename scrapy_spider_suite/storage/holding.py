@@ -61,6 +61,10 @@ class Holding:
             self._fronts.push(host, entry)
         self._workbench.offer(host)
 
+    def __bool__(self) -> bool:
+        """Whether anything in memory is held back at present."""
+        return bool(self._hosts or self._entries)
+
     def sort_out(self, visit: Visit) -> bool:
         """Take out of *visit* what is held back; False if nothing is left, and it is over."""
         if self._elsewhere is None:

@@ -1,12 +1,14 @@
 """What other agents are to have: rows in the database until they say that they keep them (K21).
 
 A row goes in with the commit of the page that led there, so that a kill finds each URL on disk: in
-the outbox or with its owner. Rows of one receiver are numbered through, from 1, for the life of the
-job, with gaps where a run was killed.
+the outbox or with its owner. Rows of one receiver are numbered through for the life of the job,
+with gaps where a run was killed. They begin anywhere, so that the rows of a directory that was lost
+and those of the next one of the same agent have other numbers.
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -15,15 +17,24 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.kv import KV
 
 _NUMBER: Final = struct.Struct(">Q")
+LEAST: Final = 1 << 32
+"""The lowest number of a row: lower ones are for letters that come from no outbox."""
+_BITS: Final = 62
 _AHEAD: Final = 1_000
 """Numbers that are set aside at a time: a run that is killed leaves some of them unused."""
 _ROW, _NEXT = b"r", b"n"
 
 
 class Outbox:
-    """The rows in *kv*, by the names of their receivers. Raises `JobDamagedError`."""
+    """The rows in *kv*, by the names of their receivers. Raises `JobDamagedError`.
+
+    Attributes:
+        put_in: rows that were put in or were there, since it was made.
+        dropped: rows that were dropped.
+    """
 
     def __init__(self, kv: KV) -> None:
+        self.put_in = self.dropped = 0
         self._kv = kv
         self._next: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
@@ -33,6 +44,7 @@ class Outbox:
         for key, value in kv.items(_NEXT):
             name = _receiver(key[len(_NEXT) :])
             self._next[name] = self._set_aside[name] = _number(value)
+        self.put_in = len(self)
 
     def __len__(self) -> int:
         """How many rows wait, or are on their way."""
@@ -45,13 +57,14 @@ class Outbox:
 
     def put(self, to: str, row: bytes) -> None:
         """Let *to* have *row*; part of the store's next batch."""
-        number = self._next.get(to, 1)
-        if number >= self._set_aside.get(to, 1):
+        number = self._next.get(to) or LEAST + secrets.randbits(_BITS)
+        if number >= self._set_aside.get(to, 0):
             self._set_aside[to] = number + _AHEAD
             self._kv.put(_NEXT + to.encode(), _NUMBER.pack(number + _AHEAD))
         self._next[to] = number + 1
         self._kv.put(_prefix(to) + _NUMBER.pack(number), row)
         self._count(to, 1)
+        self.put_in += 1
 
     def rows(self, to: str, since: int = 0) -> Iterator[tuple[int, bytes]]:
         """The rows for *to*, those of the moment, numbered *since* or higher, in order."""
@@ -68,6 +81,7 @@ class Outbox:
             self._kv.delete(prefix + _NUMBER.pack(number))
             dropped += 1
         self._count(to, -dropped)
+        self.dropped += dropped
         return dropped
 
     def _count(self, to: str, change: int) -> None:

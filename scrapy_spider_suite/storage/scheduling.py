@@ -69,15 +69,18 @@ class Scheduling:
         return self._ledger.known(entry.identity) and not self._chances.give(entry, wall)
 
     def schedule(
-        self, entries: Iterable[Entry], now: float, wall: float, *, given: bool = False
-    ) -> int:
+        self, entries: Iterable[Entry], now: float, wall: float, *, given: bool = False,
+        came: bool = False,
+    ) -> int:  # fmt: skip
         """Make *entries* pending unless they are known; return how many were new.
 
         Links that go to the sieve are none of them, and neither is what other agents are to have.
-        *given* is for `Routing.keeps`.
+        *given* is for `Routing.keeps`; what *came* from another agent goes on although it was sent
+        to somebody before.
         """
         if self._routing is not None:
-            keeps = partial(self._routing.keeps, given=given, anyway=self._gives_chances)
+            anyway = came or self._gives_chances
+            keeps = partial(self._routing.keeps, given=given, anyway=anyway)
             entries = filter(keeps, entries)
         return self._look_up(entries, now, wall)
 

@@ -23,7 +23,7 @@ def follower() -> Iterator[Follower]:
     crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "USER_AGENT": agent})
     core = core_of(crawler)
     yield Follower(core, Spider("name"), None, None)
-    core._let_go()
+    core.let_go()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_mined_is_asked_about_like_links(
     response = HtmlResponse(request.url, body=b"<p>", request=request)
     Follower(core, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == expected
-    core._let_go()
+    core.let_go()
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
@@ -103,4 +103,4 @@ def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) ->
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
     Follower(core, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == [("http://far.test/", 2)]
-    core._let_go()
+    core.let_go()

@@ -240,7 +240,7 @@ def core(tmp_path: Path) -> Iterator[CrawlCore]:
     """That of a crawl with a job that looks for twins."""
     made = _core(tmp_path)
     yield made
-    made._let_go()
+    made.let_go()
 
 
 def _core(folder: Path) -> CrawlCore:
@@ -293,7 +293,7 @@ def test_redirects_make_twins(core: CrawlCore, tmp_path: Path) -> None:
     assert _redirected(core, f"{http}/old", f"{https}/old") == f"{https}/old"
     assert _redirected(core, f"{https}/back", f"{http}/back") == f"{http}/back"
     core.frontier.flush()
-    core._let_go()
+    core.let_go()
     again = _core(tmp_path)
     try:
         assert _followed(again, "http://b.test/2", *hrefs) == merged

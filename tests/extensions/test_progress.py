@@ -49,7 +49,7 @@ def crawler() -> Iterator[Any]:
     core.frontier.counters.failed = 5
     core.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
     yield crawler
-    core._let_go()
+    core.let_go()
 
 
 def opened(crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float = 0.0) -> Progress:

@@ -103,6 +103,6 @@ def test_what_a_full_disk_did_not_take_comes_again(
         await end
         assert (kv.get(STARTED) is not None) is stored
         core.close()
-        core._let_go()
+        core.let_go()
 
     run(scenario())

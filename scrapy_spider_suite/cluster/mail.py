@@ -1,0 +1,251 @@
+"""The letters of one agent: from its outbox to others, and from others into its frontier.
+
+A row leaves the outbox when its receiver has it on disk. What comes is on disk before its sender is
+told. Both go on a portion at a time, while the crawl goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.agents.letters import Letter, Packer, Receipt
+from scrapy_spider_suite.agents.transport import Once, Transport
+from scrapy_spider_suite.cluster.known import KnownRows
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.outbox import LEAST
+from scrapy_spider_suite.storage.routing import Routing, arrived
+
+logger = logging.getLogger(__name__)
+
+BEAT: Final = 0.5
+"""Seconds in which rows for a letter gather."""
+_PORTION: Final = 100
+"""Rows, or URLs, that are handled between two turns of the loop: some milliseconds."""
+_LETTERS: Final = 8
+"""Letters that are made durable at once."""
+_UNPACKED: Final = 8
+"""Bytes that may be read for each of a letter: rows are packed to a fifth or so."""
+
+
+def nobody_listens(sender: str, message: list[Any]) -> None:
+    """Refuse every message."""
+    raise ValueError("no messages are expected")
+
+
+class Mail:
+    """One per agent; *shares* says who there is.
+
+    *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
+    is the time of the frontier. *news* is told when URLs have come, *heard* what an agent has sent
+    by `tell`.
+
+    Attributes:
+        unread: rows that came and could not be read.
+        too_large: rows that fit into no letter; the URLs in them are not fetched.
+        taken: rows that came and are kept.
+    """
+
+    def __init__(
+        self, frontier: Frontier, routing: Routing, transport: Transport, packer: Packer,
+        known: KnownRows, shares: Shares, *, written: Callable[[], Awaitable[None]],
+        clock: Callable[[], float], news: Callable[[], None],
+        heard: Callable[[str, list[Any]], None] = nobody_listens,
+    ) -> None:  # fmt: skip
+        self.unread = 0
+        self.too_large = 0
+        self.taken = 0
+        self.transport = transport
+        self._frontier = frontier
+        self._routing = routing
+        self._outbox = routing.outbox
+        self._packer = packer
+        self._known = known
+        self._shares = shares
+        self._written = written
+        self._clock = clock
+        self._news = news
+        self._heard = heard
+        self._messages = 0
+        self._letters: deque[Letter] = deque()
+        self._kept: list[Receipt] = []
+        self._next: dict[str, int] = {}
+        self._came, self._due = asyncio.Event(), asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._once = Once(logger, f"letters, agent {shares.name}")
+
+    async def start(self) -> None:
+        """Begin. Raises `OSError`: the transport cannot."""
+        await self.transport.start(self._received, self._acknowledged)
+        for step in (self._take, self._post):
+            self._tasks.append(asyncio.get_running_loop().create_task(step()))
+
+    async def close(self) -> None:
+        """Stop; what was not acknowledged is sent again by the next run."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.transport.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owed to anybody, and nothing came that is not on disk."""
+        return not (len(self._outbox) or self._letters or self._kept)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Those of the transport, and its own."""
+        own = {"rows_taken": self.taken, "unread": self.unread, "too_large": self.too_large}
+        return self.transport.counters.as_dict() | own
+
+    def tell(self, to: str, message: Sequence[Any]) -> bool:
+        """Send *message* to the agent *to*, if there is room; it may get lost with either process.
+        """
+        self._messages += 1
+        row = self._messages, msgpack.packb(list(message))
+        return self.transport.send(to, self._packer.pack([row], self._shares.epoch))
+
+    def reroute(self) -> None:
+        """Others own what they owned not before: see to whom rows of the outbox are to go."""
+        self._routing.reroute(self._shares.owner)
+        self._due.set()
+
+    # In
+
+    def _received(self, letter: Letter) -> None:
+        self._letters.append(letter)
+        self._came.set()
+
+    async def _take(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._letters:
+                await self._keep(self._letters[0])
+                self._kept.append(self._letters.popleft().receipt)
+                if len(self._kept) >= _LETTERS or not self._letters:
+                    await self._tell()
+
+    async def _keep(self, letter: Letter) -> None:
+        if letter.last < LEAST:
+            self._listen(letter)
+            return
+        if self._known.covers(letter):
+            return
+        for start in range(0, len(letter.rows), _PORTION):
+            await self._schedule(letter.rows[start : start + _PORTION])
+        self._known.add(letter)
+        self.taken += len(letter.rows)
+
+    def _listen(self, letter: Letter) -> None:
+        """It is from no outbox, but what another agent said by `tell`."""
+        for row in letter.rows:
+            try:
+                message = msgpack.unpackb(row)
+                if not isinstance(message, list) or not message:
+                    raise TypeError("a message that is none")
+                self._heard(letter.sender, message)
+            except (ValueError, TypeError, msgpack.UnpackException) as error:
+                self.unread += 1
+                self._once.say("unread", f"a message of {letter.sender}: {error}")
+
+    async def _schedule(self, rows: Iterable[bytes]) -> None:
+        """Have what *rows* hold pending, or on its way to whom it belongs to by now."""
+        for row in rows:
+            try:
+                entries = list(arrived([row]))
+            except LetterError as error:
+                self.unread += 1
+                self._once.say("unread", error)
+                continue
+            self._frontier.schedule(entries, self._clock(), came=True)
+            if len(entries) > 1:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _tell(self) -> None:
+        await self._written()
+        for receipt in self._kept:
+            self.transport.acknowledge(receipt)
+        self._kept.clear()
+        self._news()
+
+    # Out
+
+    def _acknowledged(self, to: str, first: int, last: int) -> None:
+        self._outbox.drop(to, first, last)
+        self._due.set()
+
+    async def _post(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(BEAT):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            self._due.clear()
+            if len(self._outbox):
+                # What is sent stands in the database: no number is given twice.
+                await self._written()
+                for to in self._outbox.receivers:
+                    await (self._post_to(to) if self._is_there(to) else self._readdress(to))
+
+    def _is_there(self, to: str) -> bool:
+        """Whether *to* is another agent that owns anything, or nobody is."""
+        table = self._shares.table
+        if table is None:
+            return True
+        return to != self._shares.name and any(member.name == to for member in table.members)
+
+    async def _post_to(self, to: str) -> None:
+        while self.transport.room(to) > 0:
+            rows = self._next_rows(to)
+            if not rows:
+                break
+            try:
+                letter = self._packer.pack(rows, self._shares.epoch)
+            except LetterTooLargeError as error:
+                self.too_large += 1
+                logger.error("%s: what is in it is not fetched", error)
+                self._outbox.drop(to, rows[0][0], rows[0][0])
+                continue
+            if not self.transport.send(to, letter):
+                break
+            self._next[to] = letter.last + 1
+            await asyncio.sleep(0)
+
+    def _next_rows(self, to: str) -> list[tuple[int, bytes]]:
+        """What comes next for *to*, about as much as a letter may hold."""
+        bounds = self.transport.bounds
+        left = min(bounds.raw, _UNPACKED * bounds.packed)
+        found = []
+        for number, row in self._outbox.rows(to, self._next.get(to, 0)):
+            found.append((number, row))
+            left -= len(row)
+            if left < 0:
+                break
+        return found
+
+    async def _readdress(self, to: str) -> None:
+        """Have others, or this agent, take what *to* was to have: it owns nothing any more."""
+        self.transport.withdraw(to)
+        self._next.pop(to, None)
+        while rows := list(islice(self._outbox.rows(to), _PORTION)):
+            for number, row in rows:
+                # In one turn of the loop, so in one batch.
+                try:
+                    self._frontier.schedule(list(arrived([row])), self._clock(), came=True)
+                except LetterError as error:
+                    self.unread += 1
+                    self._once.say("unread", error)
+                self._outbox.drop(to, number, number)
+            await asyncio.sleep(0)
+        self._news()

@@ -1,0 +1,39 @@
+"""How an agent and the others of its crawl know of each other: the shape of `peer` and of `lan`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Members(Protocol):
+    """One agent among the others.
+
+    Attributes:
+        ended: the crawl is over: all agents are idle.
+    """
+
+    ended: bool
+
+    async def open(self) -> None:
+        """Take part, and learn who owns and who holds what.
+
+        Raises `ClusterError`, `SettingsError`.
+        """
+
+    def start(self) -> None:
+        """Hear of the others, and let them hear, from now on."""
+
+    async def close(self) -> None:
+        """Stop; this agent will be back."""
+
+    def may_fetch(self) -> bool:
+        """Whether a fetch that is started now ends before anybody else may hold what is here."""
+        ...
+
+    def drain(self) -> None:
+        """Hand over everything, then end."""
+
+    @property
+    def facts(self) -> dict[str, int | float]:
+        """What there is to say, by names for the stats."""
+        ...

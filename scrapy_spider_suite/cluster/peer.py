@@ -1,0 +1,268 @@
+"""One agent among the others of its crawl in Redis: heartbeats, what changes, the end.
+
+Everything that Redis says goes to `shares`; what the crawl does with it is its own business. Redis
+may be away for as long as the lease lasts, and longer: the agent goes on with what it has while it
+may, then starts no fetch, and goes on when Redis is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from scrapy_spider_suite.agents.desk import Tokens
+from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State
+from scrapy_spider_suite.agents.registry import Joined, Registry, boottime
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
+
+logger = logging.getLogger(__name__)
+
+WHILE_IDLE: Final = 1.0
+"""Seconds between heartbeats of an agent that has nothing to do: the end takes two rounds."""
+PATIENCE: Final = 30.0
+"""Seconds for which a Redis that is away is asked when an agent starts."""
+_FIRST, _MOST = 0.5, 5.0
+"""Seconds until a Redis that failed is asked again: at first, and at most."""
+
+
+class Peer:
+    """The agent *candidate* in *registry*.
+
+    Args:
+        changed: called when this agent owns or holds other units than before.
+        post: what the agent says of itself, with each heartbeat.
+        over: called once, when the crawl has ended everywhere, or with the reason why this agent
+            has to end: ``removed``, ``replaced``, ``drained``, ``refused``.
+
+    Attributes:
+        ended: the crawl is over: all agents are idle.
+        away: what is wrong with Redis; empty while it answers.
+        moved: units that this agent took, since nobody held them any more.
+    """
+
+    def __init__(
+        self, registry: Registry, candidate: Candidate, shares: Shares, *,
+        changed: Callable[[], None], post: Callable[[], Post], over: Callable[[str], None],
+        joined: Callable[[Joined], None],
+    ) -> None:  # fmt: skip
+        self.ended = False
+        self.away = ""
+        self.moved = 0
+        self.registry = registry
+        self._candidate = candidate
+        self._shares = shares
+        self._changed, self._post, self._over, self._joined = changed, post, over, joined
+        self._known: Tokens | None = None
+        self._poked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._draining = False
+
+    # Life
+
+    async def open(self) -> None:
+        """Take part, and learn who holds what.
+
+        Raises:
+            JoinRefusedError: it must not, as it is.
+            RegistryError: Redis cannot be used, or not within `PATIENCE` seconds.
+        """
+        until, wait = time.monotonic() + PATIENCE, _FIRST
+        while True:
+            try:
+                await self._join()
+                return
+            except RegistryError as error:
+                if error.kind != "away" or time.monotonic() + wait > until:
+                    raise
+                self._failed(error)
+                await asyncio.sleep(wait)
+                wait = min(_MOST, 2 * wait)
+
+    def start(self) -> None:
+        """Send heartbeats from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop, and say that this agent will be back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(RegistryError, FencedError):  # its lease runs out by itself
+            await self.registry.rest()
+        await self.registry.close()
+
+    def poke(self) -> None:
+        """Something has happened that others should hear of now."""
+        self._poked.set()
+
+    def may_fetch(self) -> bool:
+        """Whether a fetch that is started now ends before anybody else may hold what is here."""
+        return self.registry.lease.may_fetch(boottime(), time.time())
+
+    def drain(self) -> None:
+        """Hand over everything, then end."""
+        self._draining = True
+        self.poke()
+
+    @property
+    def facts(self) -> dict[str, int | float]:
+        """What there is to say, by names for the stats."""
+        view, skew = self.registry.view, self.registry.skew
+        return {
+            "agents": len(view.members), "epoch": view.epoch, "taken": self.moved,
+            "away": int(bool(self.away)),
+            "skew": 0.0 if skew is None else round(skew.offset, 3),
+            "lease": round(min(self.registry.lease.seconds(boottime(), time.time()), 1e9), 1),
+        }  # fmt: skip
+
+    # Heartbeats
+
+    async def _run(self) -> None:
+        wait = _FIRST
+        while True:
+            try:
+                await self._beat()
+                self._back()
+                wait = _FIRST
+                await self._sleep(WHILE_IDLE if self._post().idle else HEARTBEAT)
+            except RegistryError as error:
+                self._failed(error)
+                await asyncio.sleep(wait)
+                wait = min(_MOST, 2 * wait)
+            except FencedError as error:
+                if not await self._again(error):
+                    return
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
+        except TimeoutError:
+            pass
+        self._poked.clear()
+
+    async def _beat(self) -> None:
+        answer = await self.registry.renew(self._post)
+        await self._learn()
+        row = self.registry.row
+        if self._draining or (row is not None and row.state is not State.ACTIVE):
+            await self._drain()
+        if answer.ended and not self.ended:
+            self.ended = True
+            self._over("")
+
+    async def _again(self, error: FencedError) -> bool:
+        """This process is not the member any more: join again, if that is of use."""
+        if not error.again:
+            logger.error("%s: this agent ends", error)
+            self._over(_reason(str(error)))
+            return False
+        logger.warning("%s: it joins again", error)
+        try:
+            await self._join()
+        except RegistryError as away:
+            self._failed(away)
+            await asyncio.sleep(_MOST)
+        except FencedError:
+            await asyncio.sleep(_FIRST)
+        except JoinRefusedError as refused:
+            logger.error("%s: this agent ends", refused)
+            self._over("refused")
+            return False
+        return True
+
+    async def _join(self) -> None:
+        if not self.registry.lease.live(boottime(), time.time()):
+            # Others may hold by now what it held.
+            self._shares.number = 0
+            self._shares.refresh()
+            self._changed()
+        joined = await self.registry.join(self._candidate)
+        self._shares.number = joined.number
+        self._joined(joined)
+        await self._learn()
+        self._back()
+
+    # What changes
+
+    async def _learn(self) -> None:
+        """Ask who holds what if that may have changed since it was asked; take what is free."""
+        registry, shares = self.registry, self._shares
+        other = shares.epoch != registry.view.epoch
+        if other:
+            self._meet()
+        known = self._known
+        answer = registry.answer
+        if known is not None and known.era != answer.era:
+            await self._claim(known)
+        if known is None or (known.era, known.moves) != (answer.era, answer.moves) or other:
+            await self._look()
+        # Who is dead frees what it held.
+        free = shares.free()
+        if len(free) and (await registry.seize(free, shares.epoch)).units.size:
+            await self._look()
+
+    def _meet(self) -> None:
+        try:
+            if self._shares.meet(self.registry.view):
+                members = ", ".join(member.name for member in self.registry.view.members)
+                logger.info("agents that share the crawl: %s", members or "none")
+        except SettingsError as error:
+            logger.error("%s: this agent ends", error)
+            self._over("refused")
+        self._changed()
+
+    async def _claim(self, known: Tokens) -> None:
+        """Redis has lost who holds what: say what this agent held."""
+        mine = (known.holders == self._shares.number).nonzero()[0].astype("u2")
+        if len(mine):
+            claimed = await self.registry.claim(mine, known.at)
+            logger.warning(
+                "Redis does not know any more who holds what: this agent has claimed %d of the %d "
+                "units that it held", len(claimed.units), len(mine),
+            )  # fmt: skip
+
+    async def _look(self) -> None:
+        before = self._shares.mine
+        self._known = await self.registry.tokens()
+        self._shares.hold(self._known)
+        taken = int((self._shares.mine & ~before).sum())
+        self.moved += taken
+        self._changed()
+
+    async def look(self) -> None:
+        """Ask anew who holds what: this agent has given something away. Raises as `Registry`."""
+        await self._look()
+
+    # Going
+
+    async def _drain(self) -> None:
+        """One step of it."""
+        row = self.registry.row
+        if row is not None and row.state is State.ACTIVE and not await self.registry.leave():
+            self._draining = False
+            logger.error("there is no other agent that could take what this one has: it stays")
+        elif not self._shares.mine.any() and self._post().idle and await self.registry.left():
+            logger.info("this agent has handed over everything, and ends")
+            self._over("drained")
+
+    # Redis
+
+    def _failed(self, error: RegistryError) -> None:
+        if not self.away:
+            logger.warning("%s; this agent goes on with what it has", error)
+        self.away = str(error)
+
+    def _back(self) -> None:
+        if self.away:
+            logger.info("Redis is back")
+            self.away = ""
+
+
+def _reason(text: str) -> str:
+    return next((each for each in ("removed", "left", "taken") if each in text), "fenced")
