@@ -129,15 +129,17 @@ class Mail:
             await self._came.wait()
             self._came.clear()
             while self._letters:
+                if self._letters[0].last < LEAST:
+                    self._listen(self._letters.popleft())
+                    continue
                 await self._keep(self._letters[0])
                 self._kept.append(self._letters.popleft().receipt)
-                if len(self._kept) >= _LETTERS or not self._letters:
+                if len(self._kept) >= _LETTERS:
                     await self._tell()
+            if self._kept:
+                await self._tell()
 
     async def _keep(self, letter: Letter) -> None:
-        if letter.last < LEAST:
-            self._listen(letter)
-            return
         if self._known.covers(letter):
             return
         for start in range(0, len(letter.rows), _PORTION):
@@ -147,6 +149,7 @@ class Mail:
 
     def _listen(self, letter: Letter) -> None:
         """It is from no outbox, but what another agent said by `tell`."""
+        self.transport.acknowledge(letter.receipt)
         for row in letter.rows:
             try:
                 message = msgpack.unpackb(row)
