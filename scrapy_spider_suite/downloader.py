@@ -111,7 +111,7 @@ class PoliteDownloader(Downloader):
             )
             if lease is not None:
                 core.revisiting.answered(request, lease, result)
-                if core.duplicates is not None and core.duplicates.meets(lease, result):
+                if core.duplicates.meets(lease, result):
                     yield deferred_from_coro(core.duplicates.look_up(lease))
             return result
         except BaseException as raised:

@@ -293,8 +293,7 @@ class FrontierScheduler(BaseScheduler):
         try:
             packed = self.extractor.is_packed(lease)
             core.revisiting.settle(lease, packed=packed)
-            if core.duplicates is not None:
-                core.duplicates.settle(lease, packed=packed)
+            core.duplicates.settle(lease, packed=packed)
             self.extractor.settle(lease)
             for sink in self.sinks:
                 sink.settled(lease)

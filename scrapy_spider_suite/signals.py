@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+settings_changing = object()
+"""A setting of the suite is to be changed in a running crawl: who cannot go by it refuses it now.
+
+Receivers get what those of `settings_changed` do, and raise a `SettingsError` that says why. They
+change nothing, since another one may refuse it.
+"""
+
 settings_changed = object()
 """A setting of the suite was changed in a running crawl (``scrapy frontier set``).
 

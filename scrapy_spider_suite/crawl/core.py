@@ -24,7 +24,7 @@ from scrapy_spider_suite.crawl.duplicatepages import DuplicatePages
 from scrapy_spider_suite.crawl.filtering import filtering_of
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.crawl.normalizing import make_normalizer, register
-from scrapy_spider_suite.crawl.ordering import order_of, window_of
+from scrapy_spider_suite.crawl.ordering import Ordering, order_of, window_of
 from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
@@ -128,9 +128,10 @@ class CrawlCore:
         self.awaits_seeds = False  # others may push some
         self.pushed = False  # what is made a request of at this moment came from others
         self.agency = self._make_agency()
+        self.ordering = Ordering(order_of(self.settings, crawler.stats))
         self.frontier = self._open_frontier()
         self.revisiting = PageRevisiting(self)
-        self.duplicates = DuplicatePages(self) if self.settings.duplicates else None
+        self.duplicates = DuplicatePages(self)
         self.counting: LinkCounting | None = None
         self.overriding.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
@@ -153,7 +154,7 @@ class CrawlCore:
             capacity=self.capacity,
             counters=None if job is None or not job.resumed else Counters.load(self.store),
             unclean=job is not None and job.unclean,
-            order=order_of(self.settings, self.crawler.stats),
+            order=self.ordering,
             window=window_of(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
             sift=self.settings.seen == "sieve",

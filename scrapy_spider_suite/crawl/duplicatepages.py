@@ -30,36 +30,58 @@ from scrapy_spider_suite.pages.originals import (
     Original,
     Originals,
 )
+from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.storage.plans import Packed
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.pages.near import NearIndex
+    from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
 _STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 
 
 class DuplicatePages:
-    """One per crawl with SUITE_DUPLICATES. Raises `SettingsError`: the extra ``near`` is missing.
+    """One per crawl; it compares as SUITE_DUPLICATES says, which may change.
 
-    Stats: ``suite/duplicates/…``, see there.
+    Stats: ``suite/duplicates/…``, see there. Raises `SettingsError`: the extra ``near`` is missing.
     """
 
     def __init__(self, core: CrawlCore) -> None:
-        kinds = core.settings.duplicates
         self._core = core
         self._stats = core.crawler.stats
-        folder = core.settings.packs_dir
-        self._packs = None if folder is None else PackedBodies(folder)
-        payloads, structures = (Originals(core.store.kv(each)) for each in (PAYLOADS, STRUCTURES))
-        self._payloads = payloads if "payload" in kinds else None
-        self._structures = structures if "structure" in kinds else None
-        self._near = _near_index(core) if "near" in kinds else None
+        self._near: NearIndex | None = None
         self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
         self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
+        self._check(core.settings)
+        self._go_by(core.settings)
         core.frontier.commits.told.append(self._told)
+        core.crawler.signals.connect(self._check, settings_changing)
+        core.crawler.signals.connect(self._go_by, settings_changed)
+
+    def _check(self, new: SuiteSettings) -> None:
+        """Raise `SettingsError` if pages cannot be compared as *new* says."""
+        if "near" in new.duplicates:
+            _near_module()
+
+    def _go_by(self, new: SuiteSettings) -> None:
+        """Compare as *new* says from the next page on."""
+        kinds, kv = new.duplicates, self._core.store.kv
+        self._packs = None if new.packs_dir is None else PackedBodies(new.packs_dir)
+        self._payloads = Originals(kv(PAYLOADS)) if "payload" in kinds else None
+        self._structures = Originals(kv(STRUCTURES)) if "structure" in kinds else None
+        if "near" not in kinds:
+            self._near = None
+        elif self._near is None:
+            near = _near_module()
+            rows = kv(near.NEAR) if self._core.store.durable else None
+            self._near = near.NearIndex(new.near_memory, rows=rows)
+        else:
+            self._near.resize(new.near_memory)
 
     # In
 
@@ -70,7 +92,9 @@ class DuplicatePages:
         return False
 
     def _meets(self, lease: Lease, answer: Request | Response) -> bool:
-        if not isinstance(answer, Response) or not 200 <= answer.status < 300 or not answer.body:
+        if not self._core.settings.duplicates or not isinstance(answer, Response):
+            return False
+        if not 200 <= answer.status < 300 or not answer.body:
             return False
         lease.likeness = found = Likeness(answer.url, time.time())
         original = None
@@ -198,12 +222,11 @@ class DuplicatePages:
             self._core.frontier.unhold(other, self._core.now())
 
 
-def _near_index(core: CrawlCore) -> NearIndex:
+def _near_module() -> ModuleType:
     try:
-        from scrapy_spider_suite.pages.near import NEAR, NearIndex
+        from scrapy_spider_suite.pages import near
     except ImportError as error:
         raise SettingsError(
             "SUITE_DUPLICATES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
         ) from error
-    rows = core.store.kv(NEAR) if core.store.durable else None
-    return NearIndex(core.settings.near_memory, rows=rows)
+    return near

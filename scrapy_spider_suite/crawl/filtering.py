@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -70,6 +70,7 @@ class FilterSet:
     of: Mapping[Stage, Filter] = field(default_factory=dict)
     paths: Mapping[Stage, Path] = field(default_factory=dict)
     stamps: Mapping[Stage, Stamp] = field(default_factory=dict)
+    given: Given = field(default_factory=Given)
 
     @classmethod
     def read(cls, values: Mapping[Stage, str], given: Given) -> FilterSet:
@@ -80,7 +81,7 @@ class FilterSet:
         paths = {stage: Path(text[1:]) for stage, text in values.items() if text[:1] == "@"}
         stamps = {stage: stamp_of(path) for stage, path in paths.items()}
         filters = {stage: _read(stage, text, given) for stage, text in values.items() if text}
-        return cls(filters, paths, stamps)
+        return cls(filters, paths, stamps, given)
 
     def where(self, stage: Stage) -> str:
         """The setting of *stage*, or the file that it names."""
@@ -129,20 +130,20 @@ class Filtering:
 
     def __init__(self, settings: SuiteSettings, stats: StatsCollector) -> None:
         self._stats = stats
-        self._given = read_given(settings.countries)
         self._failed: set[Filter] = set()
         self._reading: asyncio.Task[None] | None = None
         self._scope = Scope()
         self._scoped = False
         self.opens_scope = False
         """Whether the schedule filter decides how far links may lead out of the scope."""
-        self.adopt(self.prepare(settings))
+        self.adopt(self.prepare(settings, anew=True))
 
     # Changing
 
-    def prepare(self, settings: SuiteSettings) -> FilterSet:
-        """The filters that *settings* name. Raises `SettingsError`, and changes nothing."""
-        return FilterSet.read(values_of(settings), self._given)
+    def prepare(self, settings: SuiteSettings, *, anew: bool = False) -> FilterSet:
+        """The filters of *settings*, *anew* with their countries. Raises `SettingsError`."""
+        given = read_given(settings.countries) if anew else self._set.given
+        return FilterSet.read(values_of(settings), given)
 
     def adopt(self, filters: FilterSet) -> None:
         """Go by *filters* from now on."""
@@ -173,14 +174,14 @@ class Filtering:
         before = self._set
         value = f"@{before.paths[stage]}"
         try:
-            found = await asyncio.to_thread(_read, stage, value, self._given)
+            found = await asyncio.to_thread(_read, stage, value, before.given)
         except SettingsError as error:
             self._stamps[stage] = stamp
             logger.error("%s: the filter of before stays in force", error)
         else:
             if self._set is before and stamp_of(before.paths[stage]) == stamp:
                 self._stamps[stage] = stamp
-                self._use(FilterSet({**before.of, stage: found}, before.paths, before.stamps))
+                self._use(replace(before, of={**before.of, stage: found}))
                 logger.info("the %s filter of %s is in force", stage.value, before.paths[stage])
         finally:
             self._reading = None

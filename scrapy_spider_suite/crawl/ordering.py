@@ -47,6 +47,17 @@ def window_of(settings: SuiteSettings, store: Store) -> Window | None:
     return Window.of(settings.window, settings.window_size)
 
 
+class Ordering:
+    """An order of which another may take the place: keys that were given stay as they are."""
+
+    def __init__(self, order: Order) -> None:
+        self.adopt(order)
+
+    def adopt(self, order: Order) -> None:
+        """Give keys by *order* from now on."""
+        self.key = order.key
+
+
 class Scores:
     """Calls the project's function; a URL that it fails for has the score 0.0, and is counted.
 

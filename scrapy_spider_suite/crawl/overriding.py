@@ -70,6 +70,11 @@ class Overriding:
         self.address_of: Callable[[str], str] = _nowhere
         self._reading: asyncio.Task[None] | None = None
 
+    def adopt(self, path: Path | None, rules: Overrides) -> None:
+        """Go by the *rules* of the file *path* from now on."""
+        self.path = path
+        self.policy.change(overrides=rules)
+
     def look(self) -> None:
         """Read the file again if it has changed, once it is at rest: equal at two looks.
 

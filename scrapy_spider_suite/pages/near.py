@@ -37,7 +37,7 @@ _WORDS: Final = (b" " * 65 + bytes(range(97, 123)) + b" " * 6 + bytes(range(97, 
 ) + bytes(range(128, 256))
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _MADE, _PAGE = b"m", b"p"
-_PLACE = struct.Struct(">I")
+_MET = struct.Struct(">Q")
 _ROW: Final = np.dtype([("met", "<u8"), ("number", "<u8"), ("signature", "u1", HASHES)])
 
 Signature = npt.NDArray[np.uint8]
@@ -66,27 +66,33 @@ class NearIndex:
     """Finds, among the pages met lately, one that is like another. Of *memory* bytes.
 
     A MiB holds 7,700 pages, of which the oldest are forgotten. Pages go by numbers that the caller
-    gives them. *rows*, a mapping of the job's store that nothing else uses, has them, too, 85 bytes
-    each: so the next run begins with them, unless it has another memory or release of rensa.
+    gives them. *rows*, a mapping of the job's store that nothing else uses, has them, too, 89 bytes
+    each: so the next run begins with them, unless it has another release of rensa.
     """
 
     def __init__(self, memory: int, threshold: float = 0.9, rows: KV | None = None) -> None:
         self.threshold = threshold
+        self._band = np.arange(_BANDS)
+        self._met = 0
+        self._first = 0  # the first page that was ever remembered here
+        self._kept = 0  # the first one that has a row
+        self._rows = rows
+        self._take(memory)
+        if rows is not None:
+            self._load(rows)
+
+    def _take(self, memory: int) -> None:
+        """Have so many bytes of *memory*, and nothing in it."""
         self.capacity = max(1, memory // _ENTRY)
         slots = 2 * self.capacity
         self._signatures = np.zeros((self.capacity, HASHES), np.uint8)
         self._numbers = np.zeros(self.capacity, np.uint64)
         self._tables = np.zeros((_BANDS, slots), np.uint32)
         self._slots = np.uint64(slots)
-        self._band = np.arange(_BANDS)
-        self._met = 0
-        self._rows = rows
-        if rows is not None:
-            self._load(rows)
 
     def __len__(self) -> int:
         """How many pages are remembered."""
-        return min(self._met, self.capacity)
+        return min(self._met - self._first, self.capacity)
 
     def find(self, page: Signature) -> tuple[int, float] | None:
         """The number and likeness of the page that is most like *page*, if one is enough so."""
@@ -107,31 +113,68 @@ class NearIndex:
         self._tables[self._band, self._places(page)] = place + 1
         if self._rows is not None:
             row = np.array((self._met, number, page), _ROW)
-            self._rows.put(_PAGE + _PLACE.pack(place), row.tobytes())
+            self._rows.put(_key(self._met), row.tobytes())
         self._met += 1
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        """Two at most of pages that are forgotten: of less memory than there was, too."""
+        first = max(0, self._met - self.capacity)
+        for met in range(self._kept, min(self._kept + 2, first)):
+            if self._rows is not None:
+                self._rows.delete(_key(met))
+            self._kept = met + 1
+
+    def resize(self, memory: int) -> None:
+        """Have so many bytes of *memory*; of what is remembered the youngest pages stay."""
+        if max(1, memory // _ENTRY) == self.capacity:
+            return
+        pages = np.zeros(len(self), _ROW)
+        pages["met"] = np.arange(self._met - len(pages), self._met, dtype=np.uint64)
+        places = pages["met"] % np.uint64(self.capacity)
+        pages["number"] = self._numbers[places]
+        pages["signature"] = self._signatures[places]
+        self._take(memory)
+        self._remember(pages)
 
     def _load(self, rows: KV) -> None:
         """Remember what *rows* have of a run before, if it can be compared."""
-        made = f"{self.capacity} rensa {version('rensa')}".encode()
+        made = f"rensa {version('rensa')}".encode()
+        found = list(rows.items(_PAGE))
+        pages = np.frombuffer(b"".join(row for _, row in found if len(row) == _ROW.itemsize), _ROW)
         if rows.get(_MADE) != made:
-            for key, _ in rows.items(_PAGE):
+            # What earlier releases wrote has other keys, and goes by the memory, too.
+            same = (rows.get(_MADE) or b"").endswith(b" " + made)
+            for key, _ in found:
                 rows.delete(key)
             rows.put(_MADE, made)
-            return
-        data = b"".join(row for _, row in rows.items(_PAGE) if len(row) == _ROW.itemsize)
-        # The newest of a band's place is the one that is found there.
-        pages = np.sort(np.frombuffer(data, _ROW), order="met")
+            pages = pages if same else pages[:0]
+            for page in pages:
+                rows.put(_key(int(page["met"])), page.tobytes())
         if len(pages):
-            places = (pages["met"] % np.uint64(self.capacity)).astype(np.uint32)
-            self._signatures[places] = pages["signature"]
-            self._numbers[places] = pages["number"]
-            found = self._places(np.ascontiguousarray(pages["signature"]))
-            for band in self._band:
-                self._tables[band, found[:, band]] = places + 1
-            self._met = int(pages["met"][-1]) + 1
+            pages = np.sort(pages, order="met")
+            self._kept, self._met = int(pages["met"][0]), int(pages["met"][-1]) + 1
+            self._remember(pages)
+
+    def _remember(self, pages: npt.NDArray[np.void]) -> None:
+        """As many of *pages*, the oldest first, as there is room for."""
+        pages = pages[-self.capacity :]
+        self._first = self._met - len(pages)
+        places = (pages["met"] % np.uint64(self.capacity)).astype(np.uint32)
+        self._signatures[places] = pages["signature"]
+        self._numbers[places] = pages["number"]
+        found = self._places(np.ascontiguousarray(pages["signature"]))
+        for band in self._band:
+            # The newest of a band's place is the one that is found there.
+            self._tables[band, found[:, band]] = places + 1
 
     def _places(self, pages: Signature) -> npt.NDArray[np.uint64]:
         """Where the bands of a page, or of several, lie in their tables."""
         bands = pages.view(np.uint64) * _MIX
         places: npt.NDArray[np.uint64] = (bands ^ bands >> np.uint64(32)) % self._slots
         return places
+
+
+def _key(met: int) -> bytes:
+    """That of the row of the page that was met as the one with this number."""
+    return _PAGE + _MET.pack(met)

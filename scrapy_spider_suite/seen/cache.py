@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import xxhash
 
 WAYS = 8
@@ -51,7 +52,7 @@ class FingerprintCache:
     """Remembers keys, of which it forgets those that were not used for long.
 
     *size* is the memory of its table in bytes, rounded down to a power of two, of at least one
-    set; 0 remembers nothing. The memory is taken at once and never grows.
+    set; 0 remembers nothing. The memory is taken at once, and is what it is until `resize`.
 
     Attributes:
         hits: how many keys were known when they were asked for, or added.
@@ -59,9 +60,10 @@ class FingerprintCache:
     """
 
     def __init__(self, size: int) -> None:
-        sets = 1 << max(0, (size // _SET).bit_length() - 1) if size > 0 else 0
+        sets = _sets(size)
         self._table = bytearray(sets * _SET)
         self._mask = sets - 1
+        self._alike = sets - 1  # of two sets whose numbers agree in this, one may have copies
         self.hits = 0
         self.misses = 0
 
@@ -117,26 +119,52 @@ class FingerprintCache:
 
     def forget(self, key: bytes) -> None:
         """Remember *key* no longer: it was not kept after all, or is wanted again."""
-        at = self._place(_digest(key))
-        if at >= 0:
-            end = at - at % _SET + _SET
-            self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
+        if not self._table:
+            return
+        print_ = _digest(key)
+        for one in range(hash(print_) & self._alike, self._mask + 1, self._alike + 1):
+            while (at := self._within(print_, one)) >= 0:
+                end = at - at % _SET + _SET
+                self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
 
     def _place(self, print_: bytes) -> int:
         """Where a fingerprint stands in the table; negative: nowhere."""
-        start = (hash(print_) & self._mask) * _SET
+        return self._within(print_, hash(print_) & self._mask)
+
+    def _within(self, print_: bytes, number: int) -> int:
+        """Where a fingerprint stands in the set with this *number*; negative: not there."""
+        start = number * _SET
         at = self._table.find(print_, start, start + _SET)
         while at >= 0 and at % _WIDTH:  # the end of one and the start of another
             at = self._table.find(print_, at + 1, start + _SET)
         return at
 
+    def resize(self, size: int) -> None:
+        """Have another *size*, and remember what was used last of what there is room for.
+
+        No fingerprint is looked at: a smaller table has the younger halves of the sets that become
+        one, a larger one each set several times, of which one is asked and the others age.
+        """
+        sets, now = _sets(size), self._mask + 1
+        if sets == now:
+            return
+        if not (sets and now):
+            self._table, self._alike = bytearray(sets * _SET), sets - 1
+        elif now > sets:
+            self._table = _folded(self._table, sets)
+        else:
+            self._table = self._table * (sets // now)
+        self._alike = min(self._alike, sets - 1)
+        self._mask = sets - 1
+
     def clear(self) -> None:
         """Forget everything, but not the counts."""
         self._table[:] = bytes(len(self._table))
+        self._alike = self._mask
 
     def close(self) -> None:
         """Give the memory back, and remember nothing from now on; the counts stay."""
-        self._table, self._mask = bytearray(), -1
+        self._table, self._mask, self._alike = bytearray(), -1, -1
 
     @property
     def statistics(self) -> CacheStatistics:
@@ -147,3 +175,14 @@ class FingerprintCache:
     def __repr__(self) -> str:
         rate = self.statistics.hit_rate
         return f"<FingerprintCache: {len(self._table):,} bytes, {rate:.0%} hits>"
+
+
+def _sets(size: int) -> int:
+    """How many sets there are in *size* bytes."""
+    return 1 << max(0, (size // _SET).bit_length() - 1) if size > 0 else 0
+
+
+def _folded(table: bytearray, sets: int) -> bytearray:
+    """*table* with as few *sets*: those of which one is made take turns in it."""
+    old = np.frombuffer(table, f"V{_WIDTH}").reshape(-1, sets, WAYS)
+    return bytearray(old.transpose(1, 2, 0).reshape(sets, -1)[:, :WAYS].tobytes())

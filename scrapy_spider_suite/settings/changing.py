@@ -2,45 +2,49 @@
 
 Most are read anew each time they are needed. The others are given to the parts that keep them:
 those that the core owns here, those of middlewares, extensions and handlers by the signal
-`settings_changed`.
+`settings_changed`. Before that, who cannot go by it says so (`settings_changing`).
 
 Private name touched: ``_timeout`` of Scrapy's DownloadTimeoutMiddleware.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
+from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.crawl.normalizing import twins_of
+from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
 from scrapy_spider_suite.crawl.resolving import reconfigure
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.declarations import Kind
 from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
-from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings, replace_settings
-from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.settings.suite import (
+    DECLARATIONS,
+    SuiteSettings,
+    find_setting,
+    replace_settings,
+)
+from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
 
+Step = Callable[[], None]
+
 _PACKS = "the writer of packs has it from the start: stop the crawl, and start it again with it"
 AT_START = {
     "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
     "seen": "its files are opened at the start",
-    "seen_cache": "the memory is taken at the start",
-    "sieve_waiting": "the memory is taken at the start",
-    "countries": "it may be large, and is read once: stop the crawl, and start it again with it",
-    "score": "what waits has its scores: stop the crawl, and start it again with it",
-    "scores": "what waits has its scores: stop the crawl, and start it again with it",
-    "window": "memory holds what it chose: stop the crawl, and start it again with it",
-    "window_size": "memory holds what it chose: stop the crawl, and start it again with it",
     "packs_dir": _PACKS,
     "packs_format": _PACKS,
     "items_dir": _PACKS,
@@ -52,8 +56,6 @@ AT_START = {
     "agent_name": _PACKS,
     "operator": _PACKS,
     "index": "its process is started with the crawl: stop the crawl, or call `scrapy packs index`",
-    "duplicates": "its tables are opened at the start: stop the crawl, and start it again with it",
-    "near_memory": "the memory is taken at the start",
     "redis_url": "the connection is made at the start: stop the crawl, and start it again with it",
     "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }
@@ -63,6 +65,10 @@ _PLACE = frozenset({"ipv6_prefix", "ip_family", "allow_private_addresses", "dns_
 """Those by which a host may live elsewhere."""
 _NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _PLACE
 """Those that the resolver goes by."""
+_FILTERS = frozenset(FILTERS.values()) | {"countries"}
+_ORDER = frozenset({"score", "scores", "window"})
+_WINDOW = frozenset({"window", "window_size"})
+"""Those by which filters, order and window are made anew."""
 
 
 def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
@@ -73,23 +79,51 @@ def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, obj
     """
     if name in LIVE:
         return _change_scrapys(core, name, raw)
-    old = core.settings
-    new, field = old.changed(name, raw)
-    kind = DECLARATIONS[field].kind
-    if kind is Kind.FIXED:
+    field = find_setting(name)
+    if DECLARATIONS[field].kind is Kind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
     if field in AT_START:
         raise SettingsError(f"{name} cannot be changed in a running crawl: {AT_START[field]}")
-    # First what can fail.
-    check_sources(new.seeds)
-    filters = core.filtering.prepare(new) if field in FILTERS.values() else None
-    if new.overrides != old.overrides:
-        core.frontier.policy.change(overrides=read_overrides(new.overrides))
-        core.overriding.path = new.overrides
-    if filters is not None:
-        core.filtering.adopt(filters)
-    _adopt(core, new)
+    old = core.settings
+    new = old.changed(field, raw)
+    changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
+    if changed:
+        # First what can fail.
+        steps = list(_prepare(core, new, changed))
+        _ask(core, new)
+        for step in steps:
+            step()
+        _adopt(core, new)
     return getattr(old, field), getattr(new, field)
+
+
+def _prepare(core: CrawlCore, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
+    """What has the core go by *new*. Raises `SettingsError`, and changes nothing."""
+    stats = core.crawler.stats
+    if "seeds" in changed:
+        check_sources(new.seeds)
+    if changed & _FILTERS:
+        filters = core.filtering.prepare(new, anew="countries" in changed)
+        yield partial(core.filtering.adopt, filters)
+    if "overrides" in changed:
+        yield partial(core.overriding.adopt, new.overrides, read_overrides(new.overrides))
+    if changed & _ORDER:
+        yield partial(core.ordering.adopt, order_of(new, stats))
+    if changed & _WINDOW:
+        yield partial(core.frontier.rotation.slide, window_of(new, core.store))
+
+
+def _ask(core: CrawlCore, new: SuiteSettings) -> None:
+    """Ask everybody whether they can go by *new*. Raises `SettingsError`."""
+    answers = core.crawler.signals.send_catch_log(
+        settings_changing, old=core.settings, new=new, spider=core.crawler.spider,
+        dont_log=SettingsError,
+    )  # fmt: skip
+    for _, answer in answers:
+        if isinstance(answer, Failure):
+            if isinstance(answer.value, SettingsError):
+                raise answer.value
+            raise SettingsError(f"it failed: {answer.value!r}")
 
 
 def _change_scrapys(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
@@ -128,8 +162,12 @@ def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:
     if "prefer_https" in changed:
         core.normalizer.twins = twins_of(new, core.store.kv(TWINS))
     core.frontier.residents.capacity = core.capacity
+    if core.store.durable:
+        core.frontier.cache.resize(new.seen_cache)
     if isinstance(core.store, RocksStore):
         core.store.resize(new.workbench_memory)
         core.store.sync(power_safe=new.sync == "power")
+        if core.store.sieve is not None:
+            core.store.sieve.sieve.capacity = new.sieve_waiting
     if "storable" in changed:
         core.renew_codec()

@@ -85,23 +85,23 @@ class SuiteSettings(
             _refuse_nothing_to_upload(result)
         return result
 
-    def changed(self, name: str, raw: object) -> tuple[SuiteSettings, str]:
-        """These settings with another value for *name*, and the name of that field.
+    def changed(self, field: str, raw: object) -> SuiteSettings:
+        """These settings with another value for *field*. Raises `SettingsError`.
 
-        The text ``default`` gives it the default of the profile. Raises `SettingsError`.
+        The text ``default`` gives it the default of the profile.
         """
-        field = find_setting(name)
         value: Any = DECLARATIONS[field].default(self.profile)
         if raw != "default":
-            value = read_given(DECLARATIONS, {name: raw})[field]
+            value = read_given(DECLARATIONS, {full_name(field): raw})[field]
         elif isinstance(value, Derived):
-            others = {each: getattr(self, each) for each in DECLARATIONS if each != field}
-            value = value.rule(self.project, others)
-        result = replace(self, **{field: value})
+            given = {each: getattr(self, each) for each in DECLARATIONS if each != field}
+            value = value.rule(self.project, given)
+        others = _INSTEAD.get(field, {}) if value else {}
+        result = replace(self, **{field: value}, **others)
         _refuse_contradictions(result, broad_spider=False)
         _refuse_on_demand(result, spider_known=True)
         _refuse_nothing_to_upload(result)
-        return result, field
+        return result
 
     def as_stored(self) -> dict[str, object]:
         """Return the settings as plain values, to be kept with the job and compared by `diff`."""
@@ -147,6 +147,9 @@ _IMPLIED: dict[str, object] = {
     "normalizer": "",
 }  # fmt: skip
 """What the releases that had no such setting did."""
+
+_INSTEAD: dict[str, dict[str, Any]] = {"score": {"scores": None}, "scores": {"score": ""}}
+"""Settings of which one is enough, and what the other one is when it is set in a running crawl."""
 
 _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 

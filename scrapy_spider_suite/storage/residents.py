@@ -39,6 +39,7 @@ class Residents:
     Attributes:
         capacity: how many hosts may be resident; those that are too many leave when they can.
         elsewhere: which hosts are held back: they make room for others. None: none are.
+        sliding: the window over them, if there is one; `Rotation.slide` changes it.
         waiting: the hosts that wait on disk.
     """
 
@@ -57,12 +58,12 @@ class Residents:
         self._store = store
         self._policy = policy
         self._floor = floor
-        self._sliding = sliding
+        self.sliding = sliding
 
     def open(self, now: float, wall: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
         # A window begins with those that were in it.
-        since = wall if self._sliding is None else 0.0
+        since = wall if self.sliding is None else 0.0
         rows = self._store.due(1_000, RESIDENT)
         while rows:
             for _, key in rows:
@@ -84,7 +85,7 @@ class Residents:
     def room(self) -> int:
         """How many more hosts may come into memory."""
         room = self.capacity - len(self._workbench.hosts)
-        return room if self._sliding is None else int(min(room, self._sliding.room))
+        return room if self.sliding is None else int(min(room, self.sliding.room))
 
     # Coming and going
 
@@ -103,12 +104,12 @@ class Residents:
                 return
             more = record.due is not None
             host = self.bring_in(entry.host, record, now, wall, more=more, expected=True)
-        elif self._sliding is not None and not self._sliding.has(host):
+        elif self.sliding is not None and not self.sliding.has(host):
             if self.room <= 0 and not entry.volatile and host.idle():
                 self.leave(host, wall, now)
                 record.head = min(record.head, before(entry.key))
                 return
-            self._sliding.came(host, expected=True)
+            self.sliding.came(host, expected=True)
         if self.fronts.push(host, entry):
             if host.key in self.unresolved.later:
                 self.unresolved.hurry(host.key)
@@ -156,8 +157,8 @@ class Residents:
         if more:
             host.cursor, host.more = record.head, True
             self.fronts.refill(host)
-        if self._sliding is not None:
-            self._sliding.came(host, expected=expected)
+        if self.sliding is not None:
+            self.sliding.came(host, expected=expected)
         self.unresolved.want(host)
         return host
 
@@ -197,8 +198,8 @@ class Residents:
     def _forget(self, host: HostState) -> None:
         self._workbench.forget(host)
         self.unresolved.drop(host.key)
-        if self._sliding is not None:
-            self._sliding.went(host.key)
+        if self.sliding is not None:
+            self.sliding.went(host.key)
 
     def visitor(self, key: str, now: float, wall: float) -> HostState:
         """The host of traffic that has no visit: its clock counts, resident or not."""

@@ -6,6 +6,9 @@ With one they leave together, when the window moves. Either goes a portion at a 
 
 from __future__ import annotations
 
+from operator import attrgetter
+
+from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
@@ -38,8 +41,24 @@ class Rotation:
         self._workbench = workbench
         self._reviser = reviser
         self._sliding = sliding
+        self._former: Sliding | None = None  # lets the hosts go that it held, where none came after
         self._looked_through: list[HostState] = []  # for who is to make room: those still to come
         self._leaving: list[HostState] | None = None  # while a window moves, who is to make room
+
+    def slide(self, window: Window | None) -> None:
+        """Have another *window* over the hosts, or none.
+
+        Those in memory are in its first place; who has no room there leaves, a portion at a time.
+        """
+        former, hosts = self._sliding, list(self._workbench.hosts.values())
+        self._sliding = self._residents.sliding = self._leaving = None
+        if window is not None:
+            self._sliding = self._residents.sliding = Sliding(window, self._workbench)
+            # Who had its turn in the place before is the first to leave.
+            self._leaving = self._sliding.take_over(sorted(hosts, key=attrgetter("held")))
+        elif former is not None:
+            self._former = former
+            former.let_go(hosts)
 
     # Visits
 
@@ -133,7 +152,8 @@ class Rotation:
         if self._leaving is not None:
             self._slide(now, wall)
             return True
-        going = self._sliding is not None and self._sliding.go_on()
+        sliding = self._sliding or self._former
+        going = sliding is not None and sliding.go_on()
         room = min(_COMING, self._residents.room)
         due, late = self._waiting.due(room, wall), False
         for key in due:

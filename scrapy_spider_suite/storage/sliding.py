@@ -23,6 +23,15 @@ class Sliding:
         self._workbench = workbench
         self._going: list[HostState] = []  # those that a row has just begun for
 
+    def take_over(self, hosts: list[HostState]) -> list[HostState]:
+        """Begin with *hosts*, which are in memory; those that there is no room for, the last first.
+
+        They are in it until they leave; `moved` is to be called then.
+        """
+        room = int(min(self.room, len(hosts)))
+        self._window.move(host.key for host in hosts)
+        return hosts[room:][::-1]
+
     @property
     def room(self) -> float:
         """How many more hosts may come into memory for the window's sake."""
@@ -73,7 +82,7 @@ class Sliding:
         hosts = self.hosts()
         if not self._window.next_row(host.key for host in hosts if not bare(host)):
             return True
-        self._begin(hosts)
+        self.let_go(hosts)
         return False
 
     def moved(self) -> None:
@@ -83,9 +92,10 @@ class Sliding:
         """
         staying = self.hosts()
         self._window.move(host.key for host in staying if not bare(host))
-        self._begin(staying)
+        self.let_go(staying)
 
-    def _begin(self, hosts: list[HostState]) -> None:
+    def let_go(self, hosts: list[HostState]) -> None:
+        """Hold *hosts* no longer; the first of them at once."""
         self._going = hosts[::-1]
         self.go_on()
 

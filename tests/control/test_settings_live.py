@@ -22,6 +22,8 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.orders import BestFirst
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisits import Mode
@@ -29,6 +31,7 @@ from scrapy_spider_suite.handlers.keeping import crawler_pool
 from scrapy_spider_suite.job.chronicle import Chronicle
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import Plan
+from scrapy_spider_suite.pages.near import NearIndex
 from scrapy_spider_suite.settings.changing import AT_START, change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
@@ -97,6 +100,12 @@ class Parts:
         return found
 
     @property
+    def near(self) -> NearIndex:
+        """What pages are compared with by what they nearly say."""
+        assert self.core.duplicates._near is not None
+        return self.core.duplicates._near
+
+    @property
     def plan(self) -> Plan:
         """What the writer of packs goes by."""
         assert self.crawler.engine is not None
@@ -104,6 +113,12 @@ class Parts:
         plan = packs._writer._packing._plan
         assert isinstance(plan, Plan)
         return plan
+
+    def score(self, entry: Entry) -> float:
+        """By which it takes its place in the queue of its host."""
+        order = self.core.ordering.key.__self__
+        assert isinstance(order, BestFirst)
+        return order._score(entry)
 
     def read(self, name: str) -> Any:
         """A setting that is read each time it is needed."""
@@ -213,8 +228,36 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "phase_guard": ("2", 2.0, lambda p: p.policy.phases and p.policy.phases.guard),
     "packs_size": ("2M", 2 << 20, lambda p: p.plan.max_bytes),
     "packs_age": ("9", 9.0, lambda p: p.plan.max_age),
+    "score": (f"{__name__}.shallow", -3.0, lambda p: p.score(Entry("a.test", "", depth=3))),
+    "scores": ("SCORES", 0.5, lambda p: p.score(Entry("a.test", "http://a.test/"))),
+    "window": ("top", 100, lambda p: p.core.frontier.residents.sliding._window.columns),
+    "window_size": ("7", 7, lambda p: p.core.frontier.residents.sliding._window.columns),
+    "countries": ("COUNTRIES", "DE", lambda p: (
+        (of := p.core.filtering._set.given.country_of) and of("192.0.2.1")
+    )),
+    "seen_cache": ("1M", 1 << 20, lambda p: p.core.frontier.cache.statistics.bytes),
+    "sieve_waiting": ("2048", 2048, lambda p: p.store.sieve and p.store.sieve.sieve.capacity),
+    "duplicates": ("near,payload", (True, True, False), lambda p: tuple(
+        each is not None for each in
+        (p.core.duplicates._near, p.core.duplicates._payloads, p.core.duplicates._structures)
+    )),
+    "near_memory": ("1M", (1 << 20) // 136, lambda p: p.near.capacity),
 }  # fmt: skip
 """Setting -> what is set, what is found then, and where."""
+
+
+NOT_WITHOUT = {"score", "scores"}
+"""One of them is needed in the order that the crawl has."""
+
+
+def shallow(url: str, depth: int, referrer: str) -> float:
+    """A score such as a project might have."""
+    return -depth
+
+
+def deep(url: str, depth: int, referrer: str) -> float:
+    """Another one."""
+    return depth
 
 
 class Waiting(BroadSpider):
@@ -243,7 +286,8 @@ def _beside(
             crawl_here(
                 Waiting, watch=crawlers.append, arguments={"seeds": web.ready.seeds[0]},
                 JOBDIR=str(tmp_path / "job"), SUITE_PACKS_DIR=str(tmp_path / "packs"),
-                USER_AGENT="x (+mailto:a@b.test)",
+                USER_AGENT="x (+mailto:a@b.test)", SUITE_SEEN="sieve",
+                SUITE_ORDER="best-first", SUITE_SCORE=f"{__name__}.deep",
                 SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"], SUITE_HOST_DELAY=0.01,
                 SUITE_DNS_SERVERS=[f"127.0.0.1:{web.ready.dns_port}"],
             )
@@ -266,16 +310,21 @@ def _beside(
 
 def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
     """One after the other in one crawl: refused, or in force where it is used."""
-    rules = tmp_path / "overrides.txt"
-    rules.write_text("slow.test delay=99\n")
+    files = {
+        "OVERRIDES": "slow.test delay=99\n", "SCORES": "http://a.test/\t0.5\n",
+        "COUNTRIES": "192.0.2.0/24,DE\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
 
     def act(parts: Parts) -> None:
         _ = parts.robots.store
         for name, (text, expected, probe) in PROBES.items():
-            text = text.replace("OVERRIDES", str(rules))
+            if text in files:
+                text = str(tmp_path / text)
             change_setting(parts.core, full_name(name), text)
             assert probe(parts) == expected, name
-        for name in PROBES:
+        for name in [each for each in PROBES if each not in NOT_WITHOUT]:
             change_setting(parts.core, full_name(name), "default")
         for name, declared in DECLARATIONS.items():
             if declared.kind is Kind.FIXED:

@@ -35,6 +35,39 @@ def test_it_never_knows_what_was_not_added(numbers: list[int], size: int) -> Non
     assert cache.statistics.bytes == size
 
 
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(["add", "forget", "resize"]), st.integers(0, 60))))
+def test_another_size_brings_nothing_back(steps: list[tuple[str, int]]) -> None:
+    """What is known was added, and not forgotten since, however often the size changed."""
+    cache, added = FingerprintCache(1 << 9), set()
+    for step, number in steps:
+        if step == "resize":
+            cache.resize(number // 4 << 7)
+            continue
+        key = b"%d" % number
+        if step == "forget":
+            cache.forget(key)
+            added.discard(number)
+        else:
+            assert cache.add(key) or number in added
+            added.add(number)
+    assert {number for number in range(61) if b"%d" % number in cache} <= added
+
+
+def test_with_another_size_the_most_recent_stay() -> None:
+    """Of a larger table in a smaller one, and all of a smaller one in a larger one."""
+    cache = FingerprintCache(1 << 18)
+    many = keys(cache.statistics.capacity)
+    cache.new(many)
+    cache.resize(1 << 16)
+    known = [sum(key in cache for key in part) for part in (many[:4096], many[-4096:])]
+    assert known[0] < 300
+    assert known[1] > 2500
+    cache.resize(1 << 17)
+    assert sum(key in cache for key in many[-4096:]) == known[1]
+    assert cache.new(many[-4096:]) != []
+
+
 def test_the_least_recently_used_goes() -> None:
     """Exactly so within a set, which here is all there is."""
     cache = FingerprintCache(WAYS * 16)

@@ -121,6 +121,34 @@ def test_every_page_is_fetched_once(crawl: Callable[..., Crawl], kind: str) -> N
     assert most <= (3 if kind == "top" else 7)
 
 
+KINDS = ["none", "top", "leaf"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(one, other) for one in KINDS for other in KINDS if {one, other} != {"none"}],
+)
+def test_another_window_while_it_runs(
+    crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    """Whatever it was: in memory is what the new one chooses, and every page is fetched once."""
+    monkeypatch.setattr("scrapy_spider_suite.storage.rotation._LEAVING", 3)
+    monkeypatch.setattr("scrapy_spider_suite.storage.sliding._PORTION", 2)
+    web = trees(20, 8, 9)
+    running = crawl(web, Window.of(before, 9), capacity=12, order=BottomUp())
+    running.seed("http://h0.t/0")
+    running.run(fetches=60)
+    hosts = running.frontier.workbench.hosts
+    assert len(hosts) > 7
+    running.frontier.rotation.slide(Window.of(after, 3))
+    running.run(fetches=110)
+    ready = sum(bool(host.front) for host in hosts.values())
+    assert ready <= 3 if after == "top" else ready > 3
+    assert after != "none" or not any(host.held for host in hosts.values())
+    running.run()
+    assert sorted(running.urls) == sorted(all_urls(web, 8))
+
+
 def test_a_host_that_must_wait_holds_up_nobody(crawl: Callable[..., Crawl]) -> None:
     """In back-off for minutes, or without a name: it is passed over, and comes last."""
     policy = Policy(
