@@ -23,7 +23,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV, MemoryKV
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.outbox import LEAST, Outbox
 from scrapy_spider_suite.storage.records import UrlState, host_key, pack_row, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing, arrived
@@ -31,6 +31,7 @@ from scrapy_spider_suite.storage.sifting import Way
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 
 HOSTS, PAGES = 40, 13
+LAST = (1 << 64) - 1
 
 
 # The outbox
@@ -51,15 +52,18 @@ def test_rows_stay_until_they_are_dropped(kv: KV) -> None:
         outbox.put("b", b"b%d" % n)
         outbox.put("ab", b"ab%d" % n)
     assert [row for _, row in outbox.rows("b")] == [b"b%d" % n for n in range(5)]
-    assert list(outbox.rows("b", 4)) == [(4, b"b3"), (5, b"b4")]
+    first = next(outbox.rows("b"))[0]
+    assert list(outbox.rows("b", first + 3)) == [(first + 3, b"b3"), (first + 4, b"b4")]
     assert outbox.receivers == {"b": 5, "ab": 5}
-    assert outbox.drop("b", 1, 3) == 3
-    assert outbox.drop("b", 1, 3) == 0  # whoever acknowledges twice
-    assert [number for number, _ in outbox.rows("b")] == [4, 5]
-    assert outbox.drop("ab", 1, 9) == 5
+    assert outbox.drop("b", first, first + 2) == 3
+    assert outbox.drop("b", first, first + 2) == 0  # whoever acknowledges twice
+    assert [number - first for number, _ in outbox.rows("b")] == [3, 4]
+    assert outbox.drop("ab", 1, LAST) == 5
     assert outbox.receivers == {"b": 2}
     assert len(outbox) == 2
-    assert outbox.drop("nobody", 1, 9) == 0
+    assert outbox.drop("nobody", 1, LAST) == 0
+    assert (outbox.put_in, outbox.dropped) == (10, 8)
+    assert Outbox(kv).put_in == 2  # those that are there
 
 
 def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
@@ -69,7 +73,7 @@ def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
     for n in range(1_500):
         outbox.put("b", b"%d" % n)
     given = [number for number, _ in outbox.rows("b")]
-    outbox.drop("b", 1, 1 << 60)
+    outbox.drop("b", 1, LAST)
     store.flush()
     store.close()
     store = RocksStore(tmp_path / "store")
@@ -78,8 +82,19 @@ def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
     outbox.put("b", b"later")
     ((number, row),) = outbox.rows("b")
     assert row == b"later"
-    assert number > given[-1] == 1_500
+    assert number > given[-1] == given[0] + 1_499
     store.close()
+
+
+def test_the_rows_of_another_directory_have_other_numbers() -> None:
+    """An agent that begins anew is not taken for the one that it was."""
+    firsts = []
+    for _ in range(2):
+        outbox = Outbox(MemoryKV())
+        outbox.put("b", b"row")
+        firsts.append(next(outbox.rows("b"))[0])
+    assert abs(firsts[0] - firsts[1]) > 1 << 32
+    assert LEAST <= min(firsts) <= max(firsts) < LAST
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,8 +111,9 @@ def test_an_outbox_is_a_list_for_each(steps: list[tuple[str, bool, int]]) -> Non
             assert number > max(model[to], default=0)
             model[to][number] = b"%d" % body
         else:
-            gone = [number for number in model[to] if at <= number <= at + 3]
-            assert outbox.drop(to, at, at + 3) == len(gone)
+            first = min(model[to], default=0) + at % 4
+            gone = [number for number in model[to] if first <= number <= first + 3]
+            assert outbox.drop(to, first, first + 3) == len(gone)
             for number in gone:
                 del model[to][number]
         if at == 30:

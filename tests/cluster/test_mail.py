@@ -1,0 +1,277 @@
+"""From the outbox of one agent into the frontier of another, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+from virtual import POLICY, WALL, entry
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.letters import Bounds, Letter, Packed, Packer, Receipt, unpack
+from scrapy_spider_suite.agents.tables import Member
+from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Received
+from scrapy_spider_suite.cluster.known import KnownRows
+from scrapy_spider_suite.cluster.mail import Mail
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.routing import Routing
+
+HOSTS = [f"http://h{n}.example/" for n in range(40)]
+
+
+class Post:
+    """A post office in memory: letters lie there until `deliver`, receipts until `return_all`."""
+
+    bounds = Bounds(4_000, 9_000, 1 << 16)
+
+    def __init__(self, offices: dict[str, Post], name: str) -> None:
+        self.counters = MailCounters()
+        self.sent: list[tuple[str, Packed]] = []
+        self.kept: list[Receipt] = []
+        self.withdrawn: list[str] = []
+        self.space = 100
+        self._offices, self._name = offices, name
+        offices[name] = self
+
+    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+        """See `Transport`."""
+        self.received, self.acknowledged = received, acknowledged
+
+    def room(self, to: str) -> int:
+        """See `Transport`."""
+        return self.space - len(self.sent)
+
+    def send(self, to: str, letter: Packed) -> bool:
+        """See `Transport`."""
+        self.sent.append((to, letter))
+        return True
+
+    def acknowledge(self, receipt: Receipt) -> None:
+        """See `Transport`."""
+        self.kept.append(receipt)
+
+    def withdraw(self, to: str) -> None:
+        """See `Transport`."""
+        self.withdrawn.append(to)
+        self.sent = [each for each in self.sent if each[0] != to]
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """See `Transport`."""
+
+    def deliver(self) -> None:
+        """Bring what was sent, and leave it here, so that it can be brought again."""
+        for to, letter in self.sent:
+            self._offices[to].received(unpack(letter.data, self.bounds))
+
+    def return_all(self) -> None:
+        """Bring what is kept back to its senders."""
+        for receipt in self.kept:
+            self._offices[receipt.sender].acknowledged(self._name, receipt.first, receipt.last)
+
+
+class Agent:
+    """An agent of two, by its name."""
+
+    def __init__(self, path: Path, name: str, offices: dict[str, Post], names: str = "ab") -> None:
+        self.store = RocksStore(path / name)
+        self.shares = Shares(assignment_of("ring"), name)
+        self.shares.settle(1, [Member(each) for each in names])
+        self.routing = Routing(
+            Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
+        )
+        self.frontier = Frontier(
+            self.store, POLICY, now=0.0, wall=WALL, capacity=100, routing=self.routing
+        )
+        self.post = Post(offices, name)
+        self.heard: list[Any] = []
+        self.mail = Mail(
+            self.frontier, self.routing, self.post, Packer(name, 7, self.post.bounds),
+            KnownRows(self.store.kv("received")), self.shares, written=self.written,
+            clock=lambda: 0.0, news=lambda: None,
+            heard=lambda sender, message: self.heard.append((sender, message)),
+        )  # fmt: skip
+
+    async def written(self) -> None:
+        """What was said is on disk."""
+        self.frontier.flush()
+
+    def urls(self, mine: bool) -> list[str]:
+        """Those of `HOSTS` that this agent owns, or that it does not."""
+        own = self.shares.name
+        return [url for url in HOSTS if (self.shares.owner(url[7:-1], url) == own) is mine]
+
+    def pending(self) -> set[str]:
+        """The URLs in its queues."""
+        hosts = self.store.hosts_between(b"", b"\xff" * 3)
+        return {row.url for host in hosts for row in self.store.rows(host, b"", 1_000)}
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait for what has no other event."""
+    for _ in range(2_000):
+        if true():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it takes too long")
+
+
+def run(test: Callable[[Agent, Agent], Any], path: Path) -> None:
+    """Run *test* with agents a and b."""
+
+    async def go() -> None:
+        offices: dict[str, Post] = {}
+        a, b = Agent(path, "a", offices), Agent(path, "b", offices)
+        for agent in (a, b):
+            await agent.mail.start()
+        await test(a, b)
+        for agent in (a, b):
+            await agent.mail.close()
+            agent.store.close()
+
+    asyncio.run(go())
+
+
+def test_rows_leave_the_outbox_when_they_are_kept(tmp_path: Path) -> None:
+    """What is a's stays, what is b's arrives once, though letters and receipts come twice."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        a.frontier.schedule([entry(url) for url in HOSTS], 0.0)
+        assert a.frontier.pending == len(a.urls(True))
+        await until(lambda: a.post.sent)
+        assert not a.mail.idle
+        for _ in range(2):
+            kept = len(b.post.kept)
+            a.post.deliver()
+            await until(lambda before=kept: len(b.post.kept) == before + len(a.post.sent))
+        assert b.pending() == set(a.urls(False)) == set(b.urls(True))
+        assert b.mail.taken == len(b.urls(True))
+        assert not a.mail.idle
+        b.post.return_all()
+        b.post.return_all()
+        assert a.mail.idle
+        assert b.mail.idle
+        assert a.routing.outbox.put_in == a.routing.outbox.dropped == len(b.urls(True))
+
+    run(test, tmp_path)
+
+
+def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
+    """Also if its letter comes to the next process."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        url = a.urls(False)[0]
+        a.frontier.schedule([entry(url, flags=Flag.DONT_FILTER) for _ in range(3)], 0.0)
+        await until(lambda: a.post.sent)
+        a.post.deliver()
+        await until(lambda: b.post.kept)
+        assert b.frontier.pending == 3
+        b.mail._known = KnownRows(b.store.kv("received"))
+        a.post.deliver()
+        await until(lambda: len(b.post.kept) == 2 * len(a.post.sent))
+        assert b.frontier.pending == 3
+
+    run(test, tmp_path)
+
+
+def test_what_another_agent_owns_by_now_goes_on(tmp_path: Path) -> None:
+    """Even back to where it came from, and although it was sent there before."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        url = a.urls(False)[0]
+        b.frontier.schedule([entry(url)], 0.0)
+        b.shares.settle(2, [Member("a")])
+        b.mail.reroute()
+        a.frontier.schedule([entry(url)], 0.0)
+        await until(lambda: a.post.sent)
+        a.post.deliver()
+        await until(lambda: b.post.sent and b.post.kept)
+        a.shares.settle(2, [Member("a")])
+        a.mail.reroute()
+        b.post.deliver()
+        await until(lambda: a.frontier.pending == 1)
+
+    run(test, tmp_path)
+
+
+def test_rows_for_who_is_gone_are_taken_by_others(tmp_path: Path) -> None:
+    """Those on their way, too: they are withdrawn."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        a.frontier.schedule([entry(url) for url in HOSTS], 0.0)
+        await until(lambda: a.post.sent)
+        a.shares.settle(2, [Member("a")])
+        a.mail.reroute()
+        await until(lambda: a.mail.idle)
+        assert a.post.withdrawn == ["b"]
+        assert a.pending() == set(HOSTS)
+
+    run(test, tmp_path)
+
+
+def test_what_cannot_be_read_or_sent_is_counted_and_nothing_else_lost(tmp_path: Path) -> None:
+    """A row of nobody knows what, between two good ones; a request that fits into no letter."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        first, second = a.urls(False)[:2]
+        a.frontier.schedule([entry(first)], 0.0)
+        a.routing.outbox.put("b", b"\xc1 no row at all")
+        a.routing.outbox.put("b", Random(1).randbytes(20_000))
+        a.frontier.schedule([entry(second)], 0.0)
+        await until(lambda: a.mail.too_large == 1 and len(a.post.sent) >= 2)
+        a.post.deliver()
+        await until(lambda: b.frontier.pending == 2)
+        assert b.mail.unread == 1
+        b.post.return_all()
+        await until(lambda: a.mail.idle)
+
+    run(test, tmp_path)
+
+
+def test_messages_are_no_rows(tmp_path: Path) -> None:
+    """They come each time, are refused where nobody listens, and keep nobody from being idle."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        for _ in range(2):
+            assert a.mail.tell("b", ["news", 5])
+        a.post.deliver()
+        await until(lambda: len(b.heard) == 2)
+        assert b.heard[0] == ("a", ["news", 5])
+        assert a.mail.idle
+        assert b.mail.idle
+        assert len(b.post.kept) == 2
+        b.post.received(Letter("a", 7, 1, 9, 9, (msgpack.packb("no list"),)))
+        await until(lambda: b.mail.unread)
+
+    run(test, tmp_path)
+
+
+def letter(first: int, last: int, rows: int = 1) -> Letter:
+    """One of agent a."""
+    return Letter("a", 1, 1, first, last, (b"",) * rows)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_intervals_of_rows_grow_together(reopened: bool) -> None:
+    """And a letter that cannot be one hides nothing."""
+    kv = MemoryKV()
+    known = KnownRows(kv)
+    for first, last in [(10, 12), (20, 22), (13, 19), (1, 4)]:
+        assert not known.covers(letter(first, last))
+        known.add(letter(first, last))
+    known.add(letter(1, 1 << 60))
+    known = KnownRows(kv) if reopened else known
+    assert known.covers(letter(11, 21))
+    assert known.covers(letter(1, 4))
+    assert not known.covers(letter(4, 10))
+    assert not known.covers(letter(23, 23))
+    assert not known.covers(Letter("b", 1, 1, 11, 12, (b"",)))
