@@ -79,7 +79,7 @@ class PoliteDownloader(Downloader):
     @property
     def _wire(self) -> Wire:
         if self._waiting is None:
-            self._waiting = Wire(self.core)
+            self._waiting = self.core.wire = Wire(self.core)
         return self._waiting
 
     def needs_backout(self) -> bool:
@@ -177,7 +177,7 @@ class PoliteDownloader(Downloader):
                 request.meta[ADDRESS] = host.connect_to
             elif not request.meta.get("proxy"):
                 await self._resolve(request)
-            if not lease.visit.undisturbed():
+            if not lease.visit.undisturbed() or self._has_to_wait(host, address):
                 await self._wait_again(request, host, address, may)
             return await self._transfer(request, slot, host, address, lease)
         core.waiting_outside += 1
@@ -227,6 +227,11 @@ class PoliteDownloader(Downloader):
         finally:
             self.active.add(request)
 
+    def _has_to_wait(self, host: HostState, address: AddressState) -> bool:
+        """Whether there is no leave for a fetch there, or none any more."""
+        sharing = self.core.sharing
+        return sharing is not None and sharing.pause(host, address) > 0
+
     def wake(self) -> None:
         """Let everyone who waits for the wire look again."""
         self._wire.wake()
@@ -244,7 +249,8 @@ class PoliteDownloader(Downloader):
         if lease is not None:
             core.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit
-        workbench = core.frontier.workbench
+        workbench, sharing = core.frontier.workbench, core.sharing
+        taken = () if sharing is None else sharing.begin(host, address)
         workbench.begin(host, address, core.now(), visit=visit is not None)
         if visit is None:
             self.active.add(request)
@@ -255,6 +261,8 @@ class PoliteDownloader(Downloader):
         try:
             with core.caps.bounded(request, lease), core.revisiting.asking(request, lease):
                 transfer = self._until_cut(self._download(slot, request))
+                if sharing is not None:
+                    transfer = sharing.bounded(transfer)
                 response = await witnessed(self.crawler, request, lease, transfer)
             self._compare(request, response)
             if visit is None:
@@ -272,6 +280,8 @@ class PoliteDownloader(Downloader):
                 # Never below what was promised.
                 host.delay = max(slot.delay, core.frontier.policy.of_host(host.key).delay)
             workbench.end(host, address, core.now(), visit=visit is not None)
+            if sharing is not None:
+                sharing.end(taken, host, address)
             self._wire.wake(host.key, address.key)
 
     async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:

@@ -6,6 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from scrapy_spider_suite.agents import accounts
+from scrapy_spider_suite.agents.accounts import Account, Marker
 from scrapy_spider_suite.agents.ledger import Answer, Batch, End, Ledger, Line, Reply
 from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.ledger_redis import RedisLedger
@@ -14,6 +16,23 @@ NOON = 1_800_000_000_000
 A, B, C = (letter * 16 for letter in "abc")
 K, L = "host k", "address l"
 WINDOW, HOLD, AHEAD = 5_000, 30_000, 5_000
+
+
+class Memory:
+    """A ledger that is asked at a time."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+        self.marker: Marker | None = None
+
+    def settle(self, batch: Batch, now: float) -> Reply:
+        """What it says."""
+        at = int(now * 1000) + 10**9
+        self.marker = accounts.attended(self.marker, batch, at, "run", at)
+        answers = accounts.settled(
+            lambda key: self.accounts.setdefault(key, Account()), batch, self.marker, at
+        )
+        return Reply(int(self.marker.era), int(self.marker.longest), answers)
 
 
 class Place:

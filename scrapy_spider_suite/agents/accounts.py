@@ -20,7 +20,7 @@ KEEP_MAX: Final = 3_600_000
 """An end is remembered for the longest delay that anybody asked for, and no longer than an hour for
 those who did not fetch: a single host with a delay of a day would have every key kept for a day."""
 
-CLAIM_SLACK: Final = 1_000
+CLAIM_SLACK: Final = 250
 """How late who is next may come back before another is."""
 
 DAMAGED_WAIT: Final = 60_000
@@ -187,22 +187,26 @@ def _asked(
     accounts: Sequence[Account], lines: Sequence[Line], marker: Marker, batch: Batch, now: int
 ) -> Answer:
     """The answer to *lines*, whose *accounts* are changed with it."""
-    process, opens, wait, claimed = batch.process, float(now), 0.0, False
+    process, opens, claimed, waits = batch.process, float(now), False, []
     for account, line in zip(accounts, lines, strict=True):
+        wait = 0.0
         if account.has(process, line.serial, now):
             opens = max(opens, account.opens)
-            continue
-        poll = min(max(line.delay // 2, SOONEST), LATEST)
-        if account.claimed > now and account.claimant != process:
-            claimed = True
-            wait = max(wait, 2 * poll, account.claimed - CLAIM_SLACK - now)
-        if account.held(now):
-            wait = max(wait, poll + max(0, account.opens - now))
         else:
-            opens = max(opens, _free(account, line.delay, marker))
-    wait = max(wait, opens - now - batch.ahead)
+            poll = min(max(line.delay // 2, SOONEST), LATEST)
+            if account.claimed > now and account.claimant != process:
+                claimed = True
+                wait = max(2 * poll, account.claimed - CLAIM_SLACK - now)
+            if account.held(now):
+                wait = max(wait, poll + max(0, account.opens - now))
+            else:
+                free = _free(account, line.delay, marker)
+                opens, wait = max(opens, free), max(wait, free - now - batch.ahead)
+        waits.append(wait)
+    wait = max(0.0, opens - now - batch.ahead, *waits)
     if wait > 0:
-        _claim(accounts, process, now + wait, claimed)
+        late = [each for each, own in zip(accounts, waits, strict=True) if own > wait - CLAIM_SLACK]
+        _claim(accounts if claimed else late, process, now + wait, claimed)
         return Answer(wait=math.ceil(wait))
     for account, line in zip(accounts, lines, strict=True):
         if account.claimant == process:
@@ -229,8 +233,9 @@ def _free(account: Account, delay: int, marker: Marker) -> float:
 
 
 def _claim(accounts: Sequence[Account], process: str, until: float, claimed: bool) -> None:
-    """Make *process* the next at all of its keys, unless another is at one of them: two who wait
-    for each other would wait for good. A claim lasts until it is to ask again.
+    """Make *process* the next at those keys, unless another is at one of its own: two who wait
+    for each other would wait for good. A claim lasts until it is to ask again; a key that is free
+    long before the others is not claimed, since nobody would fetch there meanwhile.
     """
     for account in accounts:
         if not claimed:

@@ -102,6 +102,15 @@ class Grants:
                 at = max(at, lease.opens)
         return max(at, self._ask(tuple(missing), now)) if missing else at
 
+    def awaits(self, needs: Iterable[Need], now: float) -> bool:
+        """Whether the ledger was asked for what a fetch with *needs* lacks, and has yet to answer.
+        """
+        keys = tuple(need.key for need in needs if self.shared(need.key))
+        leases = ((key, self._leases.get(key)) for key in keys)
+        missing = tuple(key for key, lease in leases if lease is None or lease.closes <= now)
+        asking = self._asks.get(missing)
+        return asking is not None and (asking.queued or asking.flying)
+
     def start(
         self, needs: Iterable[Need], now: float, within: Collection[Need] = ()
     ) -> tuple[Need, ...]:

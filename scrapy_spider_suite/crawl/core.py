@@ -29,6 +29,7 @@ from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.resolving import suite_resolver
 from scrapy_spider_suite.crawl.revisiting import PageRevisiting
+from scrapy_spider_suite.crawl.sharing import sharing_of
 from scrapy_spider_suite.crawl.sitemaps import Sitemaps
 from scrapy_spider_suite.crawl.trust import TrustedHosts
 from scrapy_spider_suite.crawl.visits import Visits
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.crawl.agency import Agency
     from scrapy_spider_suite.crawl.counting import LinkCounting
+    from scrapy_spider_suite.crawl.wire import Wire
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +132,8 @@ class CrawlCore:
         self.agency = self._make_agency()
         self.ordering = Ordering(order_of(self.settings, crawler.stats))
         self.frontier = self._open_frontier()
+        self.wire: Wire | None = None  # where requests wait that have no visit
+        self.sharing = sharing_of(self)
         self.revisiting = PageRevisiting(self)
         self.duplicates = DuplicatePages(self)
         self.counting: LinkCounting | None = None

@@ -180,6 +180,7 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
         },
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
         "phases": phases_of(settings),
+        "shared": settings.ledger is not None,
         "traps": Limits(**{each: getattr(settings, f"trap_{each}") for each in Limits.names()}),
     }
 

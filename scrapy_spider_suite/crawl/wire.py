@@ -69,12 +69,15 @@ class Wire:
             may()
             now = core.now()
             pause = workbench.pause_needed(host, address, now)
+            leave = not pause and core.sharing is not None
+            if core.sharing is not None and leave:
+                pause = core.sharing.pause(host, address)
             if not pause:
                 return
             if longest < pause < FOREVER:
                 raise HostWaitsTooLong(host.key, pause, host.why)
             # Only the address is in the way: nobody new may slip in before us there.
-            alone = host.wire < host.concurrency and host.next_fetch <= now
+            alone = host.wire < host.concurrency and host.next_fetch <= now and not leave
             address.waiting += alone
             try:
                 await self._until_moved(pause, host.key, address.key)

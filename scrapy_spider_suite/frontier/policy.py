@@ -81,7 +81,8 @@ class Policy:
     *retry_failed_after* 0 means that what failed is never tried again, otherwise it is so for the
     reasons *retry_failed*, so many seconds later, when a link leads there.
     *traps* say what is taken for one. *blocks* are an operator's, beside those of the file.
-    With *phases* a part of the hosts is visited at a time.
+    With *phases* a part of the hosts is visited at a time. *shared* are hosts and addresses that
+    others fetch from, too: one request at a time, whatever the paces say.
     """
 
     host: Pace = field(default_factory=lambda: Pace(4.0))
@@ -100,6 +101,7 @@ class Policy:
     traps: Limits = field(default_factory=Limits)
     blocks: Subjects[Block] = field(default_factory=Subjects)
     phases: Phases | None = None
+    shared: bool = False
     revision: int = 0
 
     # Changing it
@@ -120,23 +122,23 @@ class Policy:
         """The pace of *host*: an override's fields, else the project's slot, else the general."""
         pace = self.slots.get(host, self.host)
         rule = self.overrides.for_host(host)
-        if rule is None:
-            return pace
-        return Pace(
-            pace.delay if rule.delay is None else rule.delay,
-            rule.concurrency or pace.concurrency,
-            rule.burst or pace.burst,
-        )
+        if rule is not None:
+            pace = Pace(
+                pace.delay if rule.delay is None else rule.delay,
+                rule.concurrency or pace.concurrency,
+                rule.burst or pace.burst,
+            )
+        return Pace(pace.delay) if self.shared else pace
 
     def of_address(self, address: str) -> Pace:
         """The pace of a numeric *address*."""
+        pace = self.address
         rule = self.overrides.for_address(address)
-        if rule is None:
-            return self.address
-        delay = self.address.delay if rule.delay is None else rule.delay
-        # A delay between the end of one fetch and the start of the next means one at a time.
-        concurrency = rule.concurrency or self.address.concurrency or int(delay > 0)
-        return Pace(delay, concurrency)
+        if rule is not None:
+            delay = pace.delay if rule.delay is None else rule.delay
+            # A delay between the end of one fetch and the start of the next means one at a time.
+            pace = Pace(delay, rule.concurrency or pace.concurrency or int(delay > 0))
+        return Pace(pace.delay, min(1, pace.concurrency)) if self.shared else pace
 
     # What a host's rules say before those of its address ("" while it is not known)
 

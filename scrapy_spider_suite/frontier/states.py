@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass
+from heapq import heapify
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +19,10 @@ _untrack.restype = None
 FOREVER = math.inf
 LONG_AGO = -1e9
 """Monotonic seconds, long before any crawl began."""
+
+SPARE, SLACK = 4, 16
+"""A heap may hold so many records for each that counts, and so many more, before it is swept: a
+sweep walks all of it, and no change of the rules should cause one."""
 
 
 class AddressState:
@@ -58,6 +63,12 @@ class AddressState:
     def free(self) -> bool:
         """Whether another visit may leave for this address (its clock apart)."""
         return not self.waiting and (not self.concurrency or self.out < self.concurrency)
+
+    def sweep(self) -> None:
+        """Drop the records of hosts that do not count, where there are too many of them."""
+        if len(self.heap) > SPARE * self.hosts + SLACK:
+            self.heap = [item for item in self.heap if item[2].recorded == item[1]]
+            heapify(self.heap)
 
 
 class HostState(Struct, eq=False, gc=False):

@@ -21,13 +21,11 @@ from heapq import heapify, heappop, heappush, heapreplace
 from scrapy_spider_suite.frontier.policy import Bar
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.states import FOREVER as FOREVER
+from scrapy_spider_suite.frontier.states import SLACK, SPARE
 from scrapy_spider_suite.frontier.states import AddressState as AddressState
 from scrapy_spider_suite.frontier.states import HostState as HostState
 from scrapy_spider_suite.frontier.states import Visit as Visit
 
-_SPARE, _SLACK = 4, 16
-"""A heap may hold so many records for each that counts, and so many more, before it is swept: a
-sweep walks all of it, and no change of the rules should cause one."""
 _REPAIRS = 1_000
 """Records that are brought up to date before anyone else has a turn again: after a change of the
 rules for an address of 100,000 hosts all of them may be behind."""
@@ -61,7 +59,7 @@ class Workbench:
             return
         host.address = None
         address.hosts -= 1
-        _sweep_hosts(address)
+        address.sweep()
 
     def forget(self, host: HostState) -> None:
         """Drop a host that is idle from memory."""
@@ -96,7 +94,7 @@ class Workbench:
         key = max(address.next_fetch, address.heap[0][0])
         if address.recorded is None or key < address.recorded:
             heappush(self._heap, self._record(key, address))
-            if len(self._heap) > _SPARE * len(self.addresses) + _SLACK:
+            if len(self._heap) > SPARE * len(self.addresses) + SLACK:
                 self._sweep()
 
     def acquire(self, now: float) -> Visit | None:
@@ -108,6 +106,9 @@ class Workbench:
         address.recorded = None
         host = heappop(address.heap)[2]
         host.recorded = None
+        return self._leave(host, address, now)
+
+    def _leave(self, host: HostState, address: AddressState, now: float) -> Visit:
         clocks = (host.next_fetch, host.fetched, address.next_fetch, address.fetched)
         host.out += 1
         address.out += 1
@@ -148,13 +149,33 @@ class Workbench:
 
     def cancel(self, visit: Visit) -> None:
         """Take back a visit that was acquired just now and does not go: no delay began to run."""
+        self.reserve(visit)
+        self.release(visit)
+
+    def reserve(self, visit: Visit) -> None:
+        """Put back what *visit*, acquired just now, has to fetch, and keep its place at its host
+        and its address until `claim` or `release`.
+        """
         for entry in visit.entries:
             heappush(visit.host.front, (entry.key, entry))
         visit.entries.clear()
         host, address = visit.host, visit.address
         host.next_fetch, host.fetched, address.next_fetch, address.fetched = visit.clocks
         host.recorded = None  # it may have been put back with a later time
-        self.release(visit)
+
+    def claim(self, visit: Visit, now: float) -> Visit | None:
+        """The visit for which *visit* kept a place; None if it cannot leave any more."""
+        host, address = visit.host, visit.address
+        host.out -= 1
+        address.out -= 1
+        self.out -= 1
+        free = host.address is address and host.front and host.free() and address.free()
+        if free and max(host.ready_at(), address.next_fetch) <= now:
+            host.recorded = address.recorded = None
+            return self._leave(host, address, now)
+        self.offer(host)
+        self.offer_address(address)
+        return None
 
     def wait(self, now: float) -> float | None:
         """Seconds until `acquire` has something, 0.0 for at once, None if nothing is queued."""
@@ -241,7 +262,7 @@ class Workbench:
         if host.ready_at() < ready_at and host.recorded_at > host.ready_at():
             host.recorded = None
             if host.address is not None:
-                _sweep_hosts(host.address)
+                host.address.sweep()
         self.offer(host)
 
     # The heaps
@@ -326,10 +347,3 @@ def _counts(record: tuple[float, int, AddressState]) -> bool:
     """Whether a record in the workbench's heap is the one that counts for its address."""
     address = record[2]
     return address.recorded is not None and address.ticket == record[1]
-
-
-def _sweep_hosts(address: AddressState) -> None:
-    """Drop the records of hosts that do not count, where there are too many of them."""
-    if len(address.heap) > _SPARE * address.hosts + _SLACK:
-        address.heap = [item for item in address.heap if item[2].recorded == item[1]]
-        heapify(address.heap)

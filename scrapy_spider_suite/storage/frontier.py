@@ -33,6 +33,7 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.leasing import Leasing
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
+from scrapy_spider_suite.storage.permits import Permits
 from scrapy_spider_suite.storage.planning import Planner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
@@ -66,6 +67,7 @@ class Frontier:
         commits: says of each URL how it ended.
         extraction: knows the pages whose links are to be read.
         holding: knows what may not be fetched, since another agent holds it.
+        permits: has visits wait for leave, where hosts and addresses are shared.
         planner: keeps plans of pages that are to be visited again.
         sifter: asks the sieve; None if the job has none.
     """
@@ -120,9 +122,11 @@ class Frontier:
             self.store,
         )  # fmt: skip
         self.holding = Holding(self.workbench, self.residents)
+        self.permits = Permits(self.workbench)
         return Leasing(
             self.workbench, self.residents.fronts, self.rotation, self._ledger, self._health,
             self._clearance, aside, trapped, self.extraction.demand, self.holding,
+            self.permits,
         )  # fmt: skip
 
     def open(self, now: float) -> None:
@@ -302,14 +306,14 @@ class Frontier:
 
     def wait(self, now: float) -> float | None:
         """Seconds until a visit is possible; None if nothing resident is queued, or may go."""
-        return None if self.full else self.workbench.wait(now)
+        return None if self.full else self.permits.wait(now)
 
     def next_visit_in(self, now: float) -> float | None:
         """Seconds until anything at all may be visited, in memory or on disk; None: nothing is.
 
         Infinite where only hosts are left that wait for a rule to go.
         """
-        waits = [self.workbench.wait(now), self.rotation.next_due_in(now, now + self.wall_offset)]
+        waits = [self.permits.wait(now), self.rotation.next_due_in(now, now + self.wall_offset)]
         known = [wait for wait in waits if wait is not None]
         return min(known, default=FOREVER if self.pending else None)
 

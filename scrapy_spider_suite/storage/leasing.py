@@ -16,6 +16,7 @@ from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.holding import Holding
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
+from scrapy_spider_suite.storage.permits import Permits
 from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.trapped import Trapped
 
@@ -33,7 +34,7 @@ class Leasing:
     def __init__(
         self, workbench: Workbench, fronts: Fronts, rotation: Rotation, ledger: Ledger,
         health: Health, clearance: Clearance, aside: Aside, trapped: Trapped, demand: Demand,
-        holding: Holding,
+        holding: Holding, permits: Permits,
     ) -> None:  # fmt: skip
         self.out = 0
         self._workbench = workbench
@@ -46,11 +47,12 @@ class Leasing:
         self._trapped = trapped
         self._demand = demand
         self._holding = holding
+        self._permits = permits
 
     def acquire(self, now: float, wall: float) -> list[Lease]:
         """The leases of the next visit, or none before its time."""
         for _ in range(_REFUSALS):
-            visit = self._workbench.acquire(now)
+            visit = self._permits.acquire(now)
             if visit is None:
                 break
             if not (
@@ -58,6 +60,7 @@ class Leasing:
                 and self._clearance.may_leave(visit, now, wall)
                 and self._aside.sort_out(visit, now, wall)
                 and self._trapped.sort_out(visit, now, wall)
+                and self._permits.sort_out(visit, now)
             ):
                 continue  # it has been dealt with
             self._clearance.cut_short(visit, self.out)

@@ -8,31 +8,13 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from ledgers import Memory
 
-from scrapy_spider_suite.agents import accounts
-from scrapy_spider_suite.agents.accounts import Account, Marker
 from scrapy_spider_suite.agents.debts import DEBTS_MAX, Debts
 from scrapy_spider_suite.agents.grants import PATIENCE, Grants, Need, Sent
-from scrapy_spider_suite.agents.ledger import Batch, Reply
+from scrapy_spider_suite.agents.ledger import Reply
 
 TIMEOUT, WINDOW = 20.0, 5.0
-
-
-class Memory:
-    """A ledger that is asked at a time."""
-
-    def __init__(self) -> None:
-        self.accounts: dict[str, Account] = {}
-        self.marker: Marker | None = None
-
-    def settle(self, batch: Batch, now: float) -> Reply:
-        """What it says."""
-        at = int(now * 1000) + 10**9
-        self.marker = accounts.attended(self.marker, batch, at, "run", at)
-        answers = accounts.settled(
-            lambda key: self.accounts.setdefault(key, Account()), batch, self.marker, at
-        )
-        return Reply(int(self.marker.era), int(self.marker.longest), answers)
 
 
 class Process:

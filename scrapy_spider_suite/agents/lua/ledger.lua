@@ -1,7 +1,7 @@
 -- All of one batch at one instant. KEYS: the marker, then every key of the batch. ARGV: the batch
 -- (`ledger.pack`). What is decided is that of `accounts.py`, field by field; times are milliseconds.
 local MARKER, RECORD = '>c2ddddc40', '>c2ddddddddc16c16'
-local NOBODY, KEEP_MAX, SLACK = string.rep('0', 16), 3600000, 1000
+local NOBODY, KEEP_MAX, SLACK = string.rep('0', 16), 3600000, 250
 local SOONEST, LATEST, FUTURE = 50, 2000, 2 * (1209600000 + 86400000)
 local process, era, longest, window, hold, ahead, ends, returns, wishes, asks =
   unpack(cmsgpack.unpack(ARGV[1]))
@@ -96,12 +96,13 @@ local function free(a, delay)
   return at
 end
 
-local function claim(lines, till, claimed)
-  for _, line in ipairs(lines) do
+local function claim(lines, waits, wait, claimed)
+  local till = now + wait
+  for i, line in ipairs(lines) do
     local a = account(line[1])
-    if not claimed then
+    if not claimed and waits[i] > wait - SLACK then
       a.claimant, a.claimed = process, till + SLACK
-    elseif a.claimant == process then
+    elseif claimed and a.claimant == process then
       a.claimant, a.claimed = NOBODY, 0
     end
   end
@@ -120,29 +121,31 @@ local function grant(lines, opens)
 end
 
 local function asked(lines)
-  local opens, wait, claimed, whole = now, 0, false, true
+  local opens, waits, claimed, whole = now, {}, false, true
   for _, line in ipairs(lines) do whole = account(line[1]) and whole end
   if not whole then return {0, 0, 60000} end
-  for _, line in ipairs(lines) do
-    local a = account(line[1])
+  for i, line in ipairs(lines) do
+    local a, wait = account(line[1]), 0
     if has(a, line[2]) then
       opens = max(opens, a.opens)
     else
       local poll = min(max(floor(line[3] / 2), SOONEST), LATEST)
       if a.claimed > now and a.claimant ~= process then
         claimed = true
-        wait = max(wait, 2 * poll, a.claimed - SLACK - now)
+        wait = max(2 * poll, a.claimed - SLACK - now)
       end
       if held(a) then
         wait = max(wait, poll + max(0, a.opens - now))
       else
-        opens = max(opens, free(a, line[3]))
+        local at = free(a, line[3])
+        opens, wait = max(opens, at), max(wait, at - now - ahead)
       end
     end
+    waits[i] = wait
   end
-  wait = max(wait, opens - now - ahead)
+  local wait = max(0, opens - now - ahead, unpack(waits))
   if wait <= 0 then return grant(lines, opens) end
-  claim(lines, now + wait, claimed)
+  claim(lines, waits, wait, claimed)
   return {0, 0, ceil(wait)}
 end
 

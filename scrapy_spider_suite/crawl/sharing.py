@@ -1,0 +1,197 @@
+"""Hosts and addresses from which other processes fetch, too: one politeness for all of them.
+
+Before a fetch begins this process has a grant of the ledger for its host and for its address
+(`agents.ledger`): visits wait for it in the workbench (`storage.permits`), everything else in the
+queue for the wire (`crawl.wire`), and the gate begins no fetch without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from scrapy.exceptions import DownloadTimeoutError
+from scrapy.signals import spider_closed
+
+from scrapy_spider_suite.agents.grants import Grants, Need
+from scrapy_spider_suite.agents.ledger import Batch, Ledger, address_key, host_key
+from scrapy_spider_suite.agents.ledger_file import FileLedger
+from scrapy_spider_suite.agents.lending import Lending
+from scrapy_spider_suite.agents.registry import boottime
+from scrapy_spider_suite.errors import LedgerError, SettingsError
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl
+from scrapy_spider_suite.storage.permits import NEAR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.frontier.workbench import AddressState, HostState
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+T = TypeVar("T")
+
+NAME: Final = "shared"
+"""Of the ledger in a Redis: crawls that name the same Redis share it."""
+
+_TIMEOUT: Final = 180.0
+"""Seconds that a fetch may last where DOWNLOAD_TIMEOUT sets no bound."""
+
+_PASSES: Final = frozenset({"away", "memory"})
+"""What goes by: the crawl begins all the same, and waits for it."""
+
+Taken = tuple[Need, ...]
+
+
+def sharing_of(core: CrawlCore) -> Sharing | None:
+    """What *core* needs to fetch politely with others; None if it fetches alone.
+
+    Raises `SettingsError`: that is no place for a ledger.
+    """
+    where = core.settings.ledger
+    return None if where is None else Sharing(core, _ledger(where))
+
+
+def _ledger(where: RedisUrl | Path) -> Ledger:
+    if not isinstance(where, RedisUrl):
+        return FileLedger(where.absolute())
+    try:
+        from scrapy_spider_suite.agents.ledger_redis import RedisLedger
+
+        return RedisLedger(where.url, NAME)
+    except ModuleNotFoundError as error:
+        text = "SUITE_LEDGER in Redis needs a client: pip install 'scrapy-spider-suite[redis]'"
+        raise SettingsError(text) from error
+    except ValueError as error:
+        raise SettingsError(f"SUITE_LEDGER = {str(where)!r}: {error}") from error
+
+
+class Sharing:
+    """Those of one crawl. It is a `storage.permits.Lender`.
+
+    Stats: ``suite/ledger/…``, in numbers of keys (`agents.asking.Figures`).
+    """
+
+    def __init__(self, core: CrawlCore, ledger: Ledger) -> None:
+        self._core = core
+        self._ledger = ledger
+        # Whatever is longer is cut: a grant runs out, and then others may fetch there.
+        self._longest = core.settings.project.download_timeout or _TIMEOUT
+        self._process = secrets.token_hex(8)
+        self.grants = Grants(
+            self._process, timeout=self._longest, ahead=NEAR, everything=True
+        )
+        self._lending = Lending(ledger, self.grants, news=self._news)
+        self._running: asyncio.Task[None] | None = None
+        self._closed = False
+        self._asked = 0.0  # when `pause` was
+        core.frontier.permits.lender = self
+        # Connected after the scheduler's end: by then every fetch has said how it ended.
+        core.crawler.signals.connect(self.close, spider_closed)
+
+    @property
+    def away(self) -> bool:
+        """Whether the ledger does not answer: nothing that is shared is fetched meanwhile."""
+        return bool(self._lending.away)
+
+    async def open(self, scheduler: FrontierScheduler) -> None:
+        """Ask the ledger for the first time. Raises `SettingsError`: it will never do.
+
+        One that is away now may come back, and is waited for.
+        """
+        if scheduler.gate is None:
+            raise SettingsError("SUITE_LEDGER needs the downloader of the suite: remove DOWNLOADER")
+        try:
+            await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
+        except LedgerError as error:
+            if error.kind not in _PASSES:
+                raise SettingsError(f"SUITE_LEDGER: {error}") from error
+        self._running = asyncio.ensure_future(self._lending.run())
+
+    async def close(self) -> None:
+        """Return what is not used, and say what is owed."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._lending.close()
+        if self._running is not None:
+            await self._running
+        self.publish()
+
+    def publish(self) -> None:
+        """Set the stats."""
+        stats = self._core.crawler.stats
+        for name, value in asdict(self.grants.figures).items():
+            stats.set_value(f"suite/ledger/{name}", value)
+        stats.set_value("suite/ledger/waiting", len(self._core.frontier.permits))
+
+    # Fetches
+
+    def pause(self, host: HostState, address: AddressState) -> float:
+        """See `storage.permits.Lender`."""
+        self._asked = now = boottime()
+        at = self.grants.ready(_needs(host, address), now)
+        if at > now:
+            self._lending.poke()
+            return at - now
+        return 0.0
+
+    def awaits(self, host: HostState, address: AddressState) -> bool:
+        """See `storage.permits.Lender`."""
+        return self.grants.awaits(_needs(host, address), self._asked)
+
+    def begin(self, host: HostState, address: AddressState) -> Taken:
+        """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
+        called; what is returned has to be given to `end`.
+        """
+        return self.grants.start(_needs(host, address), self._asked)
+
+    def end(self, taken: Taken, host: HostState, address: AddressState) -> None:
+        """The fetch has just ended; the next is asked for, if it could begin right away."""
+        now = boottime()
+        self.grants.end(taken, now)
+        if (host.front or host.more) and max(host.gap(), address.delay) <= NEAR:
+            self.grants.ready(_needs(host, address), now)
+        self._lending.poke()
+
+    async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
+        """Await *transfer*; cut it off once its grant could run out."""
+        try:
+            async with asyncio.timeout(self._longest) as limit:
+                return await transfer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"cut off after {self._longest:g} s: the ledger lets others go there then"
+            raise DownloadTimeoutError(text) from None
+
+    def heard(self, host: HostState) -> None:
+        """*host* has asked for a pause, or needs one: that holds for all who fetch there."""
+        wait = host.next_fetch - self._core.now()
+        if wait > host.gap():
+            self.grants.postpone(host_key(host.key), boottime() + wait)
+            self._lending.poke()
+
+    # News
+
+    def _news(self, keys: set[str]) -> None:
+        """Let those look again who wait for one of *keys*."""
+        core = self._core
+        kinds = [key.partition(" ") for key in keys]
+        hosts = [name for kind, _, name in kinds if kind == "host"]
+        addresses = [name for kind, _, name in kinds if kind != "host"]
+        core.frontier.permits.news(hosts, addresses, core.now())
+        if core.wire is not None and keys:
+            core.wire.wake(*hosts, *addresses)
+        core.wake()
+
+
+def _needs(host: HostState, address: AddressState) -> Taken:
+    """What a fetch has to do with: an address only where one is promised anything."""
+    need = Need(host_key(host.key), host.gap())
+    if not (address.numeric and address.concurrency):
+        return (need,)
+    return need, Need(address_key(address.key), address.delay)

@@ -1,0 +1,164 @@
+"""Visits that need leave: to hosts and addresses from which other processes fetch, too.
+
+Who gives leave cannot be asked and waited for while a visit is chosen. So a host whose turn has
+come, and for which there is no leave yet, keeps its place in the workbench, and its address with
+it, while leave is asked for; meanwhile the next host goes. It leaves as soon as there is an answer,
+or waits as long as that says.
+
+Invariant: a host is either in the workbench's heaps or held here, never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from heapq import heappop, heappush
+from typing import Final, Protocol
+
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
+
+NEAR: Final = 0.25
+"""Seconds for which a place is held for leave that begins then."""
+
+_MOST: Final = 250
+"""Hosts that are held at a time. What is asked for and then not used blocks others."""
+
+_AGAIN: Final = 1.0
+"""Seconds until a host that is held is looked at again, whatever happens."""
+
+_LEAST: Final = 0.05
+"""Seconds for which an address waits, where a host of it had to, before another is tried."""
+
+WHY: Final = "others fetch there, too"
+
+
+class Lender(Protocol):
+    """Who gives leave."""
+
+    @property
+    def away(self) -> bool:
+        """Whether it gives none at present."""
+        ...
+
+    def pause(self, host: HostState, address: AddressState) -> float:
+        """Seconds until a fetch may start there, 0.0 for at once. What is missing is asked for, and
+        an answer to that is news: until then it is a guess.
+        """
+        ...
+
+    def awaits(self, host: HostState, address: AddressState) -> bool:
+        """Whether what `pause` asked for has not been answered yet."""
+        ...
+
+
+class Permits:
+    """Holds the visits of one frontier for which leave is awaited.
+
+    Attributes:
+        lender: None, where no visit needs leave.
+    """
+
+    def __init__(self, workbench: Workbench) -> None:
+        self.lender: Lender | None = None
+        self._workbench = workbench
+        self._held: dict[str, Visit] = {}
+        self._at: dict[str, str] = {}  # by address, which host is held
+        self._agenda: list[tuple[float, int, Visit]] = []
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def full(self) -> bool:
+        """Whether no visit that needs leave can be chosen now."""
+        return self.lender is not None and (self.lender.away or len(self._held) >= _MOST)
+
+    def acquire(self, now: float) -> Visit | None:
+        """The next visit: one for which there is leave, or one that needs it (see `sort_out`)."""
+        while self._agenda and self._agenda[0][0] <= now:
+            visit = heappop(self._agenda)[2]
+            if self._held.get(visit.host.key) is visit and (gone := self._look(visit, now)):
+                return gone
+        return None if self.full else self._workbench.acquire(now)
+
+    def sort_out(self, visit: Visit, now: float) -> bool:
+        """Whether *visit* may leave now; if not, it has been dealt with."""
+        if self.lender is None or not _goes_out(visit):
+            return True
+        pause = self.lender.pause(visit.host, visit.address)
+        if not pause:
+            return True
+        self._workbench.reserve(visit)
+        if self._holds(visit, pause):
+            self._held[visit.host.key] = visit
+            self._at[visit.address.key] = visit.host.key
+            self._remember(visit, now + pause)
+        else:
+            self._put_off(visit, pause, now)
+        return False
+
+    def news(self, hosts: Collection[str], addresses: Collection[str], now: float) -> None:
+        """There may be leave for *hosts*, and for those of *addresses*: they are looked at next."""
+        for key in {*hosts, *(self._at.get(each, "") for each in addresses)}:
+            visit = self._held.get(key)
+            if visit is not None:
+                self._remember(visit, now)
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until `acquire` may have something, None if nothing is known of."""
+        own = max(0.0, self._agenda[0][0] - now) if self._agenda else None
+        if self.full:
+            return _AGAIN if own is None else own
+        other = self._workbench.wait(now)
+        known = [each for each in (own, other) if each is not None]
+        return min(known) if known else None
+
+    def let_go(self) -> None:
+        """Hold nobody any more."""
+        for visit in list(self._held.values()):
+            self._release(visit)
+            self._workbench.release(visit)
+        self._agenda.clear()
+
+    def _look(self, visit: Visit, now: float) -> Visit | None:
+        """What *visit*, which was held, has become: a visit for which there is leave, or none."""
+        pause = 0.0 if self.lender is None else self.lender.pause(visit.host, visit.address)
+        if pause and self._holds(visit, pause):
+            self._remember(visit, now + pause)
+            return None
+        self._release(visit)
+        if not pause:
+            return self._workbench.claim(visit, now)
+        self._put_off(visit, pause, now)
+        return None
+
+    def _holds(self, visit: Visit, pause: float) -> bool:
+        """Whether a host that has to wait for *pause* is to keep its place meanwhile."""
+        if self.lender is None or self.lender.away:
+            return False
+        return pause <= NEAR or self.lender.awaits(visit.host, visit.address)
+
+    def _remember(self, visit: Visit, at: float) -> None:
+        self._numbers += 1
+        heappush(self._agenda, (at, self._numbers, visit))
+
+    def _release(self, visit: Visit) -> None:
+        del self._held[visit.host.key]
+        if self._at.get(visit.address.key) == visit.host.key:
+            del self._at[visit.address.key]
+
+    def _put_off(self, visit: Visit, pause: float, now: float) -> None:
+        """Let a host wait like any other, and its address for a part of what a fetch would have it
+        wait: it may be only the host that is not free.
+        """
+        host, address = visit.host, visit.address
+        self._workbench.postpone(host, now + pause, WHY)
+        if address.concurrency:
+            until = now + min(pause, max(address.delay / 4, _LEAST))
+            address.next_fetch = max(address.next_fetch, until)
+        self._workbench.release(visit)
+
+
+def _goes_out(visit: Visit) -> bool:
+    """Whether what is to be fetched goes over the wire that is shared."""
+    return visit.entries[0].url.startswith(("http://", "https://"))
