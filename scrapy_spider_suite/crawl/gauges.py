@@ -31,6 +31,8 @@ def set_gauges(
     for name, count in frontier.miner.found.items():
         stats.set_value(f"suite/mined/{name}", count)
     core.revisiting.publish()
+    if core.sharing is not None:
+        core.sharing.publish()
     if core.agency is not None:
         core.agency.publish()
     stats.set_value("suite/seen/cache_hits", frontier.cache.hits)

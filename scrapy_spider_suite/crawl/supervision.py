@@ -144,6 +144,7 @@ class Supervision:
         looks = self._stillness.look(state, excused=not limit)
         closing = self._scheduler.closing
         held = self._scheduler.paused or core.caps.pause(now) > 0
+        held = held or (core.sharing is not None and core.sharing.away)
         if looks and not closing and (held or not core.frontier.ready_hosts(now)):
             self._stillness = Stillness()
             return
