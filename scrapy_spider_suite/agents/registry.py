@@ -178,6 +178,11 @@ class Registry(Desk):
                 self._raise_gone(answer)
             return self._tokens(answer, data)
 
+    async def secret(self) -> str:
+        """What the agents of the crawl know and nobody without access to its Redis."""
+        async with self._one:
+            return await self._server.agreed(self._secret, secrets.token_hex(16))
+
     async def give(self, units: Units, to: int, epoch: int) -> Moved:
         """Have the member with the number *to* hold *units*, which this agent held, and fetches no
         more.

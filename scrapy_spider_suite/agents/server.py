@@ -90,6 +90,12 @@ class Server:
         """What is under each of *keys*. Raises `RegistryError`."""
         return [(await self._asked(self._client.type(key))).decode() for key in keys]
 
+    async def agreed(self, key: str, value: str) -> str:
+        """What stands under *key*: *value*, if nothing did. Raises `RegistryError`."""
+        await self._asked(self._client.set(key, value, nx=True))
+        found = await self._asked(self._client.get(key))
+        return value if found is None else found.decode("utf-8", "replace")
+
     async def close(self) -> None:
         """Close its connections; never raises."""
         try:

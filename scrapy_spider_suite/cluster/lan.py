@@ -98,9 +98,14 @@ class Neighbour:
         logger.error("with SUITE_CLUSTER = 'lan' the list of agents is fixed: this one stays")
 
     @property
-    def facts(self) -> dict[str, int | float]:
+    def busy(self) -> bool:
+        """Never: everybody keeps what he has."""
+        return False
+
+    @property
+    def stats(self) -> dict[str, int | float]:
         """See `Members`."""
-        return {"agents": len(self._names), "round": self._round}
+        return {"cluster/agents": len(self._names), "cluster/round": self._round}
 
     @property
     def _first(self) -> str:

@@ -6,13 +6,12 @@ from typing import Protocol
 
 
 class Members(Protocol):
-    """One agent among the others.
+    """One agent among the others."""
 
-    Attributes:
-        ended: the crawl is over: all agents are idle.
-    """
-
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """The crawl is over: all agents are idle."""
+        ...
 
     async def open(self) -> None:
         """Take part, and learn who owns and who holds what.
@@ -34,6 +33,11 @@ class Members(Protocol):
         """Hand over everything, then end."""
 
     @property
-    def facts(self) -> dict[str, int | float]:
-        """What there is to say, by names for the stats."""
+    def busy(self) -> bool:
+        """Whether anything is being handed over, or is to be."""
+        ...
+
+    @property
+    def stats(self) -> dict[str, int | float]:
+        """Each for ``suite/...``."""
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -26,12 +26,14 @@ WHILE_IDLE: Final = 1.0
 """Seconds between heartbeats of an agent that has nothing to do: the end takes two rounds."""
 PATIENCE: Final = 30.0
 """Seconds for which a Redis that is away is asked when an agent starts."""
+_LONG: Final = 1e9
+"""Seconds of a lease without an end, for the stats."""
 _FIRST, _MOST = 0.5, 5.0
 """Seconds until a Redis that failed is asked again: at first, and at most."""
 
 
 class Peer:
-    """The agent *candidate* in *registry*.
+    """What *candidate* says that this agent is, in *registry*.
 
     Args:
         changed: called when this agent owns or holds other units than before.
@@ -46,7 +48,7 @@ class Peer:
     """
 
     def __init__(
-        self, registry: Registry, candidate: Candidate, shares: Shares, *,
+        self, registry: Registry, candidate: Callable[[], Awaitable[Candidate]], shares: Shares, *,
         changed: Callable[[], None], post: Callable[[], Post], over: Callable[[str], None],
         joined: Callable[[Joined], None],
     ) -> None:  # fmt: skip
@@ -113,11 +115,12 @@ class Peer:
     def facts(self) -> dict[str, int | float]:
         """What there is to say, by names for the stats."""
         view, skew = self.registry.view, self.registry.skew
+        seconds = self.registry.lease.seconds(boottime(), time.time())
         return {
             "agents": len(view.members), "epoch": view.epoch, "taken": self.moved,
             "away": int(bool(self.away)),
             "skew": 0.0 if skew is None else round(skew.offset, 3),
-            "lease": round(min(self.registry.lease.seconds(boottime(), time.time()), 1e9), 1),
+            "lease": round(max(0.0, min(seconds, _LONG)), 1),
         }  # fmt: skip
 
     # Heartbeats
@@ -182,7 +185,7 @@ class Peer:
             self._shares.number = 0
             self._shares.refresh()
             self._changed()
-        joined = await self.registry.join(self._candidate)
+        joined = await self.registry.join(await self._candidate())
         self._shares.number = joined.number
         self._joined(joined)
         await self._learn()

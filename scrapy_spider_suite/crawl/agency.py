@@ -6,24 +6,21 @@ its close.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
-from xxhash import xxh3_64_hexdigest
 
-from scrapy_spider_suite.agents.assignment import assignment_of, fingerprint
+from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.datagrams import Datagrams, parse_agents
-from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.letters import Packer
-from scrapy_spider_suite.agents.members import Candidate, Post
-from scrapy_spider_suite.agents.tables import Assignment
+from scrapy_spider_suite.agents.members import Post
 from scrapy_spider_suite.agents.transport import Transport
 from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.lan import Neighbour
@@ -31,20 +28,20 @@ from scrapy_spider_suite.cluster.mail import Mail, nobody_listens
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
+from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
-from scrapy_spider_suite.settings.declarations import Kind, full_name, words
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Routing
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.agents.registry import Joined
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.job.directory import Job
     from scrapy_spider_suite.scheduler import FrontierScheduler
-    from scrapy_spider_suite.storage.leases import Lease as FrontierLease
+    from scrapy_spider_suite.storage.leases import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +51,11 @@ _CACHE = 4
 """Of SUITE_SEEN_CACHE, the part that remembers what was sent to others."""
 _RATE = 10.0
 """Seconds over which the rate of pages is told."""
-_LONGEST = 300
-"""Characters of a setting's value, in which agents are compared; of longer ones the hash."""
+_MEETING = (
+    "redis_url", "agent_weight", "agent_address", "agents", "cluster_key", "handover_dir",
+    "handover_rate",
+)  # fmt: skip
+"""Settings by which it meets the others: with another value it goes, and comes back at once."""
 
 
 def agency_of(core: CrawlCore) -> Agency | None:
@@ -78,6 +78,7 @@ class Agency:
 
     def __init__(self, core: CrawlCore, job: Job) -> None:
         settings, spider = core.settings, core.crawler.spider
+        self.core, self.job = core, job
         self.name = settings.agent_name or socket.gethostname()
         self.crawl = settings.crawl_name or ("" if spider is None else spider.name)
         self.only_waiting = False
@@ -88,12 +89,11 @@ class Agency:
             by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
-        self._core, self._job = core, job
-        self._kv = core.store.kv("agent")
         self._members: Members | None = None
         self._mail: Mail | None = None
         self._scheduler: FrontierScheduler | None = None
-        self._heard: Callable[[str, list[Any]], None] = nobody_listens
+        self._meeting = asyncio.Lock()
+        self._again: asyncio.Task[None] | None = None
         self._rate = Rate()
 
     # Life
@@ -101,98 +101,94 @@ class Agency:
     async def open(self, scheduler: FrontierScheduler) -> None:
         """Take part. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
+        self.changed()
+        await self._meet()
+        self.core.crawler.signals.connect(self._settings_changed, settings_changed)
+
+    async def _meet(self) -> None:
         incarnation = secrets.randbits(64)
-        self._hold()
-        make = self._peer if self._core.settings.cluster == "peers" else self._neighbour
+        heard = nobody_listens
         try:
-            self._members, transport = make(incarnation)
+            if self.core.settings.cluster == "peers":
+                from scrapy_spider_suite.crawl.peering import Peering  # Redis is an extra
+
+                self._members = peering = Peering(self, incarnation)
+                transport: Transport = peering.transport
+            else:
+                self._members, transport = neighbour, _ = self._neighbour(incarnation)
+                heard = neighbour.heard
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
+        core = self.core
         self._mail = Mail(
-            self._core.frontier, self.routing, transport,
+            core.frontier, self.routing, transport,
             Packer(self.name, incarnation, transport.bounds),
-            KnownRows(self._core.store.kv("received")), self.shares, written=self._core.written,
-            clock=self._core.now, news=self._core.wake, heard=self._heard,
+            KnownRows(core.store.kv("received")), self.shares, written=core.written,
+            clock=core.now, news=core.wake, heard=heard,
         )  # fmt: skip
         await self._members.open()
         await self._mail.start()
         self._members.start()
 
-    def _peer(self, incarnation: int) -> tuple[Members, Transport]:
-        # Redis is an extra.
-        from scrapy_spider_suite.agents.registry import Registry
-        from scrapy_spider_suite.agents.streams import Streams
-        from scrapy_spider_suite.cluster.peer import Peer
-
-        settings = self._core.settings
-        url = "" if settings.redis_url is None else settings.redis_url.url
-        lease = Lease(settings.project.download_timeout)
-        peer = Peer(
-            Registry(url, self.crawl, lease, incarnation=incarnation), self._candidate(),
-            self.shares, changed=self._changed, post=self.post, over=self._over,
-            joined=self._joined,
-        )  # fmt: skip
-        return peer, Streams(url, self.crawl, self.name, incarnation)
-
-    def _neighbour(self, incarnation: int) -> tuple[Members, Transport]:
-        settings = self._core.settings
+    def _neighbour(self, incarnation: int) -> tuple[Neighbour, Transport]:
+        settings = self.core.settings
         agents = parse_agents(settings.agents)
         key = "" if settings.cluster_key is None else settings.cluster_key.text
-        fixed = fixed_of(settings, self.assignment)
-        terms = xxh3_64_hexdigest(repr(sorted(fixed.items())).encode())
+        terms = digest_of(fixed_of(settings, self.assignment))
         neighbour = Neighbour(
-            list(agents), self.shares, incarnation, terms, changed=self._changed, post=self.post,
-            over=self._over,
+            list(agents), self.shares, incarnation, terms, changed=self.changed, post=self.post,
+            over=self.over,
         )  # fmt: skip
         neighbour.tell = self._tell
-        self._heard = neighbour.heard
         return neighbour, Datagrams(self.name, agents, key.encode())
 
     def _tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)
 
-    def _candidate(self) -> Candidate:
-        settings, job = self._core.settings, self._job
-        return Candidate(
-            name=self.name, job=job.file.id, seat=_seat(job), grace=settings.agent_grace,
-            weight=settings.agent_weight, address="", fixed=fixed_of(settings, self.assignment),
-            id=(self._kv.get(b"crawl") or b"").decode(),
-            number=int(self._kv.get(b"number") or b"0"),
-        )  # fmt: skip
-
-    def _joined(self, joined: Joined) -> None:
-        self._kv.put(b"crawl", joined.id.encode())
-        self._kv.put(b"number", str(joined.number).encode())
-        self._core.write()
-        logger.info(
-            "this is agent %s, number %d, of the crawl %s%s", self.name, joined.number, self.crawl,
-            ": it is back, and has what it had" if joined.kept else "",
-        )  # fmt: skip
-
     async def close(self) -> None:
         """Stop; the others know that this agent will be back."""
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.gather(self._again, return_exceptions=True)
+        await self._part()
+
+    async def _part(self) -> None:
         if self._mail is not None:
             await self._mail.close()
         if self._members is not None:
             await self._members.close()
 
+    def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self.routing.shared_seeds = new.shared_seeds
+        if any(getattr(old, name) != getattr(new, name) for name in _MEETING):
+            self._again = asyncio.get_running_loop().create_task(self._meet_again())
+
+    async def _meet_again(self) -> None:
+        """Go, and come back by other settings; nothing is fetched in between."""
+        async with self._meeting:
+            logger.info("agent %s meets the others by its new settings", self.name)
+            await self._part()
+            try:
+                await self._meet()
+            except (ClusterError, SettingsError, OSError) as error:
+                logger.error("%s: this agent ends", error)
+                self.over("refused")
+
     # What changes
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Others own, or hold, what they did not before."""
-        self._hold()
+        elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
+        self.core.frontier.holding.change(elsewhere, by_host=by_host)
         if self._mail is not None:
             self._mail.reroute()
-        self._core.wake()
+        self.core.wake()
 
-    def _hold(self) -> None:
-        elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
-        self._core.frontier.holding.change(elsewhere, by_host=by_host)
-
-    def _over(self, reason: str) -> None:
+    def over(self, reason: str) -> None:
+        """The crawl is over; or this agent has to end, for that *reason*."""
         if self._scheduler is not None and (reason or self.only_waiting):
             self._scheduler.stop(reason or "waiting")
-        self._core.wake()
+        self.core.wake()
 
     # What is asked
 
@@ -205,7 +201,7 @@ class Agency:
         """Whether a fetch may be started: nobody else can hold before its end what is here."""
         return self._members is not None and self._members.may_fetch()
 
-    def refuse_fetch(self, request: Request, lease: FrontierLease | None) -> None:
+    def refuse_fetch(self, request: Request, lease: Lease | None) -> None:
         """Raise `HostBarred` if this agent may not send *request* now.
 
         What has no visit may go to a host of another agent only by a ledger that all share.
@@ -214,9 +210,9 @@ class Agency:
         if not self.may_fetch():
             raise HostBarred("the lease of this agent has run out", until)
         if lease is not None:
-            elsewhere = self._core.frontier.holding.holds_back(lease.entry)
+            elsewhere = self.core.frontier.holding.holds_back(lease.entry)
         else:
-            elsewhere = self._core.settings.ledger is None and self.shares.elsewhere(
+            elsewhere = self.core.settings.ledger is None and self.shares.elsewhere(
                 hostname(request), request.url
             )
         if elsewhere:
@@ -233,14 +229,16 @@ class Agency:
     def idle(self) -> bool:
         """Whether nothing is left to do here."""
         scheduler, mail = self._scheduler, self._mail
-        if scheduler is None or mail is None or scheduler.starting or self._core.stays_open:
+        if scheduler is None or mail is None or scheduler.starting or self.core.stays_open:
+            return False
+        if self._members is None or self._members.busy:
             return False
         done = self.only_waiting or not scheduler.has_work()
         return done and mail.idle and self.shares.settled
 
     def post(self) -> Post:
         """What this agent says of itself, with each heartbeat."""
-        outbox, counters = self.routing.outbox, self._core.frontier.counters
+        outbox, counters = self.routing.outbox, self.core.frontier.counters
         taken = 0 if self._mail is None else self._mail.taken
         return Post(
             epoch=self.shares.epoch, idle=self.idle, sent=outbox.put_in, received=outbox.dropped,
@@ -249,11 +247,11 @@ class Agency:
         )  # fmt: skip
 
     def _facts(self) -> dict[str, str | int | float | None]:
-        core = self._core
+        core = self.core
         frontier, phases = core.frontier, core.overriding.policy.phases
         done = frontier.counters.done
         return {
-            "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self._job.path),
+            "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
             "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
             "failed": frontier.counters.failed, "rate": self._rate.of(core.now(), done),
             "lag": len(self.routing.outbox),
@@ -263,45 +261,17 @@ class Agency:
 
     def publish(self) -> None:
         """Set the stats."""
-        stats = self._core.crawler.stats
+        stats = self.core.crawler.stats
         if self._mail is not None:
             for name, value in self._mail.counters.items():
                 stats.set_value(f"suite/mail/{name}", value)
         if self._members is not None:
-            for name, number in self._members.facts.items():
-                stats.set_value(f"suite/cluster/{name}", number)
+            for name, number in self._members.stats.items():
+                stats.set_value(f"suite/{name}", number)
         stats.set_value("suite/mail/waiting", len(self.routing.outbox))
         stats.set_value("suite/mail/spared", self.routing.spared)
         stats.set_value("suite/cluster/foreign_seeds", self.routing.foreign_seeds)
         stats.set_value("suite/cluster/units", int(self.shares.mine.sum()))
-
-
-def fixed_of(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
-    """The settings in which the agents of a crawl have to agree, by name, as text."""
-    fixed = {
-        full_name(name): _short(words(getattr(settings, name)))
-        for name, declared in DECLARATIONS.items() if declared.kind is Kind.FIXED
-    }  # fmt: skip
-    del fixed["SUITE_AGENT_GRACE"]  # which the registry compares
-    fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
-    return fixed
-
-
-def _short(text: str) -> str:
-    """*text*, or what tells it from others."""
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}… ({xxh3_64_hexdigest(text.encode())})"
-
-
-def _seat(job: Job) -> str:
-    """What only the same directory on the same running machine has: see `Candidate`."""
-    status = job.folder.stat()
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = job.file.id + str(time.time())  # no proof: a process that was killed is waited for
-    return f"{boot}:{status.st_dev}:{status.st_ino}"
 
 
 class Rate:

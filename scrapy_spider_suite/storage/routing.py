@@ -43,6 +43,7 @@ class Routing:
     nobody's business here; where a seed redirects to is.
 
     Attributes:
+        shared_seeds: may be changed.
         spared: URLs that were not sent, since they had been.
         foreign_seeds: seeds that others are given, too.
     """
@@ -57,7 +58,7 @@ class Routing:
         self.foreign_seeds = 0
         self._owner = owner
         self._by_host = by_host
-        self._shared_seeds = shared_seeds
+        self.shared_seeds = shared_seeds
         self._sent = FingerprintCache(cache)
 
     def reroute(self, owner: Owner) -> None:
@@ -98,7 +99,7 @@ class Routing:
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:
             return True
-        if given and entry.flags & _START and self._shared_seeds:
+        if given and entry.flags & _START and self.shared_seeds:
             self.foreign_seeds += 1
             return False
         if entry.volatile or not entry.url.startswith(_WEB):

@@ -78,7 +78,7 @@ def test_it_is_not_over_while(said: Post) -> None:
     rounds = iter(range(60))
     asyncio.run(town.go(lambda: next(rounds, None) is not None))
     assert not any(town.over.values())
-    assert town.agents["a"].facts["round"] > 3
+    assert town.agents["a"].stats["cluster/round"] > 3
 
 
 def test_it_is_not_over_while_anything_happens() -> None:

@@ -1,0 +1,39 @@
+"""What the agents of one crawl have to agree on: the settings that a job fixes, and nothing else.
+
+So a crawl is upgraded, or has its other settings changed, agent by agent.
+"""
+
+from __future__ import annotations
+
+from xxhash import xxh3_64_hexdigest
+
+from scrapy_spider_suite.agents.assignment import fingerprint
+from scrapy_spider_suite.agents.tables import Assignment
+from scrapy_spider_suite.settings.declarations import Kind, full_name, words
+from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
+
+_LONGEST = 300
+"""Characters of a setting's value, in which agents are compared; of longer ones the hash."""
+
+
+def fixed_of(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
+    """The settings in which the agents of a crawl have to agree, by name, as text."""
+    fixed = {
+        full_name(name): _short(words(getattr(settings, name)))
+        for name, declared in DECLARATIONS.items() if declared.kind is Kind.FIXED
+    }  # fmt: skip
+    del fixed["SUITE_AGENT_GRACE"]  # which the registry compares
+    fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
+    return fixed
+
+
+def _short(text: str) -> str:
+    """*text*, or what tells it from others."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({xxh3_64_hexdigest(text.encode())})"
+
+
+def digest_of(fixed: dict[str, str]) -> str:
+    """16 hexadecimal digits, the same for agents that agree."""
+    return xxh3_64_hexdigest(repr(sorted(fixed.items())).encode())
