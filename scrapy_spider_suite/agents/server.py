@@ -25,7 +25,7 @@ T = TypeVar("T")
 _AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
 _PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
-    ("memory", re.compile(r"\bOOM\b"), "is out of memory: raise its maxmemory"),
+    ("memory", re.compile(r"\bOOM\b|> 'maxmemory'"), "is out of memory: raise its maxmemory"),
     ("type", re.compile(r"\bWRONGTYPE\b"), "holds a value of another type under our name"),
     ("damaged", re.compile(r"suite-damaged (\S+)"), "holds what the suite did not write"),
 )
