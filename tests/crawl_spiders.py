@@ -58,6 +58,16 @@ class BulkItems(BroadSpider):
         yield {"url": response.url, "number": 2}
 
 
+class Noting(BroadSpider):
+    """Follows everything, with an item for each page that says which agent has it."""
+
+    name = "noting"
+
+    def parse_page(self, response: Response) -> Iterator[Any]:
+        """Yield URL and agent."""
+        yield {"url": response.url, "agent": self.settings["SUITE_AGENT_NAME"]}
+
+
 class Ordinary(scrapy.Spider):
     """An ordinary spider: callbacks, meta, keyword arguments and items; no bulk."""
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,9 +70,13 @@ def web_settings(dns_port: int, **settings: Any) -> dict[str, Any]:
 
 
 def start(
-    spider: str, settings: dict[str, Any], folder: Path, **arguments: Any
-) -> subprocess.Popen[bytes]:
-    """Start a crawl of *spider* (a dotted path); its log and stats go to *folder*."""
+    spider: str, settings: dict[str, Any], folder: Path, *, inside: Sequence[str] = (),
+    **arguments: Any,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Start a crawl of *spider* (a dotted path); its log and stats go to *folder*.
+
+    *inside* is a command that runs a command, ``ip netns exec NAME`` for one.
+    """
     extensions = {**_UNUSED, **settings.get("EXTENSIONS", {})}
     job = {
         "spider": spider, "settings": {**settings, "EXTENSIONS": extensions},
@@ -83,7 +87,7 @@ def start(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT, json.dumps(job)],
+            [*inside, sys.executable, "-c", _SCRIPT, json.dumps(job)],
             stdout=log, stderr=log, env=environment, cwd=folder,
         )  # fmt: skip
 

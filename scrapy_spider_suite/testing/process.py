@@ -8,6 +8,7 @@ import os
 import queue
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Thread
@@ -27,10 +28,12 @@ class FakeWebProcess:
 
     The child ends when this process does, however that ends. ``ready`` and ``web`` are as those
     of :class:`~scrapy_spider_suite.testing.server.FakeWeb`; :meth:`arrivals` needs a log file.
+    *inside* is a command that runs the child, ``ip netns exec NAME`` for one.
     """
 
-    def __init__(self, config: FakeWebConfig) -> None:
+    def __init__(self, config: FakeWebConfig, inside: Sequence[str] = ()) -> None:
         self.config = config
+        self._inside = inside
         self.ready: Ready
         self.web: SyntheticWeb
         self._child: subprocess.Popen[bytes] | None = None
@@ -44,7 +47,7 @@ class FakeWebProcess:
         with TemporaryFile() as complaints:
             self._child = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "scrapy_spider_suite.testing"),
+                    *(*self._inside, sys.executable, "-m", "scrapy_spider_suite.testing"),
                     *("--config", self.config.to_json(), "--with-parent", "--json"),
                 ],
                 stdin=subprocess.PIPE,

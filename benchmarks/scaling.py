@@ -1,0 +1,166 @@
+"""How a crawl grows with its agents, for real: 1 and 2 processes on this machine.
+
+    python benchmarks/scaling.py            # some 12 minutes
+    python benchmarks/scaling.py --small    # for CI: does it run at all
+
+`agents.py` is the same in virtual time, for up to 8. Two loads, both bound by waiting, so that no
+agent should need more than 40 % of a core. *hosts*: two agents have a web of twice as many hosts,
+which are visited every 4 s: politeness decides how fast it can be. *seats*: one web for all, and
+each agent has 16 transfers at a time, of 0.16 s: so fast is an agent. All are given all seeds. The
+rate is that between the first tenth of the pages and the sixth, by the server's log; *linear* is
+the rate by agent over that of one agent (E12 reports 0.94 for one to three). Exit code 1 if a page
+was fetched twice or not at all, or a request came too early.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from chaos import CRAWL, name_of
+from fleet import Fleet
+from polite import Size, pages_of
+from redis_servers import RedisServer
+from verdict import verdict_of
+
+from scrapy_spider_suite.testing import Arrival, FakeWebProcess
+
+FROM, TO = 0.1, 0.6
+Samples = dict[str, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """A web, and how an agent crawls it."""
+
+    name: str
+    size: Size
+    seats: int
+    latency: float
+    grows: bool
+    """With the number of agents: that is what bounds the rate."""
+
+    def of(self, agents: int) -> Size:
+        """The web for so many."""
+        factor = agents if self.grows else 1
+        return replace(
+            self.size, hosts=self.size.hosts * factor, addresses=self.size.addresses * factor
+        )
+
+
+FULL = (
+    Load("hosts", Size(400, 200, 25, 4.0, 0.4), 256, 0.1, True),
+    Load("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
+)
+SMALL = (
+    Load("hosts", Size(20, 10, 8, 0.5, 0.05), 64, 0.02, True),
+    Load("seats", Size(60, 30, 4, 0.5, 0.05), 4, 0.1, False),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a crawl."""
+
+    arrivals: list[Arrival]
+    samples: Samples
+    broken: list[str]
+    mail: dict[str, int]
+    """Sums of the stats of all agents."""
+
+    def window(self) -> tuple[float, float, int]:
+        """When the first tenth was fetched, when six, and how many pages lie between."""
+        ends = sorted(each.end for each in pages_of(self.arrivals))
+        first, last = int(len(ends) * FROM), int(len(ends) * TO)
+        return ends[first], ends[last], last - first
+
+    def rate(self) -> float:
+        """Pages a second."""
+        since, until, pages = self.window()
+        return pages / (until - since)
+
+    def cores(self) -> Iterator[float]:
+        """For each agent, the part of a core that it used meanwhile."""
+        since, until, _ = self.window()
+        for rows in self.samples.values():
+            first, last = (
+                rows[min(bisect_left(rows, (when, 0.0)), len(rows) - 1)] for when in (since, until)
+            )
+            yield (last[1] - first[1]) / max(last[0] - first[0], 0.1)
+
+
+def crawl(load: Load, agents: int, folder: Path) -> Run:
+    """Crawl the web of *load* by so many agents."""
+    size, log = load.of(agents), folder / "arrivals"
+    web = FakeWebProcess(
+        size.web(log, redirects=0.0, overrides={}, latency=load.latency, jitter=load.latency / 2)
+    )
+    with web, RedisServer(folder / "redis", tcp=True) as redis:
+        settings = {
+            **size.settings(web.ready), "CONCURRENT_REQUESTS": load.seats,
+            "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": redis.url, "SUITE_CRAWL_NAME": CRAWL,
+            "SUITE_AGENT_ADDRESS": "127.0.0.1",
+        }  # fmt: skip
+        arguments = {"seeds": str(web.config.seeds_file)}
+        with Fleet(folder, lambda name: settings, arguments) as fleet:
+            for number in range(1, agents + 1):
+                fleet.start(name_of(number))
+            samples: Samples = {name: [] for name in fleet.agents}
+            while fleet.alive():
+                fleet.look()
+                for name, agent in fleet.agents.items():
+                    samples[name].append((time.time(), agent.cpu))
+                time.sleep(0.2)
+            fleet.look()
+            web.stop()
+            arrivals = web.arrivals()
+            verdict = verdict_of(fleet, web.web, size, arrivals)
+    mail: dict[str, int] = {}
+    for agent in fleet.agents.values():
+        for key, value in agent.stats.items():
+            if key.startswith("suite/mail/") and isinstance(value, int):
+                name = key.removeprefix("suite/mail/")
+                mail[name] = mail.get(name, 0) + value
+    return Run(arrivals, samples, list(verdict.broken()), mail)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="some hundred pages")
+    parser.add_argument("--only", help="the load of that name")
+    options = parser.parse_args()
+    broken = False
+    for load in SMALL if options.small else FULL:
+        if options.only not in (None, load.name):
+            continue
+        one = 0.0
+        for agents in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                run = crawl(load, agents, Path(folder))
+            pages, rate = len(pages_of(run.arrivals)), run.rate()
+            one = one or rate
+            cores = ", ".join(f"{each:.0%}" for each in run.cores())
+            exchanged = ", ".join(
+                f"{name} {value / pages:.3f}" for name, value in sorted(run.mail.items()) if value
+            )
+            print(
+                f"{load.name}: {agents} agents: {pages:,} pages, {rate:7.1f} pages/s, linear "
+                f"{rate / one / agents:.3f}; {cores} of a core; by page: {exchanged or 'nothing'}",
+                flush=True,
+            )
+            print("\n".join(run.broken), end="\n" if run.broken else "", flush=True)
+            broken = broken or bool(run.broken)
+    return int(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Two agents, a Redis and a web, each with an address of its own; the cable of an agent is cut."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos import Plan, name_of
+from fleet import Fleet
+from namespaces import Network
+from polite import Size
+from redis_servers import binary
+from running import until
+from verdict import verdict_of
+
+from scrapy_spider_suite.testing import FakeWebProcess
+
+PLAN = Plan(
+    size=Size(hosts=20, addresses=8, pages=60, host_delay=0.5, ip_delay=0.03), agents=2, seconds=30
+)
+GRACE = 20.0
+PORT = 6379
+
+
+@contextmanager
+def redis_at(network: Network, name: str, folder: Path) -> Iterator[str]:
+    """A Redis in that namespace; gives its URL."""
+    address = network.address(name)
+    server = subprocess.Popen(
+        [*network.inside(name), binary(), "--bind", address, "--port", str(PORT),
+         "--protected-mode", "no", "--save", "", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield f"redis://{address}:{PORT}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.slow
+def test_a_cable_is_cut_for_longer_than_a_lease(tmp_path: Path) -> None:
+    """The other agent takes over; the cable is plugged in again: one crawl, polite and complete."""
+    agents = [name_of(1), name_of(2)]
+    size, log = PLAN.size, tmp_path / "arrivals"
+    with Network([*agents, "redis", "web"], "web") as network:
+        config = size.web(log, seeds=1, seeds_file=None)
+        web = FakeWebProcess(config, inside=network.inside("web"))
+        with redis_at(network, "redis", tmp_path) as url, web:
+            settings = {**size.settings(web.ready), **PLAN.settings(), "SUITE_REDIS_URL": url}
+
+            def own(name: str) -> dict[str, Any]:
+                return {**settings, "SUITE_AGENT_ADDRESS": network.address(name)}
+
+            arguments = {"seeds": web.ready.seeds[0]}
+            with Fleet(tmp_path, own, arguments, inside=network.inside) as fleet:
+                for name in agents:
+                    fleet.start(name)
+                until(lambda: len(web.arrivals()) > 100 or not fleet.alive(), 60)
+                network.cut(agents[1])
+                fleet.note("cut", agents[1])
+                time.sleep(GRACE + 5)
+                network.plug(agents[1])
+                fleet.note("plug", agents[1])
+                fleet.wait(120)
+                web.stop()
+                verdict = verdict_of(fleet, web.web, size, web.arrivals(), GRACE)
+    assert list(verdict.broken()) == []
+    assert {name for names in verdict.kept.values() for name in names} == set(agents)
