@@ -20,6 +20,10 @@ import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
+from scrapy_spider_suite.agents.asking import Figures
+from scrapy_spider_suite.agents.listening import ListenerCounters
+from scrapy_spider_suite.agents.transport import MailCounters
+from scrapy_spider_suite.cluster.courier import CourierCounters
 from scrapy_spider_suite.commands import fakeweb, frontier, packs, seen, seen_verbs
 from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
@@ -173,11 +177,19 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
             {*FrontierStatistics.__slots__, "hosts_max", "queued_max", "phase"}
             - {"abandoning", "in_sieve", "unextracted"},
         ),
+        ("ledger", {field.name for field in dataclasses.fields(Figures)} | {"waiting"}),
         (
             "job",
             {field.name for field in dataclasses.fields(Counters)}
             - {"events", "pending", "seconds", "sequence"},
         ),
+        (
+            "mail",
+            {field.name for field in dataclasses.fields(MailCounters)}
+            | {"rows_taken", "spared", "too_large", "unread", "waiting"},
+        ),
+        ("courier", {field.name for field in dataclasses.fields(CourierCounters)}),
+        ("calls", {field.name for field in dataclasses.fields(ListenerCounters)}),
     ],
 )
 def test_families_of_stats_are_documented_whole(family: str, names: set[str]) -> None:
