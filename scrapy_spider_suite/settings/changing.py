@@ -56,6 +56,7 @@ AT_START = {
     "agent_name": _PACKS,
     "operator": _PACKS,
     "index": "its process is started with the crawl: stop the crawl, or call `scrapy packs index`",
+    "ledger": "the connection is made at the start: stop the crawl, and start it again with it",
     "redis_url": "the connection is made at the start: stop the crawl, and start it again with it",
     "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }
