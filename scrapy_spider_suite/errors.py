@@ -21,6 +21,7 @@
     │   ├── FencedError          a process does not stand for its agent any more
     │   ├── LetterError          what came from another agent is no letter
     │   │   └── LetterTooLargeError  it is larger than agreed, or a row is too large to be sent
+    │   ├── CourierError         a parcel cannot be brought to another agent, or taken, now
     │   └── ParcelError          a file that another agent has handed over cannot be taken
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
@@ -207,6 +208,10 @@ class LetterError(ClusterError):
 
 class LetterTooLargeError(LetterError):
     """A letter is larger than agreed, packed or unpacked; or a row is too large for any."""
+
+
+class CourierError(ClusterError):
+    """A parcel cannot be brought to another agent now, or taken there; nothing is lost of it."""
 
 
 class ParcelError(ClusterError):

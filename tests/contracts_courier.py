@@ -1,0 +1,254 @@
+"""The contract of what brings parcels between agents, and a taker that is as small as can be."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from scrapy_spider_suite.cluster.courier import Courier
+from scrapy_spider_suite.errors import CourierError, ParcelError
+from scrapy_spider_suite.storage.parcels import Label, Reader, Writer
+from scrapy_spider_suite.storage.units import packed
+
+PATIENCE = 60.0
+"""Seconds for what takes one on an idle machine."""
+
+
+def label(parcel: str = "p1", sender: str = "a", receiver: str = "b") -> Label:
+    """Of a few units."""
+    return Label(parcel, "crawl", sender, receiver, packed([1, 2, 60_000]))
+
+
+def write(path: Path, of: Label, chunks: int = 12) -> Path:
+    """A parcel of so many chunks of 64 KiB which no compression makes smaller."""
+    draw = random.Random(of.parcel)
+    with Writer(path, of) as parcel:
+        for number in range(2 * chunks):
+            parcel.put([number, draw.randbytes(1 << 15)])
+    return path
+
+
+class Box:
+    """An inbox in memory: what it has taken is kept, whatever becomes of the file."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, bytes] = {}
+        self.calls = 0
+        self.trouble: list[Exception] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def kept(self, label: Label) -> bool:
+        """See `courier.Inbox`."""
+        return label.parcel in self.taken
+
+    async def take(self, label: Label, path: Path) -> None:
+        """See `courier.Inbox`."""
+        self.calls += 1
+        if self.trouble:
+            raise self.trouble.pop()
+        await self.open.wait()
+        with Reader(path) as reader:
+            assert reader.label == label
+            assert sum(1 for _ in reader.chunks())
+        self.taken[label.parcel] = path.read_bytes()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until *condition* holds."""
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, "it takes too long"
+        await asyncio.sleep(0.005)
+
+
+async def insist(courier: Courier, path: Path, of: Label, address: str) -> None:
+    """Deliver as an agent does: again and again."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await courier.deliver(path, of, address)
+            except CourierError:
+                await asyncio.sleep(0.01)
+
+
+class Couriers(ABC):
+    """Agents ``a`` and ``b`` for each test; *folder* is theirs."""
+
+    @abstractmethod
+    def make(self, name: str, folder: Path) -> Courier:
+        """A courier of the agent *name*, which has not started."""
+
+    @abstractmethod
+    def part(self, folder: Path, of: Label) -> Path:
+        """Where what has come of a parcel lies at its receiver, while it is not whole."""
+
+    @abstractmethod
+    def whole(self, folder: Path, of: Label) -> Path:
+        """Where it lies once it is."""
+
+    def run(self, test: Callable[[Courier, Courier, Box], Awaitable[None]], folder: Path) -> None:
+        """Do *test* with a, b and what b takes."""
+
+        async def both() -> None:
+            a, b, box = self.make("a", folder), self.make("b", folder), Box()
+            try:
+                await a.start(Box())
+                await b.start(box)
+                await test(a, b, box)
+            finally:
+                await a.close()
+                await b.close()
+
+        asyncio.run(both())
+
+    def test_what_is_delivered_is_kept(self, tmp_path: Path) -> None:
+        """Whole, once; offered again, nothing is sent, and nothing is left lying about."""
+        of = label()
+        path = write(tmp_path / "out", of)
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            await a.deliver(path, of, b.address)
+            sent = a.counters.bytes_out
+            await a.deliver(path, of, b.address)
+            assert box.taken == {"p1": path.read_bytes()}
+            assert (a.counters.delivered, a.counters.bytes_out) == (2, sent)
+            assert sent == path.stat().st_size == b.counters.bytes_in
+            a.withdraw(of)
+
+        self.run(test, tmp_path / "agents")
+        left = [each for each in (tmp_path / "agents").rglob("*") if each.is_file()]
+        assert left == []
+
+    @pytest.mark.parametrize("size", [0, 11, 9_000, 300_000, -1])
+    def test_what_came_is_not_sent_again(self, tmp_path: Path, size: int) -> None:
+        """Whatever a kill has left: what is behind its intact part comes anew."""
+        of = label()
+        path = write(tmp_path / "out", of)
+        part = self.part(tmp_path / "agents", of)
+        part.parent.mkdir(parents=True)
+        part.write_bytes(path.read_bytes()[:size] + bytes(5_000 if size > 0 else 0))
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            await insist(a, path, of, b.address)
+            assert box.taken == {"p1": path.read_bytes()}
+            expected = path.stat().st_size if size in (0, 11) else a.counters.bytes_out
+            assert a.counters.bytes_out == expected
+            assert path.stat().st_size - a.counters.bytes_out > size - 150_000
+
+        self.run(test, tmp_path / "agents")
+
+    def test_another_one_of_that_id_is_no_begin(self, tmp_path: Path) -> None:
+        """What lies there goes."""
+        of = label()
+        path = write(tmp_path / "out", of)
+        part = self.part(tmp_path / "agents", of)
+        part.parent.mkdir(parents=True)
+        write(part, label("p2"))
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            await insist(a, path, of, b.address)
+            assert box.taken == {"p1": path.read_bytes()}
+
+        self.run(test, tmp_path / "agents")
+
+    def test_many_come_at_once(self, tmp_path: Path) -> None:
+        """From both sides."""
+        there = [label(f"p{n}") for n in range(5)]
+        back = [label(f"q{n}", "b", "a") for n in range(5)]
+        paths = {of.parcel: write(tmp_path / of.parcel, of, 2) for of in there + back}
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            sends = [insist(a, paths[of.parcel], of, b.address) for of in there]
+            sends += [insist(b, paths[of.parcel], of, a.address) for of in back]
+            await asyncio.gather(*sends)
+            assert sorted(box.taken) == [of.parcel for of in there]
+            assert all(data == paths[name].read_bytes() for name, data in box.taken.items())
+            assert (a.counters.received, b.counters.received) == (5, 5)
+
+        self.run(test, tmp_path / "agents")
+
+    def test_what_cannot_be_taken_now_is_taken_later(self, tmp_path: Path) -> None:
+        """And nothing is sent twice for that."""
+        of = label()
+        path = write(tmp_path / "out", of, 3)
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            box.trouble = [CourierError("no room"), CourierError("no room")]
+            await insist(a, path, of, b.address)
+            assert box.calls == 3
+            assert a.counters.bytes_out == path.stat().st_size
+
+        self.run(test, tmp_path / "agents")
+
+    def test_what_cannot_be_taken_at_all_is_refused(self, tmp_path: Path) -> None:
+        """The giver hears why, in one line, and the file is gone."""
+        of = label()
+        path = write(tmp_path / "out", of, 3)
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            box.trouble = [ParcelError("it is\nrotten\x1b[31m")]
+            with pytest.raises(ParcelError, match=r"b: it is rotten"):
+                await a.deliver(path, of, b.address)
+            a.withdraw(of)
+            assert (a.counters.bad, b.counters.bad) == (1, 1)
+
+        self.run(test, tmp_path / "agents")
+        assert not [each for each in (tmp_path / "agents").rglob("*") if each.is_file()]
+
+    def test_what_was_whole_when_a_taker_was_killed_is_taken(self, tmp_path: Path) -> None:
+        """Also if its giver is not there any more."""
+        of = label()
+        whole = self.whole(tmp_path / "agents", of)
+        whole.parent.mkdir(parents=True)
+        write(whole, of, 2)
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            await until(lambda: box.taken and not whole.exists())
+
+        self.run(test, tmp_path / "agents")
+
+    def test_a_giver_that_ends_meanwhile_does_not_matter(self, tmp_path: Path) -> None:
+        """What is whole is taken; the next time it only hears so."""
+        of = label()
+        path = write(tmp_path / "out", of, 2)
+
+        async def test(a: Courier, b: Courier, box: Box) -> None:
+            box.open.clear()
+            giving = asyncio.ensure_future(a.deliver(path, of, b.address))
+            await until(lambda: box.calls)
+            giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+            box.open.set()
+            await until(lambda: box.taken)
+            sent = a.counters.bytes_out
+            await insist(a, path, of, b.address)
+            assert (a.counters.bytes_out, box.calls) == (sent, 1)
+
+        self.run(test, tmp_path / "agents")
+
+    @pytest.mark.parametrize("name", ["../../x", ".", "a/b", "ü.example", "x" * 64])
+    def test_names_lead_nowhere(self, tmp_path: Path, name: str) -> None:
+        """Whatever an agent is called."""
+        of = label(sender=name)
+        path = write(tmp_path / "out", of, 1)
+
+        async def test() -> None:
+            giver, taker = (self.make(each, tmp_path / "i") for each in (name, "b"))
+            box = Box()
+            try:
+                await giver.start(Box())
+                await taker.start(box)
+                await insist(giver, path, of, taker.address)
+                assert box.taken
+            finally:
+                await giver.close()
+                await taker.close()
+
+        asyncio.run(test())
+        assert {each.name for each in tmp_path.iterdir()} == {"out", "i"}
