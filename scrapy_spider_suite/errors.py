@@ -19,6 +19,7 @@
     │   ├── LedgerError          the ledger of grants, in Redis or a file, cannot be used now
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
     │   ├── FencedError          a process does not stand for its agent any more
+    │   ├── CallError            what is asked of agents, or answered, is not what it should be
     │   ├── LetterError          what came from another agent is no letter
     │   │   └── LetterTooLargeError  it is larger than agreed, or a row is too large to be sent
     │   ├── CourierError         a parcel cannot be brought to another agent, or taken, now
@@ -200,6 +201,10 @@ class FencedError(ClusterError):
     def __init__(self, message: str, *, again: bool) -> None:
         super().__init__(message)
         self.again = again
+
+
+class CallError(ClusterError):
+    """What is asked of agents through Redis, or what they answer, is not what it should be."""
 
 
 class LetterError(ClusterError):

@@ -10,13 +10,17 @@ from pathlib import Path
 import scrapy_spider_suite
 
 
-def spawn(module: str, *arguments: str, talks: bool = False) -> subprocess.Popen[str]:
+def spawn(
+    module: str, *arguments: str, talks: bool = False, project: bool = False
+) -> subprocess.Popen[str]:
     """Run *module* of the suite in a process of its own. Raises `OSError`.
 
-    *talks*: it has pipes for its input and its output, too; else it has none.
+    *talks*: it has pipes for its input and its output, too; else it has none. *project*: it can
+    import what can be imported here.
     """
     root = str(Path(scrapy_spider_suite.__file__).parents[1])
-    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    known = [each or "." for each in sys.path] if project else [os.environ.get("PYTHONPATH")]
+    paths = os.pathsep.join([root, *filter(None, known)])
     pipe = subprocess.PIPE if talks else subprocess.DEVNULL
     # In a group of its own: Ctrl-C is for the crawl, which then stops in good order.
     return subprocess.Popen(

@@ -18,6 +18,8 @@ TIMEOUT: Final = 5.0
 
 _TYPES: Final = {"crawl": "string", "members": "hash", "facts": "hash", "holders": "string"}
 _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
+EVERY: Final = "suite:{*}:crawl"
+"""What the first key of every crawl fits."""
 
 
 class Tokens(NamedTuple):
@@ -36,6 +38,20 @@ class Tokens(NamedTuple):
     """Redis's time in seconds, until which what nobody holds is kept for who held it."""
 
 
+def prefix_of(crawl: str) -> str:
+    """What the keys of *crawl* begin with. Raises `ValueError`: no crawl can have that name."""
+    if not _CRAWL.fullmatch(crawl):
+        raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+    return f"suite:{{{crawl}}}:"
+
+
+def crawl_of(key: str) -> str:
+    """Whose first key *key* is; "" if it is none."""
+    before, after = EVERY.split("*")
+    name = key.removeprefix(before).removesuffix(after)
+    return name if _CRAWL.fullmatch(name) and f"{prefix_of(name)}crawl" == key else ""
+
+
 class Desk:
     """Asks the scripts of one crawl: what `registry.Registry` and `office.Office` have in common.
 
@@ -44,11 +60,11 @@ class Desk:
     """
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
-        if not _CRAWL.fullmatch(crawl):
-            raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+        prefix = prefix_of(crawl)
         self._server = Server(url, timeout)
         self._scripts = scripts.load()
-        self._keys = [f"suite:{{{crawl}}}:{name}" for name in _TYPES]
+        self._keys = [f"{prefix}{name}" for name in _TYPES]
+        self._secret = f"{prefix}secret"
 
     async def close(self) -> None:
         """Close its connections; never raises."""

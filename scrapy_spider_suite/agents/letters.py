@@ -191,7 +191,7 @@ def unpack(data: bytes, bounds: Bounds) -> Letter:
     if not (0 < count <= ROWS_MAX and count <= last - first + 1):
         raise LetterError(f"a letter of {count} rows, {first} to {last}")
     name, frame = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
-    rows = _rows(_decompressed(frame, bounds.raw), count)
+    rows = _rows(decompressed(frame, bounds.raw), count)
     return Letter(decode_name(name), incarnation, epoch, first, last, rows)
 
 
@@ -229,17 +229,22 @@ def decode_name(data: bytes) -> str:
     return name
 
 
-def _decompressed(frame: bytes, limit: int) -> bytes:
-    """What *frame* holds, *limit* bytes at most."""
+def decompressed(frame: bytes, limit: int, what: str = "a letter") -> bytes:
+    """What *frame* holds, *limit* bytes at most; an error speaks of it as *what*.
+
+    Raises:
+        LetterError: it cannot be decompressed, or something follows it.
+        LetterTooLargeError: it holds more.
+    """
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
         raw = decompressor.decompress(frame, limit + 1)
     except (zstd.ZstdError, EOFError) as error:
-        raise LetterError("a letter whose rows cannot be decompressed") from error
+        raise LetterError(f"{what} whose rows cannot be decompressed") from error
     if len(raw) > limit:
-        raise LetterTooLargeError(f"a letter of more than {limit} bytes, decompressed")
+        raise LetterTooLargeError(f"{what} of more than {limit} bytes, decompressed")
     if not decompressor.eof or decompressor.unused_data:
-        raise LetterError("a letter of another length than it should have")
+        raise LetterError(f"{what} of another length than it should have")
     return raw
 
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from scrapy_spider_suite.agents.desk import Desk, Tokens
+from scrapy_spider_suite.agents.desk import EVERY, TIMEOUT, Desk, Tokens, crawl_of
 from scrapy_spider_suite.agents.members import FACTS_MAX, Answer, View
+from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.errors import ClusterError
 
 
@@ -25,6 +26,21 @@ class Overview(NamedTuple):
 
     tokens: Tokens
     ended: bool
+    fixed: dict[str, str]
+    """The settings in which all agents agree, as text."""
+
+
+async def crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
+    """The names of the crawls in the Redis at *url*, sorted.
+
+    Raises `RegistryError`, and `ValueError`: there is no such URL.
+    """
+    server = Server(url, timeout)
+    try:
+        found = await server.names(EVERY)
+    finally:
+        await server.close()
+    return sorted(name for key in found if (name := crawl_of(key)))
 
 
 class Office(Desk):
@@ -38,8 +54,14 @@ class Office(Desk):
             return None
         return Overview(
             answer.id, answer.now / 1000, View(answer.epoch, ()) if view is None else view,
-            dict(_facts(answer)), self._tokens(answer, data), answer.ended,
+            dict(_facts(answer)), self._tokens(answer, data), answer.ended, self._fixed(answer),
         )  # fmt: skip
+
+    def _fixed(self, answer: Answer) -> dict[str, str]:
+        try:
+            return msgspec.json.decode(answer.fixed, type=dict[str, str])
+        except ValueError as error:
+            raise self._damaged(error) from error
 
     async def remove(self, name: str, *, dead: bool = False) -> None:
         """Have others own what the agent *name* does.

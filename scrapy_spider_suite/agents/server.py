@@ -62,6 +62,13 @@ def said(error: Exception, where: str) -> RegistryError:
     return RegistryError(f"Redis at {where} refuses: {text}", "refused")
 
 
+def end_if_cancelled() -> None:
+    """Raise `CancelledError` if the running task was cancelled: redis-py may have swallowed it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Server:
     """Runs scripts in one Redis.
 
@@ -90,6 +97,16 @@ class Server:
         """What is under each of *keys*. Raises `RegistryError`."""
         return [(await self._asked(self._client.type(key))).decode() for key in keys]
 
+    async def names(self, pattern: str) -> list[str]:
+        """The keys that fit *pattern*, a glob. Raises `RegistryError`."""
+        return await self._asked(self._scan(pattern))
+
+    async def _scan(self, pattern: str) -> list[str]:
+        return [
+            key.decode("utf-8", "replace")
+            async for key in self._client.scan_iter(match=pattern, count=10_000)
+        ]
+
     async def agreed(self, key: str, value: str) -> str:
         """What stands under *key*: *value*, if nothing did. Raises `RegistryError`."""
         await self._asked(self._client.set(key, value, nx=True))
@@ -115,6 +132,9 @@ class Server:
     async def _asked(self, answer: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self._timeout):
-                return await answer
+                found = await answer
         except (exceptions.RedisError, *_AWAY) as error:
+            end_if_cancelled()
             raise said(error, self.where) from error
+        end_if_cancelled()
+        return found

@@ -18,6 +18,7 @@ from scrapy_spider_suite.explaining import terms
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import words
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
 
@@ -110,6 +111,17 @@ class LiveSite(Site):
             raise ActionError(str(error)) from None
         terms.keep(self._core)
         return words(old), words(new)
+
+    def is_others(self, url: str) -> bool:
+        """See `Site`."""
+        agency = self._core.agency
+        return agency is not None and agency.shares.owner(host_of(url), url) != agency.name
+
+    def drain(self) -> None:
+        """See `Site`."""
+        if self._core.agency is None or self._core.settings.cluster != "peers":
+            raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
+        self._core.agency.drain()
 
     def pause(self, *, paused: bool) -> None:
         """See `Site`."""

@@ -60,17 +60,26 @@ Wanted = Callable[[str, UrlState], bool]
 def add(site: Site, action: Action) -> Work:
     """Make the URLs that came with *action* pending, unless they are known."""
     action.expect("first")
-    plant = planter(site.frontier, site.now, FIRST if action.get("first", bool, False) else 0)
+    priority = FIRST if action.get("first", bool, False) else 0
+    # Whoever was asked sees to it that its agent has each: no other one was given the list.
+    take = planter(site.frontier, site.now, priority, given=lambda: False)
+
+    def plant(seeds: Sequence[Seed]) -> int:
+        sower.sown.sent += sum(site.is_others(seed.url) for seed in seeds)
+        return take(seeds)
+
     sower = Sower(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
     for _ in _taken_in(site, action, sower):
         sower.save()
         yield
     sower.forget()
     sown = sower.sown
-    said = f"{sown.seeds} URLs taken, {sown.new} of them new, {sown.bad} lines are no seeds"
+    others = f", {sown.sent} went to other agents" if sown.sent else ""
+    said = f"{sown.seeds} URLs taken, {sown.new} of them new{others}, {sown.bad} lines are no seeds"
     if sown.bad:
         said += f": {'; '.join(sown.first_bad)}"
-    return said, {"urls": sown.seeds + sown.bad, "new": sown.new, **bad_of(sown)}
+    sent = {"sent": sown.sent} if sown.sent else {}
+    return said, {"urls": sown.seeds + sown.bad, "new": sown.new, **sent, **bad_of(sown)}
 
 
 def bad_of(sown: Sown) -> dict[str, Any]:

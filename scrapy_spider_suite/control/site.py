@@ -117,6 +117,19 @@ class Site:
     def look(self) -> None:
         """Called before each look at what was asked."""
 
+    def is_others(self, url: str) -> bool:
+        """Whether another agent is to have *url*. Raises `ActionError`: that is not known now."""
+        if self.store.kv("agent").get(b"crawl"):
+            raise ActionError(
+                "this job is that of an agent among others, which are to have what is theirs: "
+                "start it, or ask those that run (-j redis://...)"
+            )
+        return False
+
+    def drain(self) -> None:
+        """Hand over to other agents what is here. Raises `ActionError`: there are none."""
+        raise ActionError("no crawl is running: an agent hands over what it has while it runs")
+
     def set(self, name: str, value: str) -> tuple[str, str]:
         """Give a setting another value; return the old and the new one. Raises `ActionError`."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scrapy_spider_suite.control import (
     blocking,
     dropping,
+    leaving,
     pausing,
     renewing,
     setting,
@@ -23,6 +24,7 @@ VERBS: dict[str, Verb] = {
     "retry": renewing.retry,
     "drop": dropping.drop,
     "snapshot": snapshotting.snapshot,
+    "drain": leaving.drain,
 }
 
 URGENT = frozenset({"pause", "resume", "block", "unblock", "set"})

@@ -36,13 +36,14 @@ _START = int(Flag.START)
 
 @dataclass(slots=True)
 class Sown:
-    """How much of a list was taken in. All but *first_bad* are counts."""
+    """How much of a list was taken in. All but *first_bad* are counts; *sent*: to other agents."""
 
     lines: int = 0
     seeds: int = 0
     new: int = 0
     bad: int = 0
     first_bad: list[str] = field(default_factory=list)
+    sent: int = 0
 
 
 class Sower:

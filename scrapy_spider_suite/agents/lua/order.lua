@@ -17,8 +17,9 @@ else
   local prefix = string.sub(CRAWL, 1, -#'crawl' - 1)
   for name in pairs(everyone()) do
     redis.call('DEL', prefix .. 'inbox:' .. name, prefix .. 'receipts:' .. name)  -- see streams.py
+    redis.call('DEL', prefix .. 'calls:' .. name)  -- see calls.py; the rest of it expires soon
   end
-  redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS)
+  redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS, prefix .. 'secret')
   crawl = nil
   return answer('ok')
 end

@@ -1,0 +1,328 @@
+"""What is asked of agents through Redis, and answered: once each, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis_servers import RedisServer
+
+from scrapy_spider_suite.agents.calls import (
+    ANSWER_MAX,
+    CALL_MAX,
+    PIECE,
+    PIECES,
+    WAITING_MAX,
+    Call,
+    Caller,
+    Keys,
+    Piece,
+    Reply,
+    new_id,
+)
+from scrapy_spider_suite.agents.listening import Listener
+from scrapy_spider_suite.errors import CallError
+
+CRAWL = "web"
+KEYS = Keys(CRAWL)
+
+
+def a_call(**given: Any) -> Call:
+    """A call that is made now."""
+    now = time.time()
+    known = {"id": new_id(urgent=False), "kind": "act", "verb": "pause", "who": "me"}
+    return Call(**({"when": now, "until": now + 60, **known} | given))
+
+
+class Doer:
+    """Does what is asked; *done* has it, each as often as it was done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.done: list[Call] = []
+        self.lists: dict[str, bytes] = {}
+        self.folder = folder
+        self.wait = asyncio.Event()
+        self.wait.set()
+
+    def place(self, call: Call) -> Path | None:
+        """One file for each call."""
+        return self.folder / call.id
+
+    async def carry_out(self, call: Call) -> Reply:
+        """Remember it."""
+        await self.wait.wait()
+        if call.verb == "unknown":
+            raise CallError("nobody does that")
+        if call.verb == "fault":
+            raise ZeroDivisionError("a fault")
+        self.done.append(call)
+        if call.pieces:
+            self.lists[call.id] = (self.folder / call.id).read_bytes()
+        return Reply(id=call.id, agent="a", code=0, said="done", facts={"number": len(self.done)})
+
+
+class Scene:
+    """An agent that listens, and somebody who asks."""
+
+    def __init__(self, server: RedisServer, client: Any, folder: Path) -> None:
+        self.server, self.client = server, client
+        self.doer = Doer(folder)
+        self.caller = Caller(server.url, CRAWL)
+        self.start()
+
+    def start(self) -> None:
+        """A new process of the agent."""
+        self.listener = Listener(self.server.url, CRAWL, "a", self.doer, look=0.01)
+        self.task = asyncio.ensure_future(self.listener.run())
+
+    async def kill(self) -> None:
+        """The process is gone."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def answer(self, id: str, agent: str = "a") -> Reply:
+        """The answer to a call, once it is there."""
+        async with asyncio.timeout(60):
+            while True:
+                if found := await self.caller.answers(id, [agent]):
+                    return found[agent]
+                await asyncio.sleep(0.01)
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Wait until something is so."""
+        async with asyncio.timeout(60):
+            while not met():
+                await asyncio.sleep(0.01)
+
+
+InScene = Callable[[Callable[[Scene], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def in_scene(redis_server: RedisServer, tmp_path: Path) -> InScene:
+    """Run a coroutine function with an agent and an empty Redis."""
+
+    async def play(test: Callable[[Scene], Awaitable[None]], client: Any) -> None:
+        scene = Scene(redis_server, client, tmp_path)
+        try:
+            await test(scene)
+        finally:
+            await scene.kill()
+            await scene.caller.close()
+
+    def run(test: Callable[[Scene], Awaitable[None]]) -> None:
+        redis_server.flush()
+        with redis_server.client() as client:
+            asyncio.run(play(test, client))
+
+    return run
+
+
+def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
+    """Then it is out of the list, and what is left expires."""
+
+    async def test(scene: Scene) -> None:
+        call = a_call(arguments={"subject": "example.com", "seconds": 1.5, "drop": False})
+        await scene.caller.leave({"a": call})
+        reply = await scene.answer(call.id)
+        assert (reply.code, reply.said, reply.facts) == (0, "done", {"number": 1})
+        assert scene.doer.done == [call]
+        assert scene.client.llen(KEYS.calls("a")) == 0
+        assert all(scene.client.pttl(key) > 0 for key in scene.client.scan_iter())
+
+    in_scene(test)
+
+
+def test_urgent_ones_come_first(in_scene: InScene) -> None:
+    """However many others wait."""
+
+    async def test(scene: Scene) -> None:
+        await scene.kill()
+        calls = [a_call(id=new_id(urgent=urgent)) for urgent in (False, False, True)]
+        for call in calls:
+            await scene.caller.leave({"a": call})
+        scene.start()
+        await scene.until(lambda: len(scene.doer.done) == 3)
+        assert scene.doer.done == [calls[2], calls[0], calls[1]]
+
+    in_scene(test)
+
+
+def test_a_process_that_was_killed_leaves_the_call_to_the_next(in_scene: InScene) -> None:
+    """It lies in Redis until it is answered."""
+
+    async def test(scene: Scene) -> None:
+        scene.doer.wait.clear()
+        call = a_call()
+        await scene.caller.leave({"a": call})
+        await scene.until(lambda: bool(scene.listener._tasks))
+        await scene.kill()
+        assert (scene.doer.done, scene.client.llen(KEYS.calls("a"))) == ([], 1)
+        scene.doer.wait.set()
+        scene.start()
+        assert (await scene.answer(call.id)).code == 0
+        assert scene.doer.done == [call]
+
+    in_scene(test)
+
+
+def test_a_list_arrives_whole_though_processes_are_killed(in_scene: InScene) -> None:
+    """Larger than what is on the way at a time; its pieces are written where they belong."""
+
+    async def test(scene: Scene) -> None:
+        text = b"".join(b"https://example.com/%d\n" % number for number in range(70_000))
+        pieces = [
+            Piece(number, at, text[at : at + PIECE])
+            for number, at in enumerate(range(0, len(text), PIECE))
+        ]
+        call = a_call(verb="add", pieces=len(pieces))
+        await scene.kill()
+        await scene.caller.leave({"a": call})
+        sent = [await scene.caller.send(call.id, "a", piece) for piece in pieces[: PIECES + 1]]
+        assert sent == [True] * PIECES + [False]
+        for killed_at in (3, PIECES):
+            scene.start()
+            await scene.until(lambda at=killed_at: _size(scene, call) >= at * PIECE)
+            await scene.kill()
+        scene.start()
+        for piece in pieces[PIECES:]:
+            while not await scene.caller.send(call.id, "a", piece):
+                await asyncio.sleep(0.01)
+        assert (await scene.answer(call.id)).code == 0
+        assert scene.doer.lists == {call.id: text}
+        assert scene.client.exists(KEYS.pieces(call.id, "a")) == 0
+
+    in_scene(test)
+
+
+def _size(scene: Scene, call: Call) -> int:
+    path = scene.doer.folder / call.id
+    return path.stat().st_size if path.exists() else 0
+
+
+def test_what_cannot_be_done_is_answered(in_scene: InScene) -> None:
+    """A verb that nobody does, a fault, a call that is over, a list of which a piece is missing."""
+
+    async def test(scene: Scene) -> None:
+        late = a_call(until=time.time() - 1)
+        torn = a_call(verb="add", pieces=2)
+        await scene.caller.send(torn.id, "a", Piece(0, PIECE, b"x"))
+        calls = [a_call(verb="unknown"), a_call(verb="fault"), late, torn, a_call()]
+        for call in calls:
+            await scene.caller.leave({"a": call})
+        said = [(await scene.answer(calls[index].id)).said for index in (0, 1, 3, 4)]
+        assert said[0] == "nobody does that"
+        assert said[1] == "it failed: ZeroDivisionError('a fault')"
+        assert said[2] == "piece 0 of a list came without the one before it"
+        assert said[3] == "done"
+        assert await scene.caller.answers(late.id, ["a"]) == {}
+        counters = scene.listener.counters
+        assert (counters.answered, counters.refused, counters.expired) == (4, 2, 1)
+
+    in_scene(test)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"{", b"[" * 50_000, b'{"id": "x"}', b"x" * (CALL_MAX + 1), b"\xff\x00",
+        a_call().to_bytes().replace(b"act", b"eat"),
+        a_call().to_bytes().replace(b'"when":', b'"when":1e300,"wh":'),
+        a_call(id="0" * 20 + "-" + "a" * 16).to_bytes().replace(b"0" * 20, b"../" * 6 + b"00"),
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_what_is_no_call_is_refused_and_counted(
+    in_scene: InScene, caplog: pytest.LogCaptureFixture, text: bytes
+) -> None:
+    """One line; the next call is heard."""
+
+    async def test(scene: Scene) -> None:
+        with caplog.at_level(logging.WARNING):
+            scene.client.rpush(KEYS.calls("a"), text, text)
+            call = a_call()
+            await scene.caller.leave({"a": call})
+            assert (await scene.answer(call.id)).code == 0
+            await scene.until(lambda: not scene.client.llen(KEYS.calls("a")))
+        assert scene.listener.counters.refused in (1, 2)  # equal ones are one
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+    in_scene(test)
+
+
+def test_what_is_no_answer_is_refused(in_scene: InScene) -> None:
+    """By whoever asked, too: another's, one that is too long, one that is none."""
+
+    async def test(scene: Scene) -> None:
+        await scene.kill()
+        id = new_id(urgent=False)
+        other = Reply(id=new_id(urgent=False), agent="b", code=0)
+        bad = {"b": other.to_bytes(), "c": b"x" * (ANSWER_MAX + 1), "d": b"junk",
+               "e": Reply(id=id, agent="b", code=0).to_bytes()}  # fmt: skip
+        scene.client.hset(KEYS.answers(id), mapping=bad)
+        scene.client.hset(KEYS.answers(id), "a", Reply(id=id, agent="a", code=3).to_bytes())
+        found = await scene.caller.answers(id, [*"abcdef"])
+        assert {name: reply.code for name, reply in found.items()} == {"a": 3}
+        assert sorted(scene.caller.refused) == [*"bcde"]
+        assert await scene.caller.answers(id, ["b"]) == {}
+
+    in_scene(test)
+
+
+def test_calls_are_bounded(in_scene: InScene) -> None:
+    """One that is too long, too many of them: nothing is left for anybody."""
+
+    async def test(scene: Scene) -> None:
+        await scene.kill()
+        with pytest.raises(CallError, match="longer than"):
+            await scene.caller.leave({"b": a_call(), "c": a_call(words=["x" * CALL_MAX])})
+        scene.client.rpush(KEYS.calls("b"), *[b"x"] * WAITING_MAX)
+        with pytest.raises(CallError, match="wait for b already"):
+            await scene.caller.leave({"c": a_call(), "b": a_call()})
+        assert scene.client.exists(KEYS.calls("c")) == 0
+
+    in_scene(test)
+
+
+def test_an_answer_that_is_too_long_is_cut() -> None:
+    """To lines that fit; who reads it is told."""
+    text = random.Random(1).randbytes(ANSWER_MAX + (1 << 19)).hex()
+    lines = [text[at : at + 1_000] for at in range(0, len(text), 1_000)]
+    reply = Reply(id=new_id(urgent=False), agent="a", code=0, lines=lines)
+    data = reply.to_bytes()
+    read = Reply.from_bytes(data)
+    assert len(data) <= ANSWER_MAX
+    assert read.cut
+    assert 0 < len(read.lines) < len(lines)
+    assert read.lines == lines[: len(read.lines)]
+
+
+def test_redis_is_away_for_a_while(tmp_path: Path) -> None:
+    """The answer waits, and nothing is done twice."""
+
+    async def test(server: RedisServer) -> None:
+        with server.client() as client:
+            scene = Scene(server, client, tmp_path / "lists")
+            scene.doer.wait.clear()
+            call = a_call()
+            await scene.caller.leave({"a": call})
+            await scene.until(lambda: bool(scene.listener._tasks))
+            server.kill()
+            scene.doer.wait.set()
+            await scene.until(lambda: scene.listener.counters.away > 0)
+            await scene.until(lambda: scene.doer.done == [call])
+            server.start()
+            assert (await scene.answer(call.id)).code == 0
+            await asyncio.sleep(0.05)
+            assert scene.doer.done == [call]
+            await scene.kill()
+            await scene.caller.close()
+
+    with RedisServer(tmp_path / "redis", durable=True) as server:
+        asyncio.run(test(server))
