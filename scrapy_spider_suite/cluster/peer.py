@@ -81,7 +81,9 @@ class Peer:
             except RegistryError as error:
                 if error.kind != "away" or time.monotonic() + wait > until:
                     raise
-                self._failed(error)
+                if not self.away:
+                    logger.warning("%s; it is asked again for %g s", error, PATIENCE)
+                self.away = str(error)
                 await asyncio.sleep(wait)
                 wait = min(_MOST, 2 * wait)
 
