@@ -16,6 +16,7 @@ from scrapy_spider_suite.agents.members import PROTOCOL, Post
 from scrapy_spider_suite.agents.tables import Member
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.watched import watched
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Neighbour:
     def start(self) -> None:
         """Ask the others from now on, if that is this agent's business."""
         if self._first == self._shares.name:
-            self._task = asyncio.get_running_loop().create_task(self._ask())
+            self._task = watched(self._ask(), "rounds")
 
     async def close(self) -> None:
         """Stop; the others wait for this agent."""

@@ -19,6 +19,7 @@ from scrapy_spider_suite.agents.letters import Letter, Packer, Receipt
 from scrapy_spider_suite.agents.transport import Once, Transport
 from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import LEAST
@@ -86,7 +87,7 @@ class Mail:
         """Begin. Raises `OSError`: the transport cannot."""
         await self.transport.start(self._received, self._acknowledged)
         for step in (self._take, self._post):
-            self._tasks.append(asyncio.get_running_loop().create_task(step()))
+            self._tasks.append(watched(step(), "letters"))
 
     async def close(self) -> None:
         """Stop; what was not acknowledged is sent again by the next run."""

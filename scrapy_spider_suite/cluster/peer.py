@@ -18,6 +18,7 @@ from scrapy_spider_suite.agents.desk import Tokens
 from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State
 from scrapy_spider_suite.agents.registry import Joined, Registry, boottime
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Peer:
 
     def start(self) -> None:
         """Send heartbeats from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = watched(self._run(), "heartbeats")
 
     async def close(self) -> None:
         """Stop, and say that this agent will be back."""

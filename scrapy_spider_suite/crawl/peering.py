@@ -23,6 +23,7 @@ from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.handover import HandOver
 from scrapy_spider_suite.cluster.peer import Peer
 from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.terms import fixed_of
@@ -78,8 +79,9 @@ class Peering:
     def start(self) -> None:
         """See `Members`."""
         self._peer.start()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._hand_over()), loop.create_task(self._listener.run())]
+        self._tasks = [
+            watched(self._hand_over(), "hand-overs"), watched(self._listener.run(), "calls"),
+        ]  # fmt: skip
 
     async def close(self) -> None:
         """See `Members`."""
