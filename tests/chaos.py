@@ -94,8 +94,9 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
             if plan.fault == "cut":
                 relay = stack.enter_context(Relay(("127.0.0.1", port)))
                 port = relay.port
+            url = f"redis://127.0.0.1:{port}"
             common |= {
-                "SUITE_REDIS_URL": f"redis://127.0.0.1:{port}", "SUITE_AGENT_ADDRESS": "127.0.0.1",
+                "SUITE_REDIS_URL": url, "SUITE_LEDGER": url, "SUITE_AGENT_ADDRESS": "127.0.0.1",
             }  # fmt: skip
         elif plan.transport == "lan":
             places = {name_of(n): (f"127.0.8.{n}", free_port()) for n in range(1, plan.agents + 1)}

@@ -21,7 +21,9 @@ ITEMS = "items"
 """The file, for all agents, in which each page is noted with who has it."""
 SPIDER = "crawl_spiders.Noting"
 _GOES = ("stop", "kill", "pause", "cut")
-_COMES = ("start", "resume", "plug")
+_COMES = ("join", "resume", "plug")
+_SAID = {"this is agent": "join", "the lease of this agent ended": "lapse"}
+"""What an agent logs when it takes part, and when it was too late to renew its lease."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -56,6 +58,8 @@ class Agent:
     cpu: float = 0.0
     """Seconds of processor time of its processes, as far as they were looked at."""
     looked: float = 0.0
+    read: int = 0
+    """Bytes of its log that were looked at."""
 
     @property
     def job(self) -> Path:
@@ -73,6 +77,14 @@ class Agent:
         """The stats of its last process; empty if that did not end by itself."""
         path = self.folder / "stats.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def news(self) -> str:
+        """The lines of its log since the last time."""
+        with (self.folder / "log").open("rb") as log:
+            log.seek(self.read)
+            text, _, _ = log.read().rpartition(b"\n")
+        self.read += len(text)
+        return text.decode(errors="replace")
 
     def look(self) -> None:
         """Add what its process has used since the last look."""
@@ -134,7 +146,9 @@ class Fleet:
         """
         found = []
         for number, event in enumerate(self.events):
-            if event.what in _GOES:
+            if event.what == "lapse":
+                found.append(event)
+            elif event.what in _GOES:
                 later = (e for e in self.events[number:] if e.name == event.name)
                 back = next((e.when for e in later if e.what in _COMES), math.inf)
                 if back - event.when > grace:
@@ -186,9 +200,12 @@ class Fleet:
     # What happens
 
     def look(self) -> None:
-        """Note whose process has ended by itself, and how much each has used."""
+        """Note what agents have said, whose process has ended by itself, and what each has used."""
         for agent in self.agents.values():
             agent.look()
+            for line in agent.news().splitlines():
+                for sign in (sign for sign in _SAID if sign in line):
+                    self.note(_SAID[sign], agent.name)
             if agent.process is None or agent.process.poll() is None:
                 continue
             if agent.state in (State.RUNS, State.DRAINED):

@@ -48,8 +48,8 @@ def intruders(here: Ground, folder: Path) -> Iterator[None]:
     common = {**here.fleet.settings(name_of(1)), "JOBDIR": "job", "LOG_LEVEL": "ERROR"}
     cases: dict[str, dict[str, str]] = {
         f"the name {name_of(1)}": {"SUITE_AGENT_NAME": name_of(1)},
-        "SUITE_ASSIGNMENT is url-sum here": {
-            "SUITE_AGENT_NAME": "other", "SUITE_ASSIGNMENT": "url-sum",
+        "SUITE_ASSIGNMENT is host-parity here": {
+            "SUITE_AGENT_NAME": "other", "SUITE_ASSIGNMENT": "host-parity",
         },
     }  # fmt: skip
     started = {}

@@ -126,9 +126,12 @@ def test_an_agent_is_away_for_longer_than_its_lease_or_not() -> None:
     fleet = Fleet(Path(), lambda name: {}, {})
     fleet.events = [
         Event(when, what, name) for when, what, name in (
-            (0, "start", "a"), (1, "kill", "a"), (2, "start", "b"), (5, "start", "a"),
-            (6, "pause", "b"), (20, "resume", "b"), (21, "stop", "b"),
+            (0, "join", "a"), (1, "kill", "a"), (2, "join", "b"), (2, "start", "a"),
+            (5, "join", "a"), (6, "pause", "b"), (20, "resume", "b"), (21, "lapse", "a"),
+            (22, "stop", "b"),
         )
     ]  # fmt: skip
-    assert fleet.lapses(10) == [Event(6, "pause", "b"), Event(21, "stop", "b")]
-    assert fleet.lapses(3)[0] == Event(1, "kill", "a")
+    ended = [Event(21, "lapse", "a"), Event(22, "stop", "b")]
+    assert fleet.lapses(10) == [Event(6, "pause", "b"), *ended]
+    assert fleet.lapses(3) == [Event(1, "kill", "a"), Event(6, "pause", "b"), *ended]
+    assert fleet.lapses(100) == ended
