@@ -27,6 +27,7 @@ from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.cluster.mail import Mail, nobody_listens
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
@@ -89,6 +90,7 @@ class Agency:
             by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
+        self._phasing = None if self.assignment.by_host else Phasing(core, self.shares)
         self._members: Members | None = None
         self._mail: Mail | None = None
         self._scheduler: FrontierScheduler | None = None
@@ -101,6 +103,8 @@ class Agency:
     async def open(self, scheduler: FrontierScheduler) -> None:
         """Take part. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
+        if self._phasing is not None:
+            self._phasing.check()
         self.changed()
         await self._meet()
         self.core.crawler.signals.connect(self._settings_changed, settings_changed)
@@ -126,9 +130,19 @@ class Agency:
             KnownRows(core.store.kv("received")), self.shares, written=core.written,
             clock=core.now, news=core.wake, heard=heard,
         )  # fmt: skip
+        if self._phasing is not None:
+            await self._ask_phases(self._phasing)
         await self._members.open()
         await self._mail.start()
         self._members.start()
+
+    async def _ask_phases(self, phasing: Phasing) -> None:
+        settings = self.core.settings
+        if settings.cluster == "peers":
+            url = "" if settings.redis_url is None else settings.redis_url.url
+            await phasing.meet(url, self.crawl)
+        else:
+            phasing.check(tuple(parse_agents(settings.agents)))
 
     def _neighbour(self, incarnation: int) -> tuple[Neighbour, Transport]:
         settings = self.core.settings
@@ -180,6 +194,8 @@ class Agency:
         """Others own, or hold, what they did not before."""
         elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
         self.core.frontier.holding.change(elsewhere, by_host=by_host)
+        if self._phasing is not None:
+            self._phasing.changed()
         if self._mail is not None:
             self._mail.reroute()
         self.core.wake()

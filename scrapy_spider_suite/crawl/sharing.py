@@ -22,6 +22,7 @@ from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.lending import Lending
 from scrapy_spider_suite.agents.registry import boottime
 from scrapy_spider_suite.errors import LedgerError, SettingsError
+from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 from scrapy_spider_suite.storage.permits import NEAR
 
@@ -168,8 +169,15 @@ class Sharing:
             text = f"cut off after {self._longest:g} s: the ledger lets others go there then"
             raise DownloadTimeoutError(text) from None
 
-    def heard(self, host: HostState) -> None:
-        """*host* has asked for a pause, or needs one: that holds for all who fetch there."""
+    def heard(self, host: HostState, health: Health) -> None:
+        """An answer of *host*, or its silence, said so of it. A pause that it asked for is one for
+        all who fetch there. That it does not answer may be because of where this process is; it
+        holds for agents of which each has a part of the host.
+        """
+        agency = self._core.agency
+        whole = agency is None or agency.assignment.by_host
+        if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
+            return
         wait = host.next_fetch - self._core.now()
         if wait > host.gap():
             self.grants.postpone(host_key(host.key), boottime() + wait)

@@ -12,6 +12,8 @@ from scrapy_spider_suite.agents.tables import Assignment
 from scrapy_spider_suite.settings.declarations import Kind, full_name, words
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
 
+_OF_PHASES = ("phases", "phase_seconds")
+"""Where every agent has a part of every host, they have to agree on which of them has it when."""
 _LONGEST = 300
 """Characters of a setting's value, in which agents are compared; of longer ones the hash."""
 
@@ -23,6 +25,8 @@ def fixed_of(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
         for name, declared in DECLARATIONS.items() if declared.kind is Kind.FIXED
     }  # fmt: skip
     del fixed["SUITE_AGENT_GRACE"]  # which the registry compares
+    if not assignment.by_host:
+        fixed |= {full_name(name): words(getattr(settings, name)) for name in _OF_PHASES}
     fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
     return fixed
 

@@ -129,8 +129,8 @@ class Visits:
         core.frontier.release(lease, now, lease.retry_after, heard)
         if visit is not None:
             core.dead_hosts.heard(visit.host, heard)
-            if core.sharing is not None and OUTCOMES[heard].health is Health.OVERLOADED:
-                core.sharing.heard(visit.host)
+            if core.sharing is not None:
+                core.sharing.heard(visit.host, OUTCOMES[heard].health)
             self._say_why(visit.host)
 
     def put_back_what_was_not_begun(self) -> None:
@@ -155,7 +155,7 @@ class Visits:
                 wait, why = core.settings.backoff_base, f"status {response.status}"
             core.frontier.workbench.postpone(host, core.now() + wait, why)
             if core.sharing is not None:
-                core.sharing.heard(host)
+                core.sharing.heard(host, Health.OVERLOADED)
 
     def failed_outside(self, host: HostState, error: Exception) -> None:
         """A request to *host* without a visit has failed: `silent` may want to know how."""

@@ -125,6 +125,8 @@ class Overrides:
         self._lines: Subjects[Line] = Subjects()
         self.bars = False
         """Whether any rule keeps a host from being visited, for some hours or at all."""
+        self.longest_delay = 0.0
+        """Seconds; the longest that a rule sets."""
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str) -> Overrides:
@@ -154,6 +156,7 @@ class Overrides:
             number = earlier.rule.source.rpartition(" ")[2]
             raise ValueError(f"{subject} has a rule already, on line {number}")
         self._lines.put(subject, Line(Rule(str(subject), where), override))
+        self.longest_delay = max(self.longest_delay, override.delay or 0.0)
         self.bars = self.bars or bool(override.blocked) or override.hours is not None
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -81,7 +81,8 @@ class Policy:
     *retry_failed_after* 0 means that what failed is never tried again, otherwise it is so for the
     reasons *retry_failed*, so many seconds later, when a link leads there.
     *traps* say what is taken for one. *blocks* are an operator's, beside those of the file.
-    With *phases* a part of the hosts is visited at a time. *shared* are hosts and addresses that
+    With *phases* a part of the hosts is visited at a time, which of them as on the *node* of that
+    number, modulo them. *shared* are hosts and addresses that
     others fetch from, too: one request at a time, whatever the paces say.
     """
 
@@ -101,6 +102,7 @@ class Policy:
     traps: Limits = field(default_factory=Limits)
     blocks: Subjects[Block] = field(default_factory=Subjects)
     phases: Phases | None = None
+    node: int = 0
     shared: bool = False
     revision: int = 0
 
@@ -110,6 +112,8 @@ class Policy:
         """Set fields by name. Raises `AttributeError` for a name that is none."""
         for name, value in values.items():
             setattr(self, name, value)
+        if self.phases is not None:
+            self.phases = replace(self.phases, node=self.node % self.phases.count)
         self.changed()
 
     def changed(self) -> None:

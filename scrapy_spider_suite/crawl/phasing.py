@@ -1,0 +1,93 @@
+"""Which phase this agent has, where every agent has a part of every host (`cluster.phasing`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.agents.lease import Skew
+from scrapy_spider_suite.cluster.phasing import Terms, rank
+from scrapy_spider_suite.errors import RegistryError, SettingsError
+from scrapy_spider_suite.signals import settings_changing
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.shares import Shares
+    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+logger = logging.getLogger(__name__)
+
+_SAME = {"phases": "SUITE_PHASES", "phase_seconds": "SUITE_PHASE_SECONDS"}
+"""What all agents have to agree on."""
+
+
+class Phasing:
+    """The phases of the agent of *shares*, whose assignment is one of URLs."""
+
+    def __init__(self, core: CrawlCore, shares: Shares) -> None:
+        self._core = core
+        self._shares = shares
+        self._skew = 0.0
+        self._told = 0
+        core.crawler.signals.connect(self._changing, settings_changing)
+
+    def check(self, names: tuple[str, ...] = ()) -> None:
+        """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
+        names = (*names, self._shares.name)
+        _terms(self._core, self._core.settings).check(len(set(names)), self._skew)
+
+    async def meet(self, url: str, crawl: str) -> None:
+        """Look in Redis how many agents *crawl* has and how far its clock is off, then `check`."""
+        from scrapy_spider_suite.agents.office import Office  # Redis is an extra
+        from scrapy_spider_suite.agents.registry import boottime
+
+        office = Office(url, crawl)
+        names: tuple[str, ...] = ()
+        wall, began = time.time(), boottime()
+        try:
+            found = await office.overview()
+        except RegistryError:
+            found = None  # as it joins, it is asked again
+        finally:
+            await office.close()
+        if found is not None:
+            self._skew = Skew.measured(wall, boottime() - began, found.now).offset
+            names = tuple(member.name for member in found.view.members)
+        self.check(names)
+
+    def changed(self) -> None:
+        """There may be other agents: each has the phase of its rank by name."""
+        table, policy = self._shares.table, self._core.overriding.policy
+        names = [] if table is None else [member.name for member in table.members]
+        node = rank(self._shares.name, names)
+        if node is None:
+            return
+        if len(names) > self._core.settings.phases and len(names) != self._told:
+            self._told = len(names)
+            logger.error(
+                "%d agents have %d phases: some have the same, and take turns by the ledger "
+                "(SUITE_PHASES)", len(names), self._core.settings.phases,
+            )  # fmt: skip
+        if node != policy.node:
+            policy.change(node=node)
+
+    def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        for field, name in _SAME.items():
+            if getattr(old, field) != getattr(new, field):
+                raise SettingsError(
+                    f"{name} is the same for all agents, with SUITE_ASSIGNMENT = "
+                    f"{old.assignment!r}: stop them, and start them all with it"
+                )
+        _terms(self._core, new).check(1, self._skew)
+
+
+def _terms(core: CrawlCore, settings: SuiteSettings) -> Terms:
+    project = settings.project
+    slots = [float(slot.get("delay", 0.0)) for slot in project.download_slots.values()]
+    rules = core.overriding.policy.overrides
+    return Terms(
+        settings.assignment, settings.phases, settings.phase_guard, project.download_timeout,
+        max(settings.host_delay, settings.ip_delay, rules.longest_delay, *slots),
+        settings.ledger is not None,
+    )  # fmt: skip
