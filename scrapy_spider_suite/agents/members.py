@@ -140,6 +140,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     fixed: Annotated[str, msgspec.Meta(max_length=1 << 16)] = "{}"
     name: _Text = ""
     facts: list[str] | dict[str, str] = []  # Lua has one kind of empty table
+    states: list[Annotated[int, msgspec.Meta(ge=0, le=2)]] | dict[str, int] = []
+    news: list[_Text] | dict[str, str] = []
 
     def view(self) -> View | None:
         """The members, if they are in it."""

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from scrapy_spider_suite.agents.addresses import Question
 from scrapy_spider_suite.agents.desk import TIMEOUT, Desk, Tokens
 from scrapy_spider_suite.agents.lease import Lease, Skew
 from scrapy_spider_suite.agents.members import (
@@ -182,6 +183,18 @@ class Registry(Desk):
         """What the agents of the crawl know and nobody without access to its Redis."""
         async with self._one:
             return await self._server.agreed(self._secret, secrets.token_hex(16))
+
+    async def meet(self, asked: Question) -> tuple[list[int], list[str]]:
+        """Which addresses others fetch from, too: see `addresses.AddressBook`, and ``meet.lua``."""
+        given = {
+            "new": asked.new, "gone": asked.gone, "heard": asked.heard, "complete": asked.complete,
+        }  # fmt: skip
+        async with self._one:
+            answer, _ = await self._own("meet", given)
+        states, news = [int(each) for each in answer.states], list(answer.news)
+        if len(states) != len(asked.new):
+            raise self._damaged(f"{len(states)} answers to {len(asked.new)} questions")
+        return states, news
 
     async def give(self, units: Units, to: int, epoch: int) -> Moved:
         """Have the member with the number *to* hold *units*, which this agent held, and fetches no

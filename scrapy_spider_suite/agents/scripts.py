@@ -6,7 +6,7 @@ import hashlib
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-NAMES: Final = ("join", "renew", "leave", "move", "look", "order")
+NAMES: Final = ("join", "renew", "leave", "move", "look", "order", "meet")
 
 
 def _read(name: str) -> str:

@@ -1,0 +1,131 @@
+"""Which addresses an agent has for itself, and which others fetch from, too: the deciding part.
+
+Hosts of several agents may live at one address, whose delay holds for all of them. A ledger keeps
+it (`ledger`), but costs a call for each fetch, and stops with its server. So only those addresses
+go by it that need it. An agent asks about each address once, before its first fetch there; who
+fetched there alone until then is told, and only when it has said that it goes by the ledger, too,
+is the other one told that it may begin.
+
+An agent that hears nothing any more goes on alone where it was alone, for as long as its lease
+lasts: whoever comes to one of its addresses waits for its word until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import IntEnum
+from itertools import islice
+from typing import Final, NamedTuple
+
+MOST: Final = 500
+"""Addresses of one call; some milliseconds of Redis's time."""
+
+
+class Standing(IntEnum):
+    """Of an address, for this agent; the first three are what ``meet.lua`` answers."""
+
+    ASK = 0
+    """It has to ask again: somebody may fetch there who does not know of this agent yet."""
+
+    ALONE = 1
+    SHARED = 2
+    NEW = 3
+    """It was not asked about yet."""
+
+
+class Question(NamedTuple):
+    """One call: see ``meet.lua``."""
+
+    new: list[str]
+    gone: list[str]
+    heard: list[str]
+    complete: bool
+
+
+class AddressBook:
+    """The addresses that one process fetches from.
+
+    *quiet* says whether nothing is under way at an address and its delay has run off.
+    """
+
+    def __init__(self, quiet: Callable[[str], bool]) -> None:
+        self._quiet = quiet
+        self._known: dict[str, Standing] = {}
+        self._open: dict[str, None] = {}  # to be asked about, in this order
+        self._never: set[str] = set()  # of these, those that nothing is known of
+        self._gone: set[str] = set()
+        self._told: set[str] = set()
+        self._complete = False
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def count(self, standing: Standing) -> int:
+        """How many have that *standing*."""
+        return sum(each is standing for each in self._known.values())
+
+    def standing(self, address: str) -> Standing:
+        """Of *address*, which is asked about with the next call if it was not."""
+        found = self._known.get(address)
+        if found is None:
+            self._gone.discard(address)
+            self._ask(address)
+            return Standing.NEW
+        return found
+
+    def _ask(self, address: str) -> None:
+        self._known[address] = Standing.NEW
+        self._open[address] = None
+        self._never.add(address)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """This agent has hosts at *addresses*, and nowhere else."""
+        for address in [each for each in self._known if each not in addresses]:
+            if self._quiet(address):
+                del self._known[address]
+                self._open.pop(address, None)
+                self._never.discard(address)
+                self._told.discard(address)
+                self._gone.add(address)
+
+    def forget(self) -> None:
+        """The server has lost what it knew: everything has to be asked anew."""
+        self._complete = False
+        for address in self._known:
+            self._ask(address)
+
+    @property
+    def pressing(self) -> bool:
+        """Whether somebody waits for an answer, here or elsewhere."""
+        return bool(self._open or self._told) or not self._complete
+
+    def question(self) -> Question:
+        """What to ask next."""
+        new = list(islice(self._open, MOST))
+        heard = [address for address in islice(self._told, MOST) if self._quiet(address)]
+        complete = len(self._never) <= len(new) and self._never.issubset(new)
+        return Question(new, list(islice(self._gone, MOST)), heard, complete)
+
+    def answered(self, asked: Question, states: Sequence[int], news: Sequence[str]) -> set[str]:
+        """To *asked* came *states* and *news*; return the addresses of which more is known now.
+        """
+        self._complete = self._complete or asked.complete
+        self._gone.difference_update(asked.gone)
+        self._told.difference_update(asked.heard)
+        changed = set()
+        for address, state in zip(asked.new, states, strict=True):
+            if address not in self._open:
+                continue  # it is gone meanwhile
+            del self._open[address]
+            self._never.discard(address)
+            self._known[address] = Standing(state)
+            if state == Standing.ASK:
+                self._open[address] = None
+            else:
+                changed.add(address)
+        for address in news:
+            if self._known.get(address) is Standing.ALONE:
+                self._known[address] = Standing.SHARED
+                changed.add(address)
+            self._told.add(address)
+        return changed

@@ -1,0 +1,61 @@
+-- An agent says from which addresses it is about to fetch, and learns which of them others fetch
+-- from, too; those are told. a.new: addresses that it asks about; a.gone: those that it has no host
+-- at any more; a.heard: of what it was told, those that it goes by now; a.complete: it has asked,
+-- in this era, about all that it fetches from. Answers for each new one: 0 ask again, 1 nobody
+-- else does, 2 others do, and know that this one does. Of what it is to hear, 500 at a time.
+local row, refusal = own()
+if refusal then return answer(refusal) end
+local prefix = string.sub(CRAWL, 1, -#'crawl' - 1)
+local AT, ERAS = prefix .. 'addresses', prefix .. 'address-eras'
+local function news_of(number) return prefix .. 'address-news:' .. number end
+
+local counts, all = {}, true
+for _, each in pairs(everyone()) do
+  counts[each.number] = counted(each)
+  if counts[each.number] and each.number ~= row.number then
+    all = all and redis.call('HGET', ERAS, each.number) == tostring(crawl.era)
+  end
+end
+
+-- Those that fetch from an address: this agent in front or not at all, then others.
+local function there(address)
+  local others, present = {}, false
+  for number in string.gmatch(redis.call('HGET', AT, address) or '', '%d+') do
+    number = tonumber(number)
+    if number == row.number then
+      present = true
+    elseif counts[number] then
+      table.insert(others, number)
+    end
+  end
+  return others, present
+end
+
+for _, address in ipairs(a.heard) do redis.call('SREM', news_of(row.number), address) end
+for _, address in ipairs(a.gone) do
+  local others, present = there(address)
+  if #others == 0 then
+    redis.call('HDEL', AT, address)
+  elseif present then
+    redis.call('HSET', AT, address, table.concat(others, ','))
+  end
+  redis.call('SREM', news_of(row.number), address)
+end
+if a.complete then redis.call('HSET', ERAS, row.number, tostring(crawl.era)) end
+
+local states = {}
+for i, address in ipairs(a.new) do
+  local others, present = there(address)
+  local known = true
+  for _, number in ipairs(others) do
+    if not present then redis.call('SADD', news_of(number), address) end
+    known = known and redis.call('SISMEMBER', news_of(number), address) == 0
+  end
+  if not present then
+    redis.call('HSET', AT, address, table.concat({row.number, unpack(others)}, ','))
+  end
+  states[i] = not (all and known) and 0 or #others == 0 and 1 or 2
+end
+put(row)
+local news = redis.call('SRANDMEMBER', news_of(row.number), 500)
+return answer('ok', {ends = row.ends, states = states, news = news})
