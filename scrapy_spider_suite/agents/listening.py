@@ -57,6 +57,9 @@ class Carrier(Protocol):
         """Do what is asked, unless that was done before, and answer. Raises `CallError`."""
         ...
 
+    def close(self) -> None:
+        """Nothing more is asked."""
+
 
 @dataclass(slots=True)
 class ListenerCounters:
@@ -110,6 +113,7 @@ class Listener:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._carrier.close()
             await self._server.close()
 
     async def _take(self) -> None:

@@ -16,7 +16,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.commands.verb import Verb
+    from scrapy_spider_suite.commands.verb import Call, Verb
 
 
 class Command(ScrapyCommand):
@@ -53,6 +53,14 @@ class Command(ScrapyCommand):
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Declare ``-j``."""
     parser.add_argument("-j", "--jobdir", metavar="DIR", help="the job (default: JOBDIR)")
+
+
+def add_crawl(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--crawl``."""
+    parser.add_argument(
+        "--crawl", metavar="NAME",
+        help="which crawl in that Redis (default: SUITE_CRAWL_NAME, or the only one there)",
+    )  # fmt: skip
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -98,8 +106,13 @@ class VerbCommand(Command):
             parser.print_help()
             return
         job = self.job_of(verb, opts)
-        call = Call(job, opts.json, self.settings, parser.parse_args(args[1:]))
-        self.end(lambda: verb.run(call))
+        options = parser.parse_args(args[1:])
+        call = Call(job, opts.json, self.settings, options, getattr(opts, "crawl", None))
+        self.end(lambda: self.carry_out(verb, call, args[1:]))
+
+    def carry_out(self, verb: Verb, call: Call, words: list[str]) -> int:
+        """Do what *call* says, whose *words* follow *verb*; return the exit code."""
+        return verb.run(call)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The job directory that *verb* works on. Raises `UsageError`: it is not said."""

@@ -10,7 +10,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands import base
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.commands.verb import Verb
+    from scrapy_spider_suite.commands.verb import Call, Verb
 
 
 class Command(base.VerbCommand):
@@ -31,8 +31,20 @@ class Command(base.VerbCommand):
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options that mean the same for every verb."""
-        base.add_job(parser)
+        parser.add_argument(
+            "-j", "--jobdir", metavar="DIR|URL",
+            help="the job (default: JOBDIR), or redis://HOST/0: all agents of a crawl",
+        )  # fmt: skip
+        base.add_crawl(parser)
         super().add_common_options(parser)
+
+    def carry_out(self, verb: Verb, call: Call, words: list[str]) -> int:
+        """Do what *call* says; ask agents if ``-j`` names a Redis."""
+        if call.redis is None:
+            return verb.run(call)
+        from scrapy_spider_suite.commands.agents.looks import over_redis
+
+        return over_redis(verb, call, words)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The job directory that *verb* works on. Raises `UsageError`: it is not said."""

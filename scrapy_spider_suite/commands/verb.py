@@ -19,6 +19,10 @@ _TIMES = ("begun", "ended", "next_due", "started", "when")
 """What is seconds since the epoch in JSON, and a date for people."""
 
 
+REDIS = ("redis://", "rediss://", "unix://")
+"""What ``-j`` begins with if it names no directory."""
+
+
 def shown(name: str, value: Any) -> str:
     """Return the value of the field *name* as people read it, on a line; nothing is ``-``."""
     if value is None:
@@ -37,6 +41,13 @@ class Call:
     settings: Any
     """Scrapy's settings, with those of the project and ``-s``."""
     options: argparse.Namespace
+    crawl: str | None = None
+    """The name of the crawl that ``--crawl`` gives."""
+
+    @property
+    def redis(self) -> str | None:
+        """The URL of the Redis where the agents of the crawl meet, if that is what ``-j`` names."""
+        return self.jobdir if self.jobdir and self.jobdir.startswith(REDIS) else None
 
     def folder(self) -> Path:
         """The ``suite`` folder of the job. Raises `JobError` if there is no job."""

@@ -9,32 +9,23 @@ crawl.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from subprocess import Popen
 from typing import Any, Final
 
 from scrapy_spider_suite import durable
-from scrapy_spider_suite.agents.calls import ANSWER_RAW, KEPT, Call, Reply
+from scrapy_spider_suite.agents.calls import KEPT, Call, Reply
 from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder
+from scrapy_spider_suite.control.looking import Lookers
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ActionError, CallError
-from scrapy_spider_suite.processes import spawn
 
-READER: Final = "scrapy_spider_suite.commands.reading"
-"""The module that looks at a job for others."""
 _SUFFIX: Final = "-call"
 """Ends the ids of actions that come from calls: they never are those of others."""
 _NOT_FROM_AFAR: Final = frozenset({"snapshot"})
-_LOOKS: Final = 2
-"""Processes at a time that look: each reads as much of the disk as it can."""
-_OUT: Final = ANSWER_RAW // 2
-"""Characters of what it prints that are handed on."""
 _KNOWN: Final = 1_000
 """Answers that are kept in memory: more calls are never under way."""
 _POLL: Final = 0.1
@@ -54,7 +45,7 @@ class Calling:
         self._actions = ActionFolder(folder)
         self._done: dict[str, Answer] | None = None
         self._one = asyncio.Lock()
-        self._looking = asyncio.Semaphore(_LOOKS)
+        self._lookers = Lookers()
 
     def place(self, call: Call) -> Path | None:
         """See `Carrier`."""
@@ -120,20 +111,22 @@ class Calling:
     async def _look(self, call: Call) -> Reply:
         place = self._actions.urls_of(f"{call.id}{_SUFFIX}") if call.pieces else None
         asked = {
-            "verb": call.verb, "words": call.words, "list": None if place is None else str(place),
+            "verb": call.verb, "words": call.words, "urls": None if place is None else str(place),
             "folder": str(self._folder),
         }  # fmt: skip
         try:
-            async with self._looking:
-                code, out, said = await _ask(json.dumps(asked), call.until - time.time())
+            seen = await self._lookers.ask(asked, call.until - time.time())
         finally:
             if place is not None:
                 place.unlink(missing_ok=True)
-        lines, cut = out[:_OUT].splitlines(), len(out) > _OUT
         return Reply(
-            id=call.id, agent=self._name, code=code, said=said[-_SAID:].strip(),
-            lines=lines[:-1] if cut else lines, cut=cut,
+            id=call.id, agent=self._name, code=seen.code, said=seen.said[-_SAID:].strip(),
+            lines=seen.lines, cut=seen.cut,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """End what looks for others."""
+        self._lookers.close()
 
 
 def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, Answer]:
@@ -145,32 +138,3 @@ def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, Answer]:
         if str(row.get("id", "")).endswith(_SUFFIX) and row.get("done", 0) > since
         and isinstance(facts := row.get("facts", {}), dict)
     }  # fmt: skip
-
-
-async def _ask(asked: str, seconds: float) -> tuple[int, str, str]:
-    """Run a process that looks, for some seconds at most: its exit code, and what it said."""
-    process = await asyncio.to_thread(spawn, READER, talks=True, project=True)
-    end = asyncio.get_running_loop().call_later(max(1.0, seconds), process.kill)
-    try:
-        return await asyncio.to_thread(_talk, process, asked)
-    finally:
-        process.kill()
-        end.cancel()
-
-
-def _talk(process: Popen[str], asked: str) -> tuple[int, str, str]:
-    with process as talking:
-        assert talking.stdin is not None
-        assert talking.stdout is not None
-        assert talking.stderr is not None
-        with suppress(BrokenPipeError):
-            talking.stdin.write(asked)
-            talking.stdin.close()
-        out = talking.stdout.read(_OUT + 1)
-        if len(out) > _OUT:
-            talking.kill()
-            return 0, out, ""
-        said = talking.stderr.read()
-    if process.returncode < 0:
-        return 2, "", "it took too long, and was ended"
-    return process.returncode, out, said

@@ -66,6 +66,9 @@ class Doer:
             self.lists[call.id] = (self.folder / call.id).read_bytes()
         return Reply(id=call.id, agent="a", code=0, said="done", facts={"number": len(self.done)})
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
 
 class Scene:
     """An agent that listens, and somebody who asks."""

@@ -53,10 +53,14 @@ def answer(
 ) -> Answer | None:
     """The answer to *verb*; None if there was none in time."""
     options = call.options
+    who = options.who or whoami()
+    if call.redis is not None:
+        from scrapy_spider_suite.commands.agents.answers import act as ask_agents
+
+        return ask_agents(call, verb, arguments, urls, who)
     return ask(
-        call.folder(), verb, arguments,
-        who=options.who or whoami(), why=options.why, urls=urls, wait=options.wait,
-    )  # fmt: skip
+        call.folder(), verb, arguments, who=who, why=options.why, urls=urls, wait=options.wait
+    )
 
 
 def finish(call: Call, answer: Answer | None) -> int:
@@ -66,7 +70,17 @@ def finish(call: Call, answer: Answer | None) -> int:
         print(f"scrapy frontier: no answer within {wait:g} s; it stays asked", file=sys.stderr)
         return 3
     say(call, answer)
-    return 0 if answer.ok else 1
+    return silence(answer) or (0 if answer.ok else 1)
+
+
+def silence(answer: Answer) -> int:
+    """Say which agents have not answered, if any; return the exit code then, else 0."""
+    silent = answer.facts.get("silent")
+    if not silent:
+        return 0
+    names = ", ".join(f"{name} ({why})" for name, why in silent.items())
+    print(f"scrapy frontier: no answer from {names}; they stay asked, for a day", file=sys.stderr)
+    return 3
 
 
 def say(call: Call, answer: Answer) -> None:

@@ -58,7 +58,9 @@ def count_urls(
 
 
 def normal_of(call: Call) -> Normal:
-    """The normaliser of the job's crawl."""
+    """The normaliser of the job's crawl; of several agents each has its own, and goes by that."""
+    if call.redis is not None:
+        return normalize
     with StoreReader(call.folder()) as reader:
         return normalizer_to_look(terms_of_job(call, reader), reader.store)
 

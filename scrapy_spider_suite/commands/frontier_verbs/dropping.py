@@ -48,7 +48,8 @@ def _run(call: Call) -> int:
         print(answer.said)
         print("not touched:\n  " + "\n  ".join(NOT_TOUCHED))
         print(f"receipt: {json.dumps({'id': answer.id, **answer.facts})}")
-    return _IN_PART if answer.facts.get(NOT_REMOVED) else 0
+    in_part = _IN_PART if answer.facts.get(NOT_REMOVED) else 0
+    return acting.silence(answer) or in_part
 
 
 VERBS = (

@@ -14,11 +14,11 @@ def _run(call: Call) -> int:
     if call.json:
         print(json.dumps(found))
     else:
-        _show(call, found)
+        show(call, found)
     return 0
 
 
-def _show(call: Call, found: dict[str, Any]) -> None:
+def show(call: Call, found: dict[str, Any]) -> None:
     """What fits on a screen: runs, seeds, how often settings and filters changed."""
     runs, last = found["runs"], found["runs"][-1] if found["runs"] else {}
     changed = [row for row in found["settings"] if "name" in row]

@@ -87,19 +87,19 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(call: Call) -> int:
-    name = _OTHER_NAMES.get(call.options.name, call.options.name)
+    name = own_name(call.options.name)
     folder = call.folder()
     with StoreReader(folder) as reader:
         if name == "crawl":
             facts = _crawl(reader, folder)
             if call.options.csv:
-                _print_csv([facts], tuple(facts))
+                print_csv([facts], tuple(facts))
             else:
                 call.facts(facts)
             return 0
         rows, columns = _ROWS[name](reader, call.options.limit), reports.COLUMNS[name]
         if call.options.csv and not call.json:
-            _print_csv(rows, columns)
+            print_csv(rows, columns)
         else:
             call.table(rows, columns)
     return 0
@@ -113,7 +113,13 @@ def _crawl(reader: StoreReader, folder: Path) -> Row:
     return begun | reports.crawl_facts(reader.counters(), Tallies.load(reader.store))
 
 
-def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
+def own_name(name: str) -> str:
+    """The name that a report has here."""
+    return _OTHER_NAMES.get(name, name)
+
+
+def print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
+    """Print *columns* of *rows* as CSV, with a line of names."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([row.get(column) for column in columns] for row in rows)

@@ -1,0 +1,113 @@
+"""Asks the agents of a crawl, and waits for what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from scrapy_spider_suite.agents.calls import KEPT, Call, Reply, new_id
+from scrapy_spider_suite.agents.members import Row, State
+from scrapy_spider_suite.commands.agents.place import Line
+from scrapy_spider_suite.commands.agents.spreading import Part, send
+from scrapy_spider_suite.errors import ClusterError, RegistryError
+
+_POLL = 0.1
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: *kind* and what belongs to it, as of `agents.calls.Call`."""
+
+    kind: Literal["act", "look"]
+    verb: str
+    who: str
+    why: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    urgent: bool = False
+
+
+@dataclass
+class Heard:
+    """What came of a question: what agents answered, and why others did not, by their names."""
+
+    replies: dict[str, Reply] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+def there(line: Line) -> dict[str, Row]:
+    """The agents that take part, by their names, also those that are away.
+
+    Raises `ClusterError`: there are none.
+    """
+    rows = {
+        row.name: row for row in line.overview.view.rows
+        if row.state in (State.ACTIVE, State.LEAVING)
+    }  # fmt: skip
+    if not rows:
+        raise ClusterError(f"no agent takes part in the crawl {line.place.crawl}")
+    return rows
+
+
+def away(line: Line, rows: Mapping[str, Row]) -> dict[str, str]:
+    """Which of the agents do not run, it seems, and since when."""
+    now = line.overview.now
+    return {
+        name: f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
+        for name, row in rows.items() if row.missing(now)
+    }  # fmt: skip
+
+
+async def ask(
+    line: Line, question: Question, rows: Mapping[str, Row], seconds: float,
+    parts: Mapping[str, Part] | None = None,
+) -> Heard:  # fmt: skip
+    """Ask the agents *rows*, each with its part of a list if there are *parts*.
+
+    Those that are away are not waited for; what is to be done they do when they are back, within a
+    day. Raises `ClusterError`.
+    """
+    gone = away(line, rows)
+    asked = [name for name in rows if question.kind == "act" or name not in gone]
+    id, now = new_id(urgent=question.urgent), time.time()
+    until = now + (KEPT if question.kind == "act" else seconds)
+
+    def call(name: str) -> Call:
+        return Call(
+            id=id, kind=question.kind, verb=question.verb, who=question.who, why=question.why,
+            when=now, until=until, arguments=dict(question.arguments), words=list(question.words),
+            pieces=0 if parts is None else parts[name].pieces,
+        )  # fmt: skip
+
+    await line.caller.leave({name: call(name) for name in asked})
+    if parts is not None:
+        sending = [send(line.caller, id, name, parts[name], seconds) for name in asked]
+        await asyncio.gather(*sending)
+    return await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
+
+
+async def _wait(
+    line: Line, id: str, names: list[str], seconds: float, gone: Mapping[str, str]
+) -> Heard:
+    heard, deadline = Heard(), time.monotonic() + seconds
+    caller = line.caller
+
+    def waits() -> list[str]:
+        return [name for name in names if name not in heard.replies and name not in caller.refused]
+
+    while waits():
+        try:
+            heard.replies |= await caller.answers(id, waits())
+        except RegistryError as error:
+            if error.kind != "away" or time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_POLL)
+    heard.silent = {
+        **gone, **caller.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
+    }  # fmt: skip
+    return heard

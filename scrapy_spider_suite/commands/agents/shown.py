@@ -1,0 +1,179 @@
+"""How what agents have found is shown, verb by verb."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from scrapy_spider_suite.commands.agents.answers import total
+from scrapy_spider_suite.commands.agents.reports import show_report
+from scrapy_spider_suite.commands.agents.spreading import Spread
+from scrapy_spider_suite.commands.frontier_verbs.manifest import show as show_one
+from scrapy_spider_suite.commands.verb import Call, Row, printable, shown
+from scrapy_spider_suite.monitor.fetchreader import fetches
+
+Found = Mapping[str, list[Any]]
+"""What each agent has found, by its name; sorted."""
+Show = Callable[[Call, Found, Spread | None], None]
+
+_SUMS: Final = (
+    "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
+    "in_sieve", "to_revisit", "unextracted",
+)  # fmt: skip
+"""What of a status can be added up."""
+_SHOWN = 10
+
+
+def _status(call: Call, found: Found, spread: Spread | None) -> None:
+    if call.options.alive is not None:
+        return
+    rows = [{"agent": name, **row} for name, [row] in found.items()]
+    added = total({name: row[name] for name in _SUMS if name in row} for row in rows)
+    outcomes = total(row.get("outcomes", {}) for row in rows)
+    rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
+                 "outcomes": outcomes})  # fmt: skip
+    columns = ("agent", "running", *(name for name in _SUMS if name in added), "paused")
+    call.table(rows, columns)
+    if not call.json:
+        for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
+            print(f"  {printable(str(name)).replace('_', ' '):<20} {count}")
+
+
+def _hosts(call: Call, found: Found, spread: Spread | None) -> None:
+    limit = call.options.limit or sys.maxsize
+    rows = heapq.nlargest(limit, _rows(found), key=lambda row: _number(row.get("pending")))
+    call.table(rows, ("agent", "host", "pending", "done", "failed", "next_visit", "why"))
+
+
+def _urls(call: Call, found: Found, spread: Spread | None) -> None:
+    rows = islice(_rows(found), call.options.limit or sys.maxsize)
+    call.table(rows, ("agent", "state", "reason", "status", "attempts", "tag", "url"))
+
+
+def _why(call: Call, found: Found, spread: Spread | None) -> None:
+    """By who knows it; what nobody knows all judge alike."""
+    rows = list(_rows(found))
+    known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
+    for number, row in enumerate(known):
+        if number and not call.json:
+            print()
+        call.facts(row)
+
+
+def _log(call: Call, found: Found, spread: Spread | None) -> None:
+    """Lines begin with their time."""
+    lines = sorted((line, name) for name in found for line in map(str, found[name]))
+    for line, name in lines:
+        if not call.json:
+            print(printable(line))
+        else:
+            for row in fetches(iter([line.encode("ascii", "replace") + b"\n"])):
+                print(json.dumps({"agent": name, **row}))
+
+
+def _blocks(call: Call, found: Found, spread: Spread | None) -> None:
+    columns = ("subject", "who", "since", "until", "reason")
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for row in _rows(found):
+        alike.setdefault(tuple(row.get(each) for each in columns), []).append(row["agent"])
+    rows = (
+        {**dict(zip(columns, block, strict=True)),
+         "agents": names if call.json else _names(names, found)}
+        for block, names in alike.items()
+    )  # fmt: skip
+    call.table(rows, (*columns, "agents"))
+
+
+def _names(names: list[str], found: Found) -> str:
+    return "all" if len(names) == len(found) else ", ".join(names)
+
+
+def _audit(call: Call, found: Found, spread: Spread | None) -> None:
+    rows = sorted(_rows(found), key=lambda row: _number(row.get("done")))
+    limit = call.options.limit or sys.maxsize
+    if call.json:
+        call.table(deque(rows, limit), ())
+        return
+    alike: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = (row.get("id"), row.get("ok"), row.get("said"))
+        names = [*alike[key]["names"], row["agent"]] if key in alike else [row["agent"]]
+        done, said = shown("when", row.get("done")), str(row.get("said", ""))[:100]
+        ok = "yes" if row.get("ok") else "no"
+        alike[key] = {**row, "names": names, "done": done, "ok": ok, "said": said}
+    last = deque(alike.values(), limit)
+    table = ({**row, "agents": _names(row["names"], found)} for row in last)
+    call.table(table, ("done", "who", "verb", "agents", "ok", "said", "why"))
+
+
+def _manifest(call: Call, found: Found, spread: Spread | None) -> None:
+    for number, row in enumerate(_rows(found)):
+        if call.json:
+            print(json.dumps(row))
+            continue
+        if number:
+            print()
+        print(f"{'agent':<18} {printable(row['agent'])}")
+        show_one(call, row)
+
+
+def _check(call: Call, found: Found, spread: Spread | None) -> None:
+    lines = [(name, str(line)) for name in found for line in found[name]]
+    for name, line in lines:
+        said = {"agent": name, "wrong": line}
+        print(json.dumps(said) if call.json else printable(f"{name}: {line}"))
+    if not call.json:
+        print(f"{len(lines)} things are wrong" if lines else "everything agrees, in each agent")
+
+
+def _test(call: Call, found: Found, spread: Spread | None) -> None:
+    rows = list(_rows(found))
+    rows += [
+        {"agent": None, "judgement": "refuse", "decided_by": "normal form", "why": line.why,
+         "where": f"{line.origin}:{line.line}", "url": line.text}
+        for line in (spread.bad_lines if spread is not None else ())
+    ]  # fmt: skip
+    call.table(rows, ("agent", "judgement", "decided_by", "why", "where", "url"))
+
+
+def show_counts(call: Call, found: Found, spread: Spread | None) -> None:
+    """What verbs would change, with ``--dry-run``."""
+    rows = [{key: row[key] for key in row if key != "agent"} for row in _rows(found)]
+    facts: Row = {"dry_run": True, "urls": 0, **total(rows)}
+    if spread is not None and spread.bad:
+        facts["no_web_addresses"] = facts.get("no_web_addresses", 0) + spread.bad
+        facts["first_bad"] = [*spread.first_bad, *facts.get("first_bad", [])]
+    first = facts.pop("first", [])[:_SHOWN]
+    if not call.json:
+        facts |= facts.pop("by_reason", {})
+    facts["first"] = first
+    if call.json:
+        facts["agents"] = {name: rows[0] for name, rows in found.items() if rows}
+    call.facts(facts)
+
+
+def _rows(found: Found) -> Iterator[Row]:
+    """All rows, each with the agent whose it is."""
+    for name, rows in found.items():
+        for row in rows:
+            if isinstance(row, dict):
+                yield {"agent": name, **row}
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, int | float) else 0
+
+
+SHOWN: Final[dict[str, Show]] = {
+    "status": _status, "hosts": _hosts, "why": _why, "urls": _urls, "log": _log,
+    "blocks": _blocks, "audit": _audit, "manifest": _manifest, "check": _check, "test": _test,
+    "report": show_report,
+}  # fmt: skip
+"""Verb that only looks -> what shows what was found."""
+OF_ONE: Final = frozenset({"why", "urls", "log"})
+"""Those about a host, or a URL: most agents know nothing of it."""

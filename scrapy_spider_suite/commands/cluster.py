@@ -1,0 +1,42 @@
+"""``scrapy cluster``: the agents of a crawl, which meet in a Redis."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.commands import base
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.commands.verb import Verb
+
+
+class Command(base.VerbCommand):
+    """See ``scrapy cluster --help``."""
+
+    name = "cluster"
+    package = "scrapy_spider_suite.commands.cluster_verbs"
+    unusable = "no such Redis, crawl or agent"
+    faults = (OSError,)
+
+    def syntax(self) -> str:
+        """The arguments."""
+        return "VERB [ARGUMENT...] -j redis://HOST/0 [options]"
+
+    def short_desc(self) -> str:
+        """One line."""
+        return "Start, look at and end the agents of a crawl of scrapy-spider-suite"
+
+    def add_common_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options that mean the same for every verb."""
+        parser.add_argument(
+            "-j", "--redis", dest="jobdir", metavar="URL",
+            help="the Redis of the crawl (default: SUITE_REDIS_URL)",
+        )  # fmt: skip
+        base.add_crawl(parser)
+        super().add_common_options(parser)
+
+    def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
+        """The Redis of the crawl, if one is named."""
+        named = None if self.settings is None else self.settings.get("SUITE_REDIS_URL")
+        return opts.jobdir or named or None

@@ -1,0 +1,220 @@
+"""``scrapy cluster drain``, ``remove``, ``release`` and ``forget``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+from scrapy_spider_suite.agents.members import Row as Member
+from scrapy_spider_suite.agents.members import State
+from scrapy_spider_suite.agents.office import Overview
+from scrapy_spider_suite.commands.agents import place
+from scrapy_spider_suite.commands.agents.asking import Question, ask, away
+from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution, confirm
+from scrapy_spider_suite.control.asking import whoami
+from scrapy_spider_suite.errors import ClusterError
+
+_ANSWER = 15.0
+_LOOK = 1.0
+_TELL = 10.0
+_HERE = (State.ACTIVE, State.LEAVING)
+
+
+def _member(line: place.Line, name: str) -> Member:
+    row = line.overview.view.row(name)
+    if row is None:
+        names = ", ".join(row.name for row in line.overview.view.rows) or "none"
+        raise ClusterError(f"no agent of the crawl has the name {name}; those there are: {names}")
+    return row
+
+
+def _held(overview: Overview, row: Member) -> int:
+    return int((overview.tokens.holders == row.number).sum())
+
+
+# drain
+
+
+def _drain_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    acting.add_reason(parser)
+    parser.add_argument(
+        "--wait", type=acting.seconds, default=3_600.0, metavar="S",
+        help="seconds to wait until it has left (3600)",
+    )  # fmt: skip
+
+
+def _drain(call: Call) -> int:
+    return place.run(_drained(call))
+
+
+async def _drained(call: Call) -> int:
+    name, deadline = call.options.name, time.monotonic() + call.options.wait
+    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        row = _member(line, name)
+        if row.state not in _HERE:
+            return _no(call, f"{name} is gone already: {row.state}")
+        if why := away(line, {name: row}):
+            return _no(call, f"{name} does not run ({why[name]}): start it and drain it, or "
+                             f"`scrapy cluster remove {name}`")  # fmt: skip
+        others = [each.name for each in line.overview.view.members if each.name != name]
+        if not others:
+            return _no(call, f"there is no other agent that could take what {name} has")
+        question = Question("act", "drain", call.options.who or whoami(), call.options.why)
+        heard = await ask(line, question, {name: row}, _ANSWER)
+        reply = heard.replies.get(name)
+        if reply is not None and reply.code:
+            return _no(call, f"{name}: {reply.said}")
+        return await _watch(call, line, name, deadline)
+
+
+def _no(call: Call, why: str) -> int:
+    print(f"scrapy cluster: {why}", file=sys.stderr)
+    return 1
+
+
+async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> int:
+    """Wait until the agent *name* has left, and say how it goes."""
+    began = told = time.monotonic()
+    while True:
+        overview = await line.office.overview()
+        row = None if overview is None else overview.view.row(name)
+        if overview is None or row is None or row.state not in _HERE:
+            state = "gone" if row is None else str(row.state)
+            call.facts({"agent": name, "state": state, "seconds": round(time.monotonic() - began)})
+            return 0 if row is None or row.state is State.LEFT else 1
+        now = time.monotonic()
+        if now > deadline:
+            print(f"scrapy cluster: {name} has not left within {call.options.wait:g} s; it goes on "
+                  "handing over", file=sys.stderr)  # fmt: skip
+            return 3
+        if now > told + _TELL and not call.json:
+            told = now
+            print(f"{name}: {_held(overview, row):,} units are left", flush=True)
+        await asyncio.sleep(_LOOK)
+
+
+# remove
+
+
+def _remove_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--dead", action="store_true",
+        help="its process is known to be gone: others take at once what it has",
+    )  # fmt: skip
+    add_caution(parser, asks=True)
+
+
+def _remove(call: Call) -> int:
+    call.facts(place.run(_removed(call)))
+    return 0
+
+
+async def _removed(call: Call) -> Row:
+    options = call.options
+    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        row, overview = _member(line, options.name), line.overview
+        held, left = _held(overview, row), max(0.0, row.ends / 1000 - overview.now)
+        facts: Row = {
+            "agent": row.name, "was": str(row.state), "units": held,
+            "hosts": overview.facts.get(row.name, {}).get("hosts"),
+            "others_take_them": "at once" if options.dead or not left else f"in {left:,.0f} s",
+        }  # fmt: skip
+        if options.dry_run:
+            return {"dry_run": True, **facts}
+        if options.dead and not row.missing(overview.now):
+            raise ClusterError(
+                f"{row.name} was heard {overview.now - row.heard / 1000:.0f} s ago: its process is "
+                "not gone; stop it first, or leave --dead out"
+            )
+        confirm(call, f"Remove the agent {row.name}, which has {held:,} units of the crawl?")
+        await line.office.remove(row.name, dead=options.dead)
+        return {"removed": True, **facts}
+
+
+# release, forget
+
+
+def _caution(parser: argparse.ArgumentParser) -> None:
+    add_caution(parser, asks=True)
+
+
+def _release(call: Call) -> int:
+    call.facts(place.run(_released(call)))
+    return 0
+
+
+async def _released(call: Call) -> Row:
+    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        overview = line.overview
+        facts: Row = {"crawl": line.place.crawl, "units": int((overview.tokens.holders == 0).sum())}
+        if call.options.dry_run:
+            return {"dry_run": True, **facts}
+        confirm(call, f"Let others take {facts['units']:,} units that nobody claims?")
+        await line.office.release()
+        return {"released": True, **facts}
+
+
+def _forget(call: Call) -> int:
+    call.facts(place.run(_forgotten(call)))
+    return 0
+
+
+async def _forgotten(call: Call) -> Row:
+    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        names = [row.name for row in line.overview.view.rows]
+        facts: Row = {"crawl": line.place.crawl, "agents": names, "ended": line.overview.ended}
+        if call.options.dry_run:
+            return {"dry_run": True, **facts}
+        confirm(call, f"Forget the crawl {line.place.crawl} of {len(names)} agents?")
+        await line.office.forget()
+        return {"forgotten": True, **facts}
+
+
+VERBS = (
+    Verb(
+        "drain", "have an agent hand over all it has to the others, and end", _drain,
+        _drain_options, "NAME",
+        about=(
+            "Nothing is fetched twice or lost by it, and the crawl goes on meanwhile. Its job\n"
+            "directory can be removed when it has left."
+        ),
+        examples=('drain b -j redis://10.0.0.1/0 --reason "its machine is needed"',),
+        exits={1: "it cannot be drained, or did not leave", 3: "it has not left in time: it "
+               "goes on"},
+    ),
+    Verb(
+        "remove", "send an agent away that does not come back", _remove, _remove_options, "NAME",
+        about=(
+            "Others own what it did from now on, and take it when its lease is over (`ls` has the\n"
+            "seconds). With --dead at once: only if its process is gone for certain, since else\n"
+            "two agents fetch the same hosts. What only its disk had is lost unless its directory\n"
+            "is adopted. One that runs ends, without handing over: `drain` it instead."
+        ),
+        examples=(
+            "remove b --dry-run -j redis://10.0.0.1/0",
+            "remove b --dead --yes -j redis://10.0.0.1/0",
+        ),
+    ),
+    Verb(
+        "release", "let others take what nobody claims, after Redis has lost who has what",
+        _release, _caution,
+        about=(
+            "Agents that run claim what they have when Redis was restarted empty. What is not\n"
+            "claimed waits for agents that are away, with SUITE_AGENT_GRACE = forever for ever."
+        ),
+        examples=("release --dry-run -j redis://10.0.0.1/0",),
+    ),
+    Verb(
+        "forget", "remove a crawl from Redis; job directories stay", _forget, _caution,
+        about=(
+            "Refused while an agent of it runs. Agents that are started again with their job\n"
+            "directories enter it anew, and go on."
+        ),
+        examples=("forget --crawl news --yes -j redis://10.0.0.1/0",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""``scrapy cluster owner``: which agent a host, or a URL, belongs to."""
+
+from __future__ import annotations
+
+import argparse
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.agents.office import Overview
+from scrapy_spider_suite.agents.tables import Table
+from scrapy_spider_suite.commands.agents import place
+from scrapy_spider_suite.commands.agents.spreading import assignment_in
+from scrapy_spider_suite.commands.cluster_verbs.listing import state_of
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+
+def _subject(text: str) -> str:
+    if "://" not in text:
+        return host(text)
+    url = normalize(text)
+    if url is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a host, or a URL of the web")
+    return url
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="HOST|URL", type=_subject)
+
+
+def _run(call: Call) -> int:
+    call.facts(place.run(_look(call)))
+    return 0
+
+
+async def _look(call: Call) -> Row:
+    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        return facts(line.overview, call.options.subject)
+
+
+def facts(overview: Overview, subject: str) -> Row:
+    """Who should have *subject*, a host or a URL, and who has it; None is nobody.
+
+    Raises `ClusterError`: that cannot be told here; `UsageError`: a host has several.
+    """
+    assignment = assignment_in(overview)
+    url = subject if "://" in subject else f"https://{subject}/"
+    if url != subject and not assignment.by_host:
+        raise UsageError(f"the URLs of {subject} are with several agents: give one of them",
+                         print_help=False)  # fmt: skip
+    name = host_of(url)
+    unit = assignment.unit(name, url)
+    members = overview.view.members
+    owner = Table.of(assignment, members).owner(unit) if members else None
+    holder = overview.view.numbers.get(int(overview.tokens.holders[unit]))
+    return {
+        "host": name, "unit": unit, "owner": owner,
+        "holder": None if holder is None else holder.name,
+        "state": None if holder is None else state_of(holder, overview.now),
+        "job": None if holder is None else overview.facts.get(holder.name, {}).get("job"),
+    }  # fmt: skip
+
+
+VERBS = (
+    Verb(
+        "owner", "who owns a host or a URL, and who has it at this moment", _run, _options,
+        "HOST|URL",
+        about=(
+            "The owner is the agent that should have it, the holder the one that may fetch it.\n"
+            "While both are not the same, it is on its way, or waits for an agent that is away."
+        ),
+        examples=("owner example.com -j redis://10.0.0.1/0",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,184 @@
+"""``scrapy cluster up``: some agents of a spider on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from scrapy.exceptions import UsageError
+from scrapy.settings import SETTINGS_PRIORITIES
+
+from scrapy_spider_suite.commands.agents import place
+from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
+from scrapy_spider_suite.commands.frontier_verbs import acting
+from scrapy_spider_suite.commands.verb import Call, Verb
+
+_MOST: Final = 64
+_LOOK: Final = 0.2
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OURS: Final = frozenset({
+    "JOBDIR", "LOG_FILE", "SUITE_AGENT_ADDRESS", "SUITE_AGENT_NAME", "SUITE_CLUSTER",
+    "SUITE_CRAWL_NAME", "SUITE_REDIS_URL", "TELNETCONSOLE_PORT",
+})  # fmt: skip
+"""What each agent is given its own of."""
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of agents, 1 to {_MOST}")
+
+
+def _argument(text: str) -> str:
+    if "=" in text:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("count", metavar="N", type=_count)
+    parser.add_argument("spider", metavar="SPIDER")
+    parser.add_argument(
+        "-a", dest="arguments", metavar="NAME=VALUE", action="append", default=[],
+        type=_argument, help="an argument of the spider (may be given more than once)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dir", metavar="DIR", type=Path,
+        help="where job directories and logs lie, one of each agent (default: crawls/SPIDER)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--name", metavar="NAME", help="agents are NAME-1, NAME-2, ... (default: this machine's)"
+    )
+    parser.add_argument(
+        "--every", type=acting.seconds, metavar="S", default=10.0,
+        help="seconds between two lines on how it goes (10)",
+    )  # fmt: skip
+
+
+def _run(call: Call) -> int:
+    options, settings = call.options, call.settings
+    kind = settings.get("SUITE_CLUSTER") or "peers"
+    if kind == "peers":
+        place.redis_of(call.jobdir)
+    names = _names(call, kind)
+    folder = options.dir or Path("crawls") / options.spider
+    folder.mkdir(parents=True, exist_ok=True)
+    fleet = Fleet(folder)
+    for number, name in enumerate(names):
+        fleet.start(name, [*_command(call, kind, number, name, folder)])
+    print(f"{len(names)} agents start; their logs: {folder}/NAME.log", file=sys.stderr, flush=True)
+    with _stopping(fleet):
+        return _watch(call, fleet, options.every)
+
+
+def _names(call: Call, kind: str) -> list[str]:
+    """Of the agents that are to be started. Raises `UsageError`: a list has too few."""
+    options = call.options
+    if kind == "lan":
+        listed = [each.partition("=")[0] for each in call.settings.getlist("SUITE_AGENTS")]
+        if len(listed) < options.count:
+            raise UsageError(
+                f"SUITE_AGENTS lists {len(listed)} agents, and {options.count} are to be started",
+                print_help=False,
+            )  # fmt: skip
+        return listed[: options.count]
+    first = options.name or call.settings.get("SUITE_AGENT_NAME") or socket.gethostname()
+    return [f"{first}-{number}" for number in range(1, options.count + 1)]
+
+
+def _command(call: Call, kind: str, number: int, name: str, folder: Path) -> Iterator[str]:
+    """How an agent is started."""
+    options, settings = call.options, call.settings
+    yield from (sys.executable, "-m", "scrapy", "crawl", options.spider)
+    for argument in options.arguments:
+        yield from ("-a", argument)
+    given = {
+        key: settings[key] for key in settings
+        if settings.getpriority(key) == SETTINGS_PRIORITIES["cmdline"] and key not in _OURS
+    }  # fmt: skip
+    given |= {
+        "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": folder / name,
+        "LOG_FILE": folder / f"{name}.log",
+        "TELNETCONSOLE_PORT": 0,  # one that is free
+    }  # fmt: skip
+    if kind == "peers":
+        given["SUITE_REDIS_URL"] = call.jobdir
+    if crawl := place.name_of(call):
+        given["SUITE_CRAWL_NAME"] = crawl
+    if address := settings.get("SUITE_AGENT_ADDRESS"):
+        given["SUITE_AGENT_ADDRESS"] = _address(address, number)
+    for key, value in given.items():
+        yield from ("-s", f"{key}={value}")
+
+
+def _address(address: str, number: int) -> str:
+    """That of the agent with this *number*: ports follow each other."""
+    host, colon, port = address.rpartition(":")
+    whole = colon and port.isdigit() and (":" not in host or host.endswith("]"))  # or IPv6 alone
+    return f"{host}:{int(port) + number}" if whole else address
+
+
+@contextmanager
+def _stopping(fleet: Fleet) -> Iterator[None]:
+    """Let signals stop the agents, which are not in the terminal's group, in good order."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        fleet.stop()
+
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch(call: Call, fleet: Fleet, every: float) -> int:
+    """Say how it goes until all have ended; return the highest of their exit codes."""
+    told = time.monotonic()
+    while fleet.running:
+        time.sleep(_LOOK)
+        for ended in fleet.ended():
+            _say(call, ended, "{agent} has ended: {finish_reason} (exit code {exit_code}){log}")
+        if time.monotonic() >= told + every:
+            told = time.monotonic()
+            _say(call, fleet.facts(), "{time}  {running} of {agents} agents run: {done:,} pages "
+                 "({rate:,.1f}/s), {failed:,} failed, {pending:,} pending{stopping}")  # fmt: skip
+    _say(call, fleet.facts(), "{agents} agents have ended: {done:,} pages, {failed:,} failed, "
+         "{pending:,} pending")  # fmt: skip
+    return fleet.code
+
+
+def _say(call: Call, facts: dict[str, Any], text: str) -> None:
+    print(json.dumps(facts) if call.json else text.format_map(facts), flush=True)
+
+
+VERBS = (
+    Verb(
+        "up", "start N agents of a spider on this machine, and watch them until they end", _run,
+        _options, "N SPIDER",
+        about=(
+            "Agents NAME-1, NAME-2, ... have the job directories DIR/NAME-1, ... and the logs\n"
+            "DIR/NAME-1.log, ...; started again with the same DIR they go on where they were. On\n"
+            "other machines start more of them, with the same Redis and --crawl. Settings are\n"
+            "those of the project and of -s. Ctrl-C or SIGTERM stops all in good order, a second\n"
+            "one in a hurry. One that ends is not started again. Where SUITE_AGENT_ADDRESS has a\n"
+            "port, the agents have that one, the next, and so on. With SUITE_CLUSTER = lan they\n"
+            "are the first of SUITE_AGENTS."
+        ),
+        examples=(
+            "up 4 news -j redis://10.0.0.1/0 --dir crawls/news",
+            "up 2 news -a section=sports --crawl sports -j redis://10.0.0.1/0 --every 60",
+        ),
+        exits={1: "and above: the highest of the exit codes of the agents, as of `scrapy crawl`"},
+    ),
+)  # fmt: skip

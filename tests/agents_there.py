@@ -1,0 +1,143 @@
+"""Agents of a crawl that do not crawl: members in a real Redis, each with a job, who hear calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from redis_servers import RedisServer
+
+from scrapy_spider_suite.agents.assignment import assignment_of, fingerprint
+from scrapy_spider_suite.agents.lease import Lease
+from scrapy_spider_suite.agents.listening import Listener
+from scrapy_spider_suite.agents.members import Candidate, Post
+from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.agents.tables import Member, Table
+from scrapy_spider_suite.control.calling import Calling
+from scrapy_spider_suite.control.operator import Operator
+from scrapy_spider_suite.control.site import lying_still
+from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.job.directory import FOLDER, JobFile
+from scrapy_spider_suite.urls.normalize import host_of
+
+LOOK = 0.02
+
+
+class Town:
+    """Agents with the names and job directories *jobs*, in a thread and an event loop of their own.
+
+    They hold what they own; none of them fetches anything.
+    """
+
+    def __init__(
+        self, server: RedisServer, jobs: Mapping[str, Path], crawl: str = "web",
+        assignment: str = "ring",
+    ) -> None:  # fmt: skip
+        self.server, self.crawl, self.jobs = server, crawl, dict(jobs)
+        self.assignment = assignment_of(assignment)
+        terms = f"{assignment!r} ({fingerprint(self.assignment)})"
+        self._fixed = {"SUITE_ASSIGNMENT": terms}
+        self._registries: dict[str, Registry] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Town:
+        self._thread.start()
+        self._do(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def owner(self, url: str) -> str:
+        """Who owns *url*."""
+        table = Table.of(self.assignment, [Member(name) for name in self.jobs])
+        return table.owner(self.assignment.unit(host_of(url), url))
+
+    def stop(self, name: str) -> None:
+        """The agent *name* is not there any more; it said that it would be back."""
+        self._do(self._stop(name))
+
+    def start(self, name: str) -> None:
+        """It is back."""
+        self._do(self._join(name))
+
+    async def _open(self) -> None:
+        for name in self.jobs:
+            await self._join(name)
+        await self._share()
+
+    async def _join(self, name: str) -> None:
+        registry = Registry(self.server.url, self.crawl, Lease(180.0))
+        candidate = Candidate(
+            name=name, job=f"job of {name}", seat=f"seat of {name}", grace=900.0, fixed=self._fixed
+        )
+        await registry.join(candidate)
+        self._registries[name] = registry
+        self._tasks[name] = asyncio.ensure_future(self._live(name, registry))
+
+    async def _share(self) -> None:
+        """Let each hold what it owns, who began with all or nothing."""
+        first = next(iter(self._registries.values()))
+        await first.renew(lambda: _post(first))
+        table = Table.of(self.assignment, first.view.members)
+        for index, member in enumerate(table.members):
+            row = first.view.row(member.name)
+            assert row is not None
+            units = (table.owners == index).nonzero()[0].astype("uint16")
+            if row.number != first.answer.number and member.name != next(iter(self._registries)):
+                await first.give(units, row.number, first.answer.epoch)
+
+    async def _live(self, name: str, registry: Registry) -> None:
+        folder = self.jobs[name] / FOLDER
+        job = JobFile.read(folder)
+        assert job is not None
+        calling = Calling(folder, job.id, name)
+        listener = Listener(self.server.url, self.crawl, name, calling, look=LOOK)
+        listening = asyncio.ensure_future(listener.run())
+        try:
+            with ExitStack() as stack:
+                site = stack.enter_context(lying_still(folder))
+                assert site is not None
+                operator, beat = Operator(site, job.id, VERBS), 0.0
+                while True:
+                    operator.look()
+                    if time.monotonic() > beat:
+                        beat = time.monotonic() + 2
+                        with suppress(ClusterError):
+                            await registry.renew(lambda: _post(registry))
+                    await asyncio.sleep(LOOK)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _stop(self, name: str) -> None:
+        task = self._tasks.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        registry = self._registries.pop(name)
+        with suppress(ClusterError):
+            await registry.rest()
+        await registry.close()
+
+    async def _close(self) -> None:
+        for name in list(self._tasks):
+            await self._stop(name)
+
+
+def _post(registry: Registry) -> Post:
+    facts = {"hosts": 5, "pending": 7, "done": 11, "rate": 1.5, "lag": 2, "skew": 0.0}
+    return Post(registry.answer.epoch, False, 0, 0, 0, facts)
