@@ -10,9 +10,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from redis_servers import RedisServer
 
 from scrapy_spider_suite.agents.assignment import assignment_of, fingerprint
+from scrapy_spider_suite.agents.desk import prefix_of
 from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.agents.members import Candidate, Post
@@ -90,16 +92,14 @@ class Town:
         self._tasks[name] = asyncio.ensure_future(self._live(name, registry))
 
     async def _share(self) -> None:
-        """Let each hold what it owns, who began with all or nothing."""
+        """Let each hold what it owns, as after all hand-overs."""
         first = next(iter(self._registries.values()))
         await first.renew(lambda: _post(first))
         table = Table.of(self.assignment, first.view.members)
-        for index, member in enumerate(table.members):
-            row = first.view.row(member.name)
-            assert row is not None
-            units = (table.owners == index).nonzero()[0].astype("uint16")
-            if row.number != first.answer.number and member.name != next(iter(self._registries)):
-                await first.give(units, row.number, first.answer.epoch)
+        numbers = [row.number for row in first.view.rows]
+        with self.server.client() as client:
+            client.set(f"{prefix_of(self.crawl)}holders", np.array(numbers)[table.owners]
+                       .astype(">u2").tobytes())  # fmt: skip
 
     async def _live(self, name: str, registry: Registry) -> None:
         folder = self.jobs[name] / FOLDER

@@ -1,0 +1,169 @@
+"""``scrapy cluster``: agents of a crawl in a real Redis, looked at, asked to go, sent away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import commandline
+import pytest
+from agents_there import Town
+from frontier_command import Frontier, Said
+from made_jobs import Made
+from redis_servers import RedisServer
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.commands.cluster import Command
+from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.job.directory import FOLDER
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One for all tests here."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Job directories with little in them."""
+    folder = tmp_path_factory.mktemp("jobs")
+    made = {name: Made(folder / name) for name in NAMES}
+    for each in made.values():
+        each.close()
+    return {name: folder / name for name in NAMES}
+
+
+@pytest.fixture
+def town(redis_server: RedisServer, jobs: dict[str, Path]) -> Iterator[Town]:
+    """Three agents in an empty Redis."""
+    redis_server.flush()
+    with Town(redis_server, jobs) as town:
+        yield town
+
+
+@pytest.fixture
+def cluster(town: Town, capsys: pytest.CaptureFixture[str]) -> Frontier:
+    """Run the command in this process, on that Redis."""
+
+    def run(*arguments: str, **settings: Any) -> Said:
+        command, options, left = commandline.parsed(
+            Command(), [*arguments, "-j", town.server.url], settings
+        )
+        capsys.readouterr()
+        command.run(left, options)
+        return Said(command.exitcode, "".join(capsys.readouterr()))
+
+    return run
+
+
+def test_ls(town: Town, cluster: Frontier) -> None:
+    """Shares, what each says of itself, since when it was not heard, its lease."""
+    rows = cluster("ls", "--json").rows
+    assert [row["agent"] for row in rows] == [*NAMES]
+    assert all(row["share"] == row["holds"] for row in rows)
+    assert sum(row["share"] for row in rows) == pytest.approx(100, abs=0.2)
+    assert {(row["state"], row["pages"], row["rate"], row["lag"]) for row in rows} == {
+        ("active", 11, 1.5, 2)
+    }
+    assert all(0 <= row["heard"] < 60 and 800 < row["lease"] <= 900 for row in rows)
+    text = cluster("ls").out.splitlines()
+    assert text[0].split()[:4] == ["agent", "state", "share", "holds"]
+    assert text[-1].startswith("3 agents, epoch ")
+    town.stop("b")
+    assert cluster("ls", "--json").rows[1]["state"] == "stopped"
+
+
+def test_owner(town: Town, cluster: Frontier) -> None:
+    """Of a host or a URL, as the agents say; the holder may be another."""
+    for host in ("one.example", "two.example", "three.example"):
+        owner = town.owner(f"https://{host}/")
+        for subject in (host, f"http://{host.upper()}:80/page"):
+            [row] = cluster("owner", subject, "--json").rows
+            assert (row["owner"], row["holder"], row["host"]) == (owner, owner, host)
+    assert row["unit"] == assignment_of("ring").unit("three.example", "https://three.example/")
+    with pytest.raises(UsageError, match="expected a host, or a URL of the web"):
+        cluster("owner", "ftp://x/")
+
+
+def test_an_agent_that_is_removed(town: Town, cluster: Frontier) -> None:
+    """Refused as dead while it is heard; others take what it had, at once or after its lease."""
+    assert cluster("remove", "nobody", "--yes").out.endswith("those there are: a, b, c\n")
+    with pytest.raises(UsageError, match="give --yes"):
+        cluster("remove", "b")
+    [row] = cluster("remove", "b", "--dry-run", "--json").rows
+    assert row["dry_run"] is True
+    assert row["units"] > 10_000
+    assert row["others_take_them"].startswith("in ")
+    said = cluster("remove", "b", "--dead", "--yes")
+    assert (said.code, "its process is not gone" in said.out) == (2, True)
+    town.stop("b")
+    [row] = cluster("remove", "b", "--dead", "--yes", "--json").rows
+    assert (row["removed"], row["others_take_them"]) == (True, "at once")
+    rows = {row["agent"]: row for row in cluster("ls", "--json", "--all").rows}
+    assert (rows["b"]["state"], rows["b"]["share"], rows["b"]["lease"]) == ("removed", 0.0, 0)
+
+
+def test_an_agent_is_asked_to_drain(town: Town, jobs: dict[str, Path], cluster: Frontier) -> None:
+    """By a call like others: who asked is in the audit log. One that cannot says so."""
+    said = cluster("drain", "b", "--who", "me", "--reason", "its machine")
+    assert (said.code, "no crawl is running" in said.out) == (1, True)
+    *_, row = AuditLog(jobs["b"] / FOLDER).rows()
+    assert (row["verb"], row["who"], row["why"]) == ("drain", "me (Redis)", "its machine")
+    town.stop("b")
+    said = cluster("drain", "b")
+    assert (said.code, "b does not run (stopped)" in said.out) == (1, True)
+    cluster("remove", "b", "--dead", "--yes")
+    assert "b is gone already: removed" in cluster("drain", "b").out
+    for name in ("a", "c"):
+        town.stop(name)
+    cluster("remove", "c", "--dead", "--yes")
+    town.start("a")
+    assert "no other agent that could take what a has" in cluster("drain", "a").out
+
+
+def test_a_crawl_is_forgotten(town: Town, cluster: Frontier) -> None:
+    """Not while an agent runs."""
+    said = cluster("forget", "--yes")
+    assert (said.code, "is at work on the crawl" in said.out) == (2, True)
+    for name in NAMES:
+        town.stop(name)
+    assert cluster("forget", "--dry-run", "--json").rows[0]["agents"] == [*NAMES]
+    assert cluster("forget", "--yes", "--json").rows[0]["forgotten"] is True
+    assert "holds no crawl of several agents" in cluster("ls").out
+    with town.server.client() as client:
+        assert client.keys("suite:*") == []
+
+
+def test_what_nobody_claims_is_released(town: Town, cluster: Frontier) -> None:
+    """All is held: there is nothing to release."""
+    assert cluster("release", "--dry-run", "--json").rows[0]["units"] == 0
+    assert cluster("release", "--yes", "--json").rows[0]["released"] is True
+
+
+def test_another_assignment(redis_server: RedisServer, cluster: Frontier) -> None:
+    """A function that is not here, or is another one here, tells nothing."""
+    with redis_server.client() as client:
+        crawl = client.get("suite:{web}:crawl")
+        client.set("suite:{web}:crawl", crawl.replace(b"'ring' (", b"'my.Own' ("))
+        said = cluster("owner", "one.example")
+        assert (said.code, "run this in the project of the crawl" in said.out) == (2, True)
+        assert cluster("ls", "--json").rows[0]["share"] is None
+        client.set("suite:{web}:crawl", crawl.replace(b"'ring' (", b"'host-parity' ("))
+        said = cluster("owner", "one.example")
+        assert "is another function here than in the crawl" in said.out
+
+
+def test_no_redis_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no default."""
+    command, options, left = commandline.parsed(Command(), ["ls"])
+    with pytest.raises(UsageError, match="which Redis"):
+        command.run(left, options)
+    command, options, left = commandline.parsed(Command(), ["ls", "-j", "http://x/"])
+    with pytest.raises(UsageError, match="begins with redis://"):
+        command.run(left, options)
