@@ -45,7 +45,8 @@ class Question(NamedTuple):
 class AddressBook:
     """The addresses that one process fetches from.
 
-    *quiet* says whether nothing is under way at an address and its delay has run off.
+    *quiet* says whether nothing without a ledger is under way at an address, and its delay has run
+    off since.
     """
 
     def __init__(self, quiet: Callable[[str], bool]) -> None:
@@ -72,6 +73,10 @@ class AddressBook:
             self._ask(address)
             return Standing.NEW
         return found
+
+    def is_told(self, address: str) -> bool:
+        """Whether others wait for word that *address* goes by the ledger here, too."""
+        return address in self._told
 
     def _ask(self, address: str) -> None:
         self._known[address] = Standing.NEW

@@ -32,6 +32,7 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency
+    from scrapy_spider_suite.crawl.company import Company
     from scrapy_spider_suite.job.directory import Job
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,13 @@ class Peering:
         self._tasks = [
             watched(self._hand_over(), "hand-overs"), watched(self._listener.run(), "calls"),
         ]  # fmt: skip
+        if (company := self._company) is not None:
+            self._tasks.append(watched(company.run(self._registry), "addresses"))
+
+    @property
+    def _company(self) -> Company | None:
+        sharing = self._agency.core.sharing
+        return None if sharing is None else sharing.company
 
     async def close(self) -> None:
         """See `Members`."""
@@ -142,6 +150,8 @@ class Peering:
 
     def _joined(self, joined: Joined) -> None:
         self._id = joined.id
+        if not joined.kept and (company := self._company) is not None:
+            company.forget()
         self._kv.put(b"crawl", joined.id.encode())
         self._kv.put(b"number", str(joined.number).encode())
         self._agency.core.write()

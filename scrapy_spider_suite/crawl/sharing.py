@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from scrapy.exceptions import DownloadTimeoutError
 from scrapy.signals import spider_closed
 
+from scrapy_spider_suite.agents.addresses import Standing
 from scrapy_spider_suite.agents.grants import Grants, Need
 from scrapy_spider_suite.agents.ledger import Batch, Ledger, address_key, host_key
 from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.lending import Lending
 from scrapy_spider_suite.agents.registry import boottime
+from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl
@@ -41,6 +43,9 @@ NAME: Final = "shared"
 _TIMEOUT: Final = 180.0
 """Seconds that a fetch may last where DOWNLOAD_TIMEOUT sets no bound."""
 
+_UNKNOWN: Final = 1.0
+"""Seconds until a host is looked at again for which nobody can say more before."""
+
 _PASSES: Final = frozenset({"away", "memory"})
 """What goes by: the crawl begins all the same, and waits for it."""
 
@@ -52,17 +57,22 @@ def sharing_of(core: CrawlCore) -> Sharing | None:
 
     Raises `SettingsError`: that is no place for a ledger.
     """
-    where = core.settings.ledger
-    return None if where is None else Sharing(core, _ledger(where))
+    settings = core.settings
+    if settings.ledger is not None:
+        return Sharing(core, _ledger(settings.ledger, NAME))
+    if core.agency is None or settings.cluster != "peers" or settings.redis_url is None:
+        return None
+    # Each host is one agent's; its address may be that of others' hosts.
+    return Sharing(core, _ledger(settings.redis_url, core.agency.crawl), agents=True)
 
 
-def _ledger(where: RedisUrl | Path) -> Ledger:
+def _ledger(where: RedisUrl | Path, name: str) -> Ledger:
     if not isinstance(where, RedisUrl):
         return FileLedger(where.absolute())
     try:
         from scrapy_spider_suite.agents.ledger_redis import RedisLedger
 
-        return RedisLedger(where.url, NAME)
+        return RedisLedger(where.url, name)
     except ModuleNotFoundError as error:
         text = "SUITE_LEDGER in Redis needs a client: pip install 'scrapy-spider-suite[redis]'"
         raise SettingsError(text) from error
@@ -74,9 +84,14 @@ class Sharing:
     """Those of one crawl. It is a `storage.permits.Lender`.
 
     Stats: ``suite/ledger/…``, in numbers of keys (`agents.asking.Figures`).
+
+    Attributes:
+        company: with *agents*, which share no hosts, knows the addresses that they do; otherwise
+            None, and every host and address is shared.
     """
 
-    def __init__(self, core: CrawlCore, ledger: Ledger) -> None:
+    def __init__(self, core: CrawlCore, ledger: Ledger, *, agents: bool = False) -> None:
+        self.company = Company(core, self._met) if agents else None
         self._core = core
         self._ledger = ledger
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
@@ -95,8 +110,8 @@ class Sharing:
 
     @property
     def away(self) -> bool:
-        """Whether the ledger does not answer: nothing that is shared is fetched meanwhile."""
-        return bool(self._lending.away)
+        """Whether the ledger does not answer, and nothing can be fetched without it."""
+        return bool(self._lending.away) and self.company is None
 
     async def open(self, scheduler: FrontierScheduler) -> None:
         """Ask the ledger for the first time. Raises `SettingsError`: it will never do.
@@ -128,34 +143,46 @@ class Sharing:
         for name, value in asdict(self.grants.figures).items():
             stats.set_value(f"suite/ledger/{name}", value)
         stats.set_value("suite/ledger/waiting", len(self._core.frontier.permits))
+        if self.company is not None:
+            for name, count in self.company.counts().items():
+                stats.set_value(f"suite/ledger/{name}", count)
 
     # Fetches
 
     def pause(self, host: HostState, address: AddressState) -> float:
         """See `storage.permits.Lender`."""
         self._asked = now = boottime()
-        at = self.grants.ready(_needs(host, address), now)
-        if at > now:
-            self._lending.poke()
-            return at - now
-        return 0.0
+        if self._is_unknown(address):
+            return _UNKNOWN
+        needs = self._needs(host, address)
+        at = self.grants.ready(needs, now)
+        if at <= now:
+            return 0.0
+        self._lending.poke()
+        return max(_UNKNOWN, at - now) if self._passes_by(needs) else at - now
 
     def awaits(self, host: HostState, address: AddressState) -> bool:
         """See `storage.permits.Lender`."""
-        return self.grants.awaits(_needs(host, address), self._asked)
+        if self.company is not None and self._is_unknown(address):
+            return self.company.will_say(address)
+        needs = self._needs(host, address)
+        return not self._passes_by(needs) and self.grants.awaits(needs, self._asked)
 
     def begin(self, host: HostState, address: AddressState) -> Taken:
         """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
         called; what is returned has to be given to `end`.
         """
-        return self.grants.start(_needs(host, address), self._asked)
+        taken = self.grants.start(self._needs(host, address), self._asked)
+        if taken and self.company is not None:
+            self.company.begun(address)
+        return taken
 
     def end(self, taken: Taken, host: HostState, address: AddressState) -> None:
         """The fetch has just ended; the next is asked for, if it could begin right away."""
         now = boottime()
         self.grants.end(taken, now)
         if (host.front or host.more) and max(host.gap(), address.delay) <= NEAR:
-            self.grants.ready(_needs(host, address), now)
+            self.grants.ready(self._needs(host, address), now)
         self._lending.poke()
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
@@ -174,6 +201,8 @@ class Sharing:
         all who fetch there. That it does not answer may be because of where this process is; it
         holds for agents of which each has a part of the host.
         """
+        if self.company is not None:
+            return  # nobody else has the host
         agency = self._core.agency
         whole = agency is None or agency.assignment.by_host
         if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
@@ -196,10 +225,34 @@ class Sharing:
             core.wire.wake(*hosts, *addresses)
         core.wake()
 
+    def _met(self, addresses: set[str]) -> None:
+        """More is known of *addresses*: let those look again who wait there."""
+        if addresses:
+            self._news(set(map(address_key, addresses)))
 
-def _needs(host: HostState, address: AddressState) -> Taken:
-    """What a fetch has to do with: an address only where one is promised anything."""
-    need = Need(host_key(host.key), host.gap())
-    if not (address.numeric and address.concurrency):
-        return (need,)
-    return need, Need(address_key(address.key), address.delay)
+    # What is shared
+
+    def _is_unknown(self, address: AddressState) -> bool:
+        """Whether it is not known yet if other agents fetch at *address*, too."""
+        if self.company is None or not _is_paced(address):
+            return False
+        return self.company.standing(address) in (Standing.NEW, Standing.ASK)
+
+    def _passes_by(self, needs: Taken) -> bool:
+        """Whether who lacks one of *needs* is not worth a place, since the ledger is away."""
+        return self.company is not None and bool(needs and self._lending.away)
+
+    def _needs(self, host: HostState, address: AddressState) -> Taken:
+        """What a fetch has to do with: an address only where one is promised anything."""
+        whole = self.company is None
+        need = (Need(host_key(host.key), host.gap()),) if whole else ()
+        if not _is_paced(address):
+            return need
+        if self.company is not None and self.company.standing(address) is not Standing.SHARED:
+            return need
+        return *need, Need(address_key(address.key), address.delay)
+
+
+def _is_paced(address: AddressState) -> bool:
+    """Whether anything is promised to *address* itself."""
+    return bool(address.numeric and address.concurrency)

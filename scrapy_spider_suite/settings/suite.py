@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 
+_BEFORE_THE_END = 30.0
+"""Seconds that a lease lasts beyond the longest fetch: an agent renews it every five of them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SuiteSettings(
     Agents, Watching, Revisits, Duplicates, Pages, Network, Store, Links, Limits, Politeness,
@@ -258,6 +262,14 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
     if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
         allowed = "SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY to be set with it"
         raise SettingsError.of("SUITE_CLUSTER", s.cluster, allowed)
+    if s.cluster == "lan" and s.ledger is None and s.ip_concurrency:
+        # Nobody could keep the delay of an address that has hosts of two of them.
+        allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_LEDGER, with SUITE_CLUSTER = 'lan'"
+        raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
+    least = s.project.download_timeout + _BEFORE_THE_END
+    if s.agent_grace is not None and s.agent_grace < least:
+        allowed = f"{least:g} or more: DOWNLOAD_TIMEOUT and {_BEFORE_THE_END:g} s"
+        raise SettingsError.of("SUITE_AGENT_GRACE", s.agent_grace, allowed)
 
 
 def _refuse_nothing_to_upload(s: SuiteSettings) -> None:
