@@ -168,6 +168,11 @@ class Sharing:
         needs = self._needs(host, address)
         return not self._passes_by(needs) and self.grants.awaits(needs, self._asked)
 
+    def drop(self, host: HostState, address: AddressState) -> None:
+        """See `storage.permits.Lender`."""
+        self.grants.drop(self._needs(host, address))
+        self._lending.poke()
+
     def begin(self, host: HostState, address: AddressState) -> Taken:
         """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
         called; what is returned has to be given to `end`.

@@ -126,6 +126,8 @@ class Visits:
         visit = lease.visit
         if visit is not None and not visit.wired:
             core.frontier.workbench.refund(visit)
+            if core.sharing is not None:
+                core.sharing.drop(visit.host, visit.address)
         core.frontier.release(lease, now, lease.retry_after, heard)
         if visit is not None:
             core.dead_hosts.heard(visit.host, heard)

@@ -62,6 +62,7 @@ class Leasing:
                 and self._trapped.sort_out(visit, now, wall)
                 and self._permits.sort_out(visit, now)
             ):
+                self._permits.stays(visit)
                 continue  # it has been dealt with
             self._clearance.cut_short(visit, self.out)
             leases = [self._lease(entry, visit) for entry in visit.entries]

@@ -49,6 +49,9 @@ class Lender(Protocol):
         """Whether what `pause` asked for has not been answered yet."""
         ...
 
+    def drop(self, host: HostState, address: AddressState) -> None:
+        """No fetch starts there now, though there was leave for it: others may have it."""
+
 
 class Permits:
     """Holds the visits of one frontier for which leave is awaited.
@@ -64,6 +67,7 @@ class Permits:
         self._at: dict[str, str] = {}  # by address, which host is held
         self._agenda: list[tuple[float, int, Visit]] = []
         self._numbers = 0
+        self._leaving: Visit | None = None  # for which there is leave
 
     def __len__(self) -> int:
         return len(self._held)
@@ -77,8 +81,10 @@ class Permits:
         """The next visit: one for which there is leave, or one that needs it (see `sort_out`)."""
         while self._agenda and self._agenda[0][0] <= now:
             visit = heappop(self._agenda)[2]
-            if self._held.get(visit.host.key) is visit and (gone := self._look(visit, now)):
-                return gone
+            if self._held.get(visit.host.key) is visit:
+                self._leaving = self._look(visit, now)
+                if self._leaving is not None:
+                    return self._leaving
         return None if self.full else self._workbench.acquire(now)
 
     def sort_out(self, visit: Visit, now: float) -> bool:
@@ -96,6 +102,12 @@ class Permits:
         else:
             self._put_off(visit, pause, now)
         return False
+
+    def stays(self, visit: Visit) -> None:
+        """*visit* does not leave after all, for some other reason."""
+        if self._leaving is visit and self.lender is not None:
+            self.lender.drop(visit.host, visit.address)
+        self._leaving = None
 
     def news(self, hosts: Collection[str], addresses: Collection[str], now: float) -> None:
         """There may be leave for *hosts*, and for those of *addresses*: they are looked at next."""
@@ -128,7 +140,10 @@ class Permits:
             return None
         self._release(visit)
         if not pause:
-            return self._workbench.claim(visit, now)
+            gone = self._workbench.claim(visit, now)
+            if gone is None and self.lender is not None:
+                self.lender.drop(visit.host, visit.address)
+            return gone
         self._put_off(visit, pause, now)
         return None
 

@@ -67,6 +67,11 @@ class Borrower(Crawl):
         """See `Lender`."""
         return self.grants.awaits(_needs(host, address), self.now)
 
+    def drop(self, host: HostState, address: AddressState) -> None:
+        """See `Lender`."""
+        self.grants.drop(_needs(host, address))
+        self._send()
+
     def _send(self) -> None:
         if self._flying or self.away or (sent := self.grants.outgoing(self.now)) is None:
             return
