@@ -8,7 +8,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -77,6 +77,16 @@ def sampled(urls: Sequence[str], seed: int = 1) -> list[str]:
     """Some of *urls*, in no order, and new: the links of a page have just been made, too."""
     some = random.Random(seed).sample(urls, min(SAMPLE, len(urls)))
     return [url.encode().decode() for url in some]
+
+
+def of_pages(urls: Sequence[str], seed: int = 1) -> list[str]:
+    """As many, as pages have them: of one host, or of a few, in a row; the pages in no order."""
+    hosts: dict[str, list[str]] = {}
+    for url in urls:
+        hosts.setdefault(url.partition("://")[2].partition("/")[0], []).append(url)
+    pages = list(batches(chain.from_iterable(hosts.values())))
+    some = random.Random(seed).sample(pages, min(SAMPLE // BATCH, len(pages)))
+    return [url.encode().decode() for url in chain.from_iterable(some)]
 
 
 def children() -> float:

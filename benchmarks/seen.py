@@ -12,7 +12,9 @@ one's FOLDER, becomes its charts.
 Times are microseconds by URL, CPU time of the calling thread (of scrapy-redis, which waits for its
 server, by the clock); those of look-ups the best of three rounds over a sample. Look-ups are in the
 state in which a crawl runs, *steady*: most of the list in base segments, a tenth in recent ones, a
-twentieth in no segment yet.
+twentieth in no segment yet. They are of URLs in no order, each of another host than the one before,
+which is the worst order there is; *of pages* are those of URLs as links come, forty of one host or
+of a few in a row, the pages in no order.
 
 Each store of the table is measured in a process of its own. Sizes are bytes on disk of the trie
 stores, of memory of the others: of the nodes as KSpider's C++ would lay them out, as Redis says,
@@ -47,6 +49,7 @@ from growing import (
     grow,
     lookups,
     microseconds,
+    of_pages,
     once,
     resident,
     sampled,
@@ -83,8 +86,11 @@ def trie(urls: list[str], folder: Path, ids: bool) -> Row:
         store.add(urls[recent:])
         some = sampled(urls)
         row |= lookups(store.__contains__, some, [f"{url}~" for url in some])
+        links = of_pages(urls)
+        row["in, of pages"] = microseconds(store.__contains__, links)
         if ids:
             row["url(id)"] = microseconds(store.url, [store.id(url) for url in some])
+            row["of pages"] = microseconds(store.url, [store.id(url) for url in links])
         row["steady bytes"] = round(store.stats().bytes_a_url, 1)
         before = children()
         store.compact()
@@ -102,7 +108,10 @@ def bare(urls: list[str], folder: Path) -> Row:
     row: Row = {"add": round((time.thread_time() - start) / len(keys) * 1e6, 2)}
     some = [url.encode() for url in sampled(urls)]
     row |= lookups(made.__contains__, some, [key + b"~" for key in some])
+    links = [url.encode() for url in of_pages(urls)]
+    row["in, of pages"] = microseconds(made.__contains__, links)
     row["url(id)"] = microseconds(made.restore_key, [made.key_id(key) for key in some])
+    row["of pages"] = microseconds(made.restore_key, [made.key_id(key) for key in links])
     return row | sized(len(made.tobytes()), keys)
 
 
@@ -195,7 +204,10 @@ STORES: dict[str, Callable[[list[str], Path], Row]] = {
     "scrapy-redis": scrapy_redis,
     "Bloom filter": bloom,
 }
-COLUMNS = ("ratio", "bytes", "steady bytes", "add", "in", "not in", "url(id)", "build")
+COLUMNS = (
+    "ratio", "bytes", "steady bytes", "add", "in", "in, of pages", "not in", "url(id)", "of pages",
+    "build",
+)  # fmt: skip
 
 
 def table(lists: Path | None, small: bool) -> None:

@@ -17,9 +17,12 @@ import xxhash
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
+from scrapy_spider_suite.seen.filters import WORD
 from scrapy_spider_suite.seen.identity import LOW
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_READ: Final = (1, FORMAT)
+"""Format 1 had another filter before its tries: segments of both may be in one store."""
 COPIES: Final = ("catalogue-0", "catalogue-1")
 
 
@@ -36,6 +39,7 @@ class SegmentRow:
         sums: the hashes of the trie and of what follows it.
         removed: prefixes whose URLs in it count no more.
         gone: how many those are.
+        words: of the filter; 0 in format 1, which had another one.
     """
 
     name: str
@@ -46,6 +50,14 @@ class SegmentRow:
     sums: tuple[str, str]
     removed: tuple[str, ...] = ()
     gone: int = 0
+    words: int = 0
+
+    @property
+    def way_back(self) -> int:
+        """Bytes of the way from ids to URLs."""
+        if self.words and self.width:
+            return self.size - self.trie - WORD * self.words
+        return self.keys * self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,7 @@ class Catalogue:
         ):
             return None
         row: dict[str, Any] = json.loads(text)
-        if (found := row.pop("format")) != FORMAT:
+        if (found := row.pop("format")) not in _READ:
             raise JobFormatError(f"a store of URLs in format {found}; this release reads {FORMAT}")
         row["ranges"] = tuple(_range(part) for part in row["ranges"])
         row["removed"] = tuple((prefix, mark) for prefix, mark in row["removed"])

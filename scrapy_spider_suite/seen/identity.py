@@ -10,7 +10,7 @@ next free id and is a *twin*, which the manifest lists.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import xxhash
 
@@ -26,9 +26,12 @@ MAX_KEY: Final = 65_535
 """Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
 
 _REMEMBERED: Final = 20_000
-"""Hosts whose slots are remembered; some 3 MB."""
+"""Hosts of which something is remembered; some 3 MB."""
 
-_hash = xxhash.xxh3_64_intdigest
+T = TypeVar("T")
+
+digest = xxhash.xxh3_64_intdigest
+"""The hash whose lowest bits are those of an id, with the seed of the store."""
 
 
 def encode(url: str) -> bytes:
@@ -64,13 +67,15 @@ class Identity:
     *seed* is the store's own. *mask* says which of the 48 bits are used; tests take few.
     """
 
-    __slots__ = ("mask", "of", "seed")
+    __slots__ = ("has", "mask", "of", "seed")
 
     def __init__(self, seed: int, mask: int = LOW) -> None:
         self.seed = seed
         self.mask = mask
         self.of = _giver(seed, mask)
         """The id that a key has unless it is a twin; never 0."""
+        self.has = _judge(seed, mask, self.of)
+        """Whether a key has an id: like `of`, quicker if it has and its host is met seldom."""
 
     @staticmethod
     def span(prefix: bytes) -> tuple[int, int]:
@@ -81,30 +86,50 @@ class Identity:
         """
         if prefix.count(b"/") < 3 and not _ends_host(prefix):
             return 0, END
-        low = _hash(host_of_key(prefix)) >> 48 << 48
+        low = digest(host_of_key(prefix)) >> 48 << 48
         return low, low + (1 << SLOT_SHIFT)
 
 
 def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
     """What gives ids; names of a function cost less than attributes do."""
     slots: dict[bytes, int] = {}
-    known, digest = slots.get, _hash
+    known, hash_of = slots.get, digest
 
     def of(key: bytes) -> int:
         # As far as the first slash after "http:/", "https:/": the host, with its slash.
         slot = known(key[: key.find(b"/", 8) + 1])
         if slot is None:
             slot = _slot(key, slots)
-        return slot | digest(key, seed) & mask or 1
+        return slot | hash_of(key, seed) & mask or 1
 
     return of
 
 
+def _judge(seed: int, mask: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
+    """What tells whether a key has an id."""
+    hash_of, low, shift = digest, LOW, SLOT_SHIFT
+
+    def has(key: bytes, ident: int) -> bool:
+        if hash_of(key, seed) & mask == ident & low:
+            parts = key.split(b"/", 3)
+            if len(parts) > 2 and b":" not in (host := parts[2]):
+                return hash_of(host) >> shift == ident >> shift
+        return of(key) == ident
+
+    return has
+
+
 def _slot(key: bytes, slots: dict[bytes, int]) -> int:
     """The slot of *key*, in its place; put into *slots*, if it is plain which URLs have it."""
-    slot = _hash(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
-    if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
-        if len(slots) >= _REMEMBERED:
-            slots.clear()
-        slots[key[:end]] = slot
+    slot = digest(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
+    remember(slots, key, slot)
     return slot
+
+
+def remember(what: dict[bytes, T], key: bytes, value: T) -> None:
+    """Put *value* where it is found by as much of *key* as says its host, unless that is not plain:
+    what precedes the first slash from the ninth byte on, and the slash."""
+    if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
+        if len(what) >= _REMEMBERED:
+            what.clear()
+        what[key[:end]] = value

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.seen.catalogue import Catalogue, RangeRow, SegmentRow
-from scrapy_spider_suite.seen.identity import END, Identity
+from scrapy_spider_suite.seen.identity import END, LOW, SLOT_SHIFT, Identity, remember
 from scrapy_spider_suite.seen.segments import Segment
 from scrapy_spider_suite.seen.table import Handles, Ids, Table
 
@@ -46,6 +46,13 @@ class Range:
                 if (handle := table.find(ident)) >= 0:
                     break
         return handle
+
+    def may_find(self, hash_: int) -> bool:
+        """Whether a table here has an id with these 48 lowest bits."""
+        if self.live.has_hash(hash_):
+            return True
+        # A generator costs more than to see that there is nothing to look into.
+        return bool(self.older) and any(table.has_hash(hash_) for table in self.older)
 
     def put(self, ident: int, handle: int) -> None:
         """Add a fresh row."""
@@ -116,8 +123,10 @@ class Ranges:
     """All ranges of a store, by id.
 
     Attributes:
-        all: the ranges, and *lows* where each begins; for `store.TrieStore`, which looks there
-            itself, since that is done for every link.
+        all: the ranges, and *lows* where each begins.
+        only: the range of every URL, if there is one, and ids end in the hashes of their URLs:
+            who looks something up needs to know no more of its id then. Else *by_host* has some
+            of which that is true, by what `identity.remember` says.
         damage: why a segment cannot be used, by its name.
     """
 
@@ -126,6 +135,9 @@ class Ranges:
         self._folder, self._identity, self._twins = folder, identity, twins
         self.all: list[Range] = []
         self.lows: list[int] = []
+        self._plain = False
+        self.only: Range | None = None
+        self.by_host: dict[bytes, Range] = {}
 
     def at(self, ident: int) -> Range:
         """The range of *ident*."""
@@ -182,6 +194,20 @@ class Ranges:
             )
             ranges.append(part)
         self.all, self.lows = ranges, [part.row.low for part in ranges]
+        self.place()
+
+    def place(self) -> None:
+        """Find out anew whose ranges may be told without an id: other ranges, or twins, came."""
+        self._plain = self._identity.mask == LOW and not self._twins
+        self.only = self.all[0] if self._plain and len(self.all) == 1 else None
+        self.by_host = {}
+
+    def remember(self, key: bytes, ident: int) -> None:
+        """*key* has the id *ident*: those of its host are in the same range, unless it is cut."""
+        part = self.at(ident)
+        slot = ident >> SLOT_SHIFT << SLOT_SHIFT
+        if self._plain and part.row.low <= slot and slot + LOW < part.high:
+            remember(self.by_host, key, part)
 
     def _segment(
         self, row: SegmentRow, known: Mapping[str, Segment], verify: bool | None

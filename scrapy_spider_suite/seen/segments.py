@@ -1,14 +1,13 @@
 """A segment: an immutable file with a trie of URLs, a filter before it, and the way back from ids.
 
-The file is the trie (``marisa-trie``, mapped into memory), then for each of the *buckets* where it
-begins (4 bytes), then the buckets: a byte of each URL's id. Then, in a store with ids, in the same
-order the number that the trie gives each URL. A URL's bucket goes by other bits of its id; some
-sixteen share one.
+The file is the trie (``marisa-trie``, mapped into memory) and the words of its filter. Then, in a
+store with ids, for each of the *buckets* where it begins (4 bytes), then the buckets: a byte of
+each URL's id; then, in the same order, the number that the trie gives each URL. A URL's bucket goes
+by other bits of its id; some sixteen share one. Where the bytes agree, the trie's number stands at
+the same place.
 
-So the bytes of a bucket are a filter: of the URLs that a segment does not hold, one in 16 passes.
-And where they agree, the trie's number stands at the same place: the same 1.25 bytes a URL spare a
-trie most look-ups and lead from an id to its URL. A Bloom filter of that size lets fewer pass but
-leads nowhere; no library has one that is looked up where it lies on disk, as this is.
+Segments of format 1 have no words. They have buckets in stores without ids, too, whose bytes are
+the filter: of the URLs that a segment does not hold, one in 16 passes.
 """
 
 from __future__ import annotations
@@ -21,20 +20,25 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import log2
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final
 
 import marisa_trie  # type: ignore[import-not-found]
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.seen import filters
 from scrapy_spider_suite.seen.catalogue import SegmentRow
 from scrapy_spider_suite.seen.identity import Identity
+from scrapy_spider_suite.seen.table import Ids
 
 A_BUCKET: Final = 16
 """URLs of a bucket, on average: from 11 to 23, for the number of buckets is a power of two."""
 _BUCKET_SHIFT: Final = 8
+_BYTES: Final = [bytes([number]) for number in range(256)]
 _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
 
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -43,15 +47,19 @@ _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 ABSENT, HELD, MAYBE = range(3)
 """What is said of a URL: not here; here; or not here, but another one of the same id may be."""
 
-BASE_TRIES: Final = 3
-RECENT_TRIES: Final = 2
-"""Tries within a trie: with 3 it is a twelfth smaller, with 2 faster to build and to look up."""
+BASE_TRIES: Final = 2
+RECENT_TRIES: Final = 1
+"""Tries within a trie: each more makes it smaller, and a look-up half as long again or more."""
+
+Look = Callable[[bytes, int], int]
+KeyOf = Callable[[int], bytes | None]
+Numbers = NDArray[np.uint32]
 
 
 class Segment:
     """A segment that is there to be looked up."""
 
-    __slots__ = ("_map", "_of", "_path", "_removed", "_trie", "_twins", "key_of", "look", "row")
+    __slots__ = ("_has", "_map", "_path", "_removed", "_trie", "_twins", "key_of", "look", "row")
 
     def __init__(
         self, folder: Path, row: SegmentRow, identity: Identity, twins: Mapping[bytes, int],
@@ -73,12 +81,13 @@ class Segment:
                 raise StoreWriteError(f"{path}: {error.strerror}") from error
             raise JobDamagedError(f"{path}: {error.strerror}") from error
         self.row = row
-        self._of, self._twins = identity.of, twins
+        self._has, self._twins = identity.has, twins
         self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
         self._trie: Any = None
-        self.look: Callable[[bytes, int], int] = self._look_first
-        """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is."""
-        self.key_of: Callable[[int], bytes | None] = self._key_of_first
+        self.look: Look = self._look_first
+        """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is. Of the id its
+        hash will do."""
+        self.key_of: KeyOf = self._key_of_first
         """The URL here that has an id; None in a store without ids."""
         if verify is not None:
             self._begin(verify=verify)
@@ -89,8 +98,10 @@ class Segment:
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{self._path} is not as it was written")
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
-        self.look, self.key_of = _lookups(
-            self._map, row, self._trie, self._of, self._twins, self._removed
+        looking = _looking if row.words else _looking_at_checks
+        self.look = looking(self._map, row, self._trie, self._removed)
+        self.key_of = _leading_back(
+            self._map, row, self._trie, self._has, self._twins, self._removed
         )
 
     def _look_first(self, key: bytes, ident: int) -> int:
@@ -118,18 +129,31 @@ class Segment:
         return f"<Segment {self.row.name}: {len(self)} URLs>"
 
 
-def _lookups(
-    data: mmap.mmap, row: SegmentRow, trie: Any, of: Callable[[bytes], int],
-    twins: Mapping[bytes, int], removed: tuple[bytes, ...],
-) -> tuple[Callable[[bytes, int], int], Callable[[int], bytes | None]]:  # fmt: skip
-    """`Segment.look`, which is most of what a crawl asks, and `Segment.key_of`: names of a
-    function cost less than attributes do."""
-    mask, width, restore = _buckets(row.keys) - 1, row.width, trie.restore_key
-    begin = row.trie + -row.trie % 4
-    checks = begin + 4 * (mask + 2)
-    starts = memoryview(data)[begin:checks].cast("I")
-    numbers = checks + row.keys - checks * width
-    number_of = int.from_bytes
+# What is looked up for every link: names of a function cost less than attributes do.
+
+
+def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Look:
+    """`Segment.look`."""
+    used, patterns, count = filters.USED, filters.PATTERNS, row.words
+    words = filters.words_at(data, _aligned(row.trie), count)
+
+    def look(key: bytes, ident: int) -> int:
+        low = ident & used
+        pattern = patterns[low & 255]
+        if words[low % count] & pattern != pattern:
+            return ABSENT
+        if removed and key.startswith(removed):
+            return MAYBE
+        return HELD if key in trie else MAYBE
+
+    return look
+
+
+def _looking_at_checks(
+    data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]
+) -> Look:
+    """`Segment.look` of format 1."""
+    mask, starts, _ = _buckets_of(data, row)
 
     def look(key: bytes, ident: int) -> int:
         bucket = ident >> _BUCKET_SHIFT & mask
@@ -139,21 +163,44 @@ def _lookups(
             return MAYBE
         return HELD if key in trie else MAYBE
 
+    return look
+
+
+def _leading_back(
+    data: mmap.mmap, row: SegmentRow, trie: Any, has: Callable[[bytes, int], bool],
+    twins: Mapping[bytes, int], removed: tuple[bytes, ...],
+) -> KeyOf:  # fmt: skip
+    """`Segment.key_of`."""
+    if not row.width:
+        return lambda ident: None
+    mask, starts, checks = _buckets_of(data, row)
+    width, restore = row.width, trie.restore_key
+    # Four bytes are read, of which the last ones are the number.
+    before, spare = checks + row.keys - checks * width + width - 4, 8 * (4 - width)
+    four, find, bytes_of = Struct("<I").unpack_from, data.find, _BYTES
+
     def key_of(ident: int) -> bytes | None:
         bucket = ident >> _BUCKET_SHIFT & mask
-        start = starts[bucket]
-        found = data[start : starts[bucket + 1]]
-        at = found.find(ident & 255) if width else -1
+        check, end = bytes_of[ident & 255], starts[bucket + 1]
+        at = find(check, starts[bucket], end)
         while at >= 0:
-            place = numbers + (start + at) * width
-            key: bytes = restore(number_of(data[place : place + width], "little"))
-            own = twins.get(key) if twins else None
-            if (own or of(key)) == ident and not (removed and key.startswith(removed)):
+            (number,) = four(data, before + at * width)
+            key: bytes = restore(number >> spare)
+            mine = twins[key] == ident if twins and key in twins else has(key, ident)
+            if mine and not (removed and key.startswith(removed)):
                 return key
-            at = found.find(ident & 255, at + 1)
+            at = find(check, at + 1, end)
         return None
 
-    return look, key_of
+    return key_of
+
+
+def _buckets_of(data: mmap.mmap, row: SegmentRow) -> tuple[int, memoryview, int]:
+    """The mask of buckets' numbers, where each bucket starts, and the first does."""
+    begin = _aligned(_aligned(row.trie) + filters.WORD * row.words)
+    buckets = _buckets(row.keys)
+    end = begin + 4 * (buckets + 1)
+    return buckets - 1, memoryview(data)[begin:end].cast("I"), end
 
 
 def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
@@ -186,28 +233,42 @@ def write(
         numbers.append(number)
         idents.append(twins.get(key) or identity.of(key))
     found = np.frombuffer(idents, np.uint64)
-    buckets = _buckets(count)
-    bucket = found >> np.uint64(_BUCKET_SHIFT) & np.uint64(buckets - 1)
-    order = np.argsort(bucket, kind="stable")
-    width = (max(1, count - 1).bit_length() + 7) // 8 if ids else 0
-    before = np.searchsorted(bucket[order], np.arange(buckets + 1), "left")
+    words = filters.words_of(found)
     text = trie.tobytes()
-    padding = -len(text) % 4
-    checks = len(text) + padding + 4 * (buckets + 1)
-    rest = b"".join([
-        bytes(padding),
-        (before + checks).astype(np.uint32).tobytes(),
-        found[order].astype(np.uint8).tobytes(),
-        _narrow(np.frombuffer(numbers, np.uint32)[order], width),
-    ])  # fmt: skip
+    rest = words.rjust(len(words) + -len(text) % 4, b"\0")
+    width = (max(1, count - 1).bit_length() + 7) // 8 if ids else 0
+    if width:
+        rest = rest.ljust(_aligned(len(text) + len(rest)) - len(text), b"\0")
+        rest += _way_back(found, np.frombuffer(numbers, np.uint32), width, len(text) + len(rest))
     durable.write(path, text, rest)
     sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
-    return SegmentRow(path.name, count, len(text), len(text) + len(rest), width, sums)
+    size = len(text) + len(rest)
+    return SegmentRow(
+        path.name, count, len(text), size, width, sums, words=len(words) // filters.WORD
+    )
 
 
-def _narrow(numbers: np.ndarray[Any, np.dtype[np.uint32]], width: int) -> bytes:
+def _way_back(found: Ids, numbers: Numbers, width: int, start: int) -> bytes:
+    """The buckets of the ids *found*, of which each has one of *numbers*; they begin at *start*."""
+    buckets = _buckets(len(found))
+    bucket = found >> np.uint64(_BUCKET_SHIFT) & np.uint64(buckets - 1)
+    order = np.argsort(bucket, kind="stable")
+    before = np.searchsorted(bucket[order], np.arange(buckets + 1), "left")
+    checks = start + 4 * (buckets + 1)
+    return b"".join([
+        (before + checks).astype(np.uint32).tobytes(),
+        found[order].astype(np.uint8).tobytes(),
+        _narrow(numbers[order], width),
+    ])  # fmt: skip
+
+
+def _narrow(numbers: Numbers, width: int) -> bytes:
     """*numbers* in *width* bytes each, the lowest byte first."""
     return numbers.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
+
+
+def _aligned(size: int) -> int:
+    return size + -size % 4
 
 
 def _buckets(keys: int) -> int:

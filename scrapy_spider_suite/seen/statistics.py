@@ -49,7 +49,7 @@ class TrieStatistics:
 def statistics_of(ranges: Ranges, log: FreshLog, fresh: int, path: Path) -> TrieStatistics:
     """Of the store in *path*."""
     rows = [segment.row for part in ranges for segment in part.segments]
-    ids = sum(row.keys * row.width for row in rows)
+    ids = sum(row.way_back for row in rows)
     tries = sum(row.trie for row in rows)
     other = sum(file.stat().st_size for file in path.glob("catalogue-?"))
     kept = log.size if isinstance(log, FileLog) else 0

@@ -10,7 +10,6 @@ look-up costs the same however many URLs there are. docs/seen.md tells more.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +19,14 @@ from scrapy_spider_suite.errors import JobDamagedError, JobError, UnknownUrlErro
 from scrapy_spider_suite.seen import opening
 from scrapy_spider_suite.seen.build import SPLIT
 from scrapy_spider_suite.seen.checking import Finding, check
-from scrapy_spider_suite.seen.identity import END, MAX_KEY, TWIN_BITS, encode
+from scrapy_spider_suite.seen.identity import LOW, MAX_KEY, TWIN_BITS, decode, digest, encode
 from scrapy_spider_suite.seen.log import FileLog, FreshLog
 from scrapy_spider_suite.seen.ranges import Range
 from scrapy_spider_suite.seen.removing import fresh_keys, remove
 from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE
 from scrapy_spider_suite.seen.statistics import TrieStatistics, statistics_of
 from scrapy_spider_suite.seen.table import BYTES_A_ROW
-from scrapy_spider_suite.seen.upkeep import Upkeep, wants_base
+from scrapy_spider_suite.seen.upkeep import Upkeep, has_removed, wants_base
 
 MEMORY: Final = 64 << 20
 
@@ -75,15 +74,14 @@ class TrieStore:
         self._identity, self._twins = opened.identity, opened.twins
         # Where there are no twins, which is nearly everywhere, nothing is asked about them.
         self._ident = self._twin_or_own if self._twins else self._identity.of
+        self._seed = self._identity.seed
         self._ranges, self._log = opened.ranges, opened.log
-        limit = max(1, memory // BYTES_A_ROW)
         self._upkeep = Upkeep(
-            self.path, catalogue, self._ranges, self._log, fresh=opened.fresh, limit=limit,
-            split=split,
+            self.path, catalogue, self._ranges, self._log, fresh=opened.fresh,
+            limit=max(1, memory // BYTES_A_ROW), split=split,
         )  # fmt: skip
         self.damaged |= self._ranges.damage
-        if isinstance(self._log, FileLog):
-            self.damaged |= self._log.damage
+        self.damaged |= self._log.damage if isinstance(self._log, FileLog) else {}
 
     # Looking
 
@@ -92,13 +90,20 @@ class TrieStore:
         if not isinstance(url, str):
             return False
         key = url.encode("utf-8", "surrogatepass")
-        ident = self._ident(key)
         ranges = self._ranges
-        part = ranges.all[bisect_right(ranges.lows, ident) - 1]
+        part = ranges.only or ranges.by_host.get(key[: key.find(b"/", 8) + 1])
+        if part is None:
+            ranges.remember(key, ident := self._ident(key))
+            return self._look(key, ident) == HELD
+        hash_ = digest(key, self._seed)
         # What is there is most likely in the base.
-        if part.base is not None and part.base.look(key, ident) == HELD:
+        if part.base is not None and part.base.look(key, hash_) == HELD:
             return True
-        return self._look_beside(part, key, ident) == HELD
+        if part.recent is not None and part.recent.look(key, hash_) == HELD:
+            return True
+        if (part.count and part.may_find(hash_)) or not hash_ & LOW:  # no id is 0
+            return self._look(key, self._ident(key)) == HELD
+        return False
 
     def __len__(self) -> int:
         """How many URLs there are."""
@@ -123,9 +128,11 @@ class TrieStore:
         """
         if not self._ids:
             raise JobError(f"{self.path} was made without ids")
-        if 0 < ident < END and (key := self._key_of(ident)) is not None:
-            return key.decode("utf-8", "surrogatepass")
-        raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
+        part = self._ranges.only or self._ranges.at(ident)
+        key = None if part.base is None else part.base.key_of(ident)
+        if key is None and (key := self._key_beside(part, ident)) is None:
+            raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
+        return decode(key)
 
     def iter(self, prefix: str = "") -> Iterator[str]:
         """The URLs that begin with *prefix*, in no order.
@@ -138,11 +145,9 @@ class TrieStore:
         while low < high:
             part = self._ranges.at(low)
             low = part.high
-            segments = part.segments
             fresh = [key for key, _ in fresh_keys(part, start, self._log)]
-            for keys in (fresh, *(segment.keys(start) for segment in segments)):
-                for key in keys:
-                    yield key.decode("utf-8", "surrogatepass")
+            for keys in (fresh, *(segment.keys(start) for segment in part.segments)):
+                yield from map(decode, keys)
 
     def __iter__(self) -> Iterator[str]:
         """All URLs, in no order."""
@@ -155,20 +160,19 @@ class TrieStore:
         """`HELD`, or `MAYBE` if another URL may have the id, or `ABSENT`."""
         part = self._ranges.at(ident)
         said = ABSENT if part.base is None else part.base.look(key, ident)
-        return said if said == HELD else self._look_beside(part, key, ident) or said
-
-    def _look_beside(self, part: Range, key: bytes, ident: int) -> int:
-        """Like `_look`, in all of a range but its base."""
-        said = ABSENT if part.recent is None else part.recent.look(key, ident)
+        if said != HELD and part.recent is not None:
+            said = part.recent.look(key, ident) or said
         if said != HELD and part.count and (handle := part.find(ident)) >= 0:
             return HELD if self._log.read(handle) == key else MAYBE
         return said
 
     def _key_of(self, ident: int) -> bytes | None:
-        ranges = self._ranges
-        part = ranges.all[bisect_right(ranges.lows, ident) - 1]
-        if part.base is not None and (key := part.base.key_of(ident)) is not None:
-            return key
+        part = self._ranges.at(ident)
+        key = None if part.base is None else part.base.key_of(ident)
+        return self._key_beside(part, ident) if key is None else key
+
+    def _key_beside(self, part: Range, ident: int) -> bytes | None:
+        """Like `_key_of`, in all of a range but its base."""
         if part.recent is not None and (key := part.recent.key_of(ident)) is not None:
             return key
         handle = part.find(ident)
@@ -234,6 +238,7 @@ class TrieStore:
             self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
             self._twins[key] = free
             self._ident = self._twin_or_own
+            self._ranges.place()
         return free
 
     def _check_writable(self) -> None:
@@ -289,10 +294,8 @@ class TrieStore:
         """Merge everything into one segment for each range. Waits. Raises `StoreWriteError`."""
         self._check_writable()
         self._upkeep.settle()
-        lows = [
-            part.row.low for part in self._ranges
-            if part.count or part.recent is not None or any(s.row.removed for s in part.segments)
-        ]  # fmt: skip
+        untidy = (p for p in self._ranges if p.count or p.recent is not None or has_removed(p))
+        lows = [part.row.low for part in untidy]
         self._upkeep.rebuild(lows, lambda part: True)
 
     def remove(self, prefix: str) -> int:

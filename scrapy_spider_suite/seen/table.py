@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scrapy_spider_suite.seen.identity import LOW
+
 Ids = NDArray[np.uint64]
 Handles = NDArray[np.int64]
 _Part = tuple["array[int]", "array[int]", int]
@@ -64,6 +66,16 @@ class Table:
                 return handles[at]
             at = at + 1 & mask
         return -1
+
+    def has_hash(self, hash_: int) -> bool:
+        """Whether there is an id with these 48 lowest bits."""
+        keys, _, mask = self._parts[hash_ >> _PART_SHIFT & (PARTS - 1)]
+        at = hash_ & mask
+        while held := keys[at]:
+            if not (held ^ hash_) & LOW:
+                return True
+            at = at + 1 & mask
+        return False
 
     def put(self, ident: int, handle: int) -> None:
         """Add *ident*, which is not there yet, with a *handle* above all others."""

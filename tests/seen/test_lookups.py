@@ -1,0 +1,142 @@
+"""The ways in which a trie store looks things up quickly, and where they do not hold."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from seen_stores import build_at_once, small
+
+from scrapy_spider_suite.errors import UnknownUrlError
+from scrapy_spider_suite.seen import filters, identity, store
+from scrapy_spider_suite.seen.identity import LOW, SLOT_SHIFT, Identity, digest
+from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen.table import Table
+
+OLDER = Path(__file__).parents[1] / "data" / "seen" / "store-format-1.tar.xz"
+URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def at_once() -> Iterator[None]:
+    """Build in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        build_at_once(patch)
+        yield
+
+
+@pytest.mark.parametrize("count", [0, 1, 5_000])
+def test_a_filter(count: int) -> None:
+    """It lets pass what it was made of, and of all else one in seven."""
+    draw = np.random.default_rng(7)
+    ids = draw.integers(1, 1 << 64, count, np.uint64)
+    others = draw.integers(1, 1 << 64, 5_000, np.uint64)
+    words = np.frombuffer(filters.words_of(ids), np.uint16)
+    assert len(words) * 16 <= count * 4.5 + 16
+
+    def passes(ident: int) -> bool:
+        low = ident & filters.USED
+        pattern = filters.PATTERNS[low & 255]
+        return int(words[low % len(words)]) & pattern == pattern
+
+    assert all(map(passes, ids.tolist()))
+    assert sum(map(passes, others.tolist())) <= 0.2 * len(others)
+    assert all(pattern.bit_count() == 2 for pattern in filters.PATTERNS)
+
+
+@pytest.mark.parametrize("name", ["ids", "no-ids"])
+def test_a_store_of_an_earlier_release(name: str, tmp_path: Path) -> None:
+    """It is served as it is, beside segments of this one, and is one of this release in time."""
+    with tarfile.open(OLDER) as tar:
+        tar.extractall(tmp_path, filter="data")
+    rows = (tmp_path / "ids" / "ids.txt").read_text().splitlines()
+    ids = {url: int(ident) for ident, _, url in (row.partition(" ") for row in rows)}
+    with TrieStore(tmp_path / name) as old:
+        for step in (lambda: None, lambda: old.add(["http://new.t/"]), old.flush, old.compact):
+            step()
+            assert [url in old for url in URLS] == [url in ids for url in URLS]
+            assert not any(f"{url}~" in old for url in URLS)
+            if name == "ids":
+                assert {url: old.id(url) for url in ids} == ids
+                assert [old.url(ident) for ident in ids.values()] == list(ids)
+        assert sorted(old) == sorted([*ids, "http://new.t/"])
+        assert old.check() == []
+
+
+def _host_of_slot_0() -> str:
+    hosts = (f"h{number}.t" for number in range(1 << 20))
+    return next(host for host in hosts if digest(host.encode()) >> SLOT_SHIFT == 0)
+
+
+@pytest.mark.parametrize("low", [0, 1, 5])
+def test_hosts_whose_urls_all_have_the_same_hash(
+    low: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is found all the same, fresh or not; and an id that differs in its slot is another."""
+
+    def poor(key: bytes, seed: int | None = None) -> int:
+        return digest(key) if seed is None else digest(key) & ~LOW | low
+
+    monkeypatch.setattr(identity, "digest", poor)
+    monkeypatch.setattr(store, "digest", poor)
+    urls = [f"http://{host}/" for host in (_host_of_slot_0(), "a.t", "b.t", "c.t", "d.t")]
+    others = ["http://e.t/", "http://a.t/x"]
+    with small(tmp_path) as one:
+        for url in urls:
+            assert url not in one
+            assert one.add([url]) == [url]
+            assert url in one
+        for step in (lambda: None, one.flush, one.compact):
+            step()
+            assert [url in one for url in urls] == [True] * len(urls)
+            assert not any(url in one for url in others)
+            assert [one.url(one.id(url)) for url in urls] == urls
+            with pytest.raises(UnknownUrlError):
+                one.url(one.id(urls[1]) ^ 1 << SLOT_SHIFT)
+        # A twin: nothing can be told from a hash any more.
+        assert one.add(["http://a.t/x"]) == ["http://a.t/x"]
+        assert [url in one for url in [*urls, *others]] == [True] * len(urls) + [False, True]
+
+
+def test_ranges_are_told_from_hosts(tmp_path: Path) -> None:
+    """Those of hosts that are cut are not, nor is anything once ranges have changed."""
+    large = [f"http://large.t/{number}" for number in range(200)]
+    with small(tmp_path, memory=32 * 10_000) as one:
+        one.add(URLS)
+        assert one._ranges.only is one._ranges.all[0]
+        one.flush()
+        assert one._ranges.only is None
+        assert all(url in one for url in URLS)
+        hosts = {f"http://host{number}.t/".encode() for number in range(23)}
+        assert set(one._ranges.by_host) == hosts
+        one.add(large)
+        one.flush()
+        assert one._ranges.by_host == {}
+        for _ in range(2):
+            assert all(url in one for url in [*URLS, *large])
+            assert not any(f"{url}~" in one for url in [*URLS, *large])
+        assert b"http://large.t/" not in one._ranges.by_host
+
+
+def test_has_is_what_of_says() -> None:
+    """Whatever the key; with an id that differs in its slot, in its hash, and by chance in none."""
+    urls = "", "a", "http://a.t/", "http://a.t:80/", "http:///x", "//", "a/b/c/d", "http://a"
+    keys = [url.encode() for url in urls]
+    for mask in (LOW, 15):
+        one = Identity(5, mask)
+        for key in keys:
+            ident = one.of(key)
+            wrong = (ident ^ 1 << 63, ident ^ 1 << 16, 0, -1, ident | 1 << 64)
+            assert one.has(key, ident)
+            assert not any(one.has(key, other) for other in wrong)
+
+
+def test_a_row_by_its_hash() -> None:
+    """Whatever the slots of those that are there."""
+    table = Table()
+    for number in range(1, 200):
+        table.put(number << SLOT_SHIFT | 7 * number % 50 + 1, number)
+    assert [low for low in range(60) if table.has_hash(3 << 60 | low)] == list(range(1, 51))
