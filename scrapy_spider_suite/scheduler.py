@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sized
+from collections.abc import Collection, Sized
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider, signals
@@ -21,6 +21,7 @@ from scrapy.utils.defer import _schedule_coro, deferred_from_coro, maybe_deferre
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.crawl.among import Others, take_part
 from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
 from scrapy_spider_suite.crawl.damage import reading
@@ -29,6 +30,7 @@ from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.crawl.errbacks import in_errback
 from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.crawl.faults import Faults
+from scrapy_spider_suite.crawl.inprogress import InProgress
 from scrapy_spider_suite.crawl.keeper import Keeper
 from scrapy_spider_suite.crawl.outgoing import Outgoing
 from scrapy_spider_suite.crawl.requests import hostname
@@ -48,26 +50,11 @@ from scrapy_spider_suite.storage.leases import Lease
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.crawl.agency import Agency
-    from scrapy_spider_suite.crawl.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
-
-
-class _InProgress(set[Request]):
-    """The requests that the engine has in progress; says when one has left."""
-
-    def __init__(self, left: Callable[[Request], None]) -> None:
-        super().__init__()
-        self._left = left
-
-    def remove(self, request: Request) -> None:
-        """See `set.remove`."""
-        super().remove(request)
-        self._left(request)
 
 
 class FrontierScheduler(BaseScheduler):
@@ -118,7 +105,7 @@ class FrontierScheduler(BaseScheduler):
             raise RuntimeError("the scheduler is opened by the engine")
         self._engine = engine
         self._slot = engine._slot
-        self._slot.inprogress = _InProgress(self._settled)
+        self._slot.inprogress = InProgress(self._settled)
         self.core.wake = self.wake
         self._errands = Errands(self.core, _robots_of(crawler), self.wake)
         self.extractor = Extractor(self.core, self)
@@ -129,7 +116,7 @@ class FrontierScheduler(BaseScheduler):
         self._ungated = Ungated(self.core) if self.gate is None else None
         self._faults = Faults(self.core, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
-        others = [each for each in (self.core.sharing, self.core.agency) if each is not None]
+        others: Others = [each for each in (self.core.sharing, self.core.agency) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
 
     def _begin(self) -> Any:
@@ -137,23 +124,13 @@ class FrontierScheduler(BaseScheduler):
         self._seeding.open(self.core.settings.seeds)
         return self._duplicates.open()
 
-    async def _begin_among(self, others: list[Sharing | Agency]) -> None:
-        """Take part in the crawl of others first; nothing is fetched or taken in before."""
-        try:
-            for each in others:
-                await each.open(self)
-        except (SuiteError, OSError) as error:
-            self._closed = True
-            for each in others:
-                await each.close()
-            self.core.let_go()
-            if not other_crawls(self.crawler):
-                # A Deferred would swallow it.
-                self._loop.call_soon(refuse, error)
-                await asyncio.get_running_loop().create_future()
-            say(error)
-            raise
+    async def _begin_among(self, others: Others) -> None:
+        await take_part(others, self)
         await maybe_deferred_to_future(self._begin() or succeed(None))
+
+    def abandon(self) -> None:
+        """The crawl does not begin after all: there will be nothing to close."""
+        self._closed = True
 
     def close(self, reason: str) -> Any:
         """Write everything and let go. Called once nothing is in progress."""

@@ -68,13 +68,14 @@ class Supervision:
         self._watchdog = Watchdog(self._limit, self._loop_stands_still)
         self._stopping = False
         core.at_end = self._ended
+        # Until it has ended otherwise: two signals in a hurry leave no time to say so, nor does one
+        # before it has begun.
+        self._leave(ExitCode.INTERRUPTED)
 
     def start(self) -> None:
         """The crawl begins."""
         for line in findings(crawl_of(self._core)):
             logger.warning("Check of %s", line)
-        # Until it has ended otherwise: two signals in a hurry leave no time to say so.
-        self._leave(ExitCode.INTERRUPTED)
         self._watchdog.beat()
         self._notifier.send(READY=1, STATUS="the crawl begins")
 
