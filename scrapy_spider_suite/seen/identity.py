@@ -74,7 +74,7 @@ class Identity:
         self.mask = mask
         self.of = _giver(seed, mask)
         """The id that a key has unless it is a twin; never 0."""
-        self.has = _judge(seed, mask, self.of)
+        self.has = _judge(seed, self.of)
         """Whether a key has an id: like `of`, quicker if it has and its host is met seldom."""
 
     @staticmethod
@@ -105,15 +105,15 @@ def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
     return of
 
 
-def _judge(seed: int, mask: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
+def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
     """What tells whether a key has an id."""
     hash_of, low, shift = digest, LOW, SLOT_SHIFT
 
     def has(key: bytes, ident: int) -> bool:
-        if hash_of(key, seed) & mask == ident & low:
+        if not (hash_of(key, seed) ^ ident) & low and ident:
             parts = key.split(b"/", 3)
             if len(parts) > 2 and b":" not in (host := parts[2]):
-                return hash_of(host) >> shift == ident >> shift
+                return not (hash_of(host) ^ ident) >> shift
         return of(key) == ident
 
     return has

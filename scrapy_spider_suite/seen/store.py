@@ -132,7 +132,7 @@ class TrieStore:
         key = None if part.base is None else part.base.key_of(ident)
         if key is None and (key := self._key_beside(part, ident)) is None:
             raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
-        return decode(key)
+        return key.decode("utf-8", "surrogatepass")
 
     def iter(self, prefix: str = "") -> Iterator[str]:
         """The URLs that begin with *prefix*, in no order.
