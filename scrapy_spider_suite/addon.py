@@ -82,7 +82,9 @@ class Addon:
             self._refuse(error, settings)
             return
         _keep_the_loop(settings)
-        switched_on = [name for name in profiles.BY_SETTING if getattr(suite, name)]
+        # The operator of a job may switch the others on.
+        live = suite.project.jobdir is not None
+        switched_on = [name for name in profiles.BY_SETTING if live or getattr(suite, name)]
         kept = list(profiles.apply(settings, suite.profile, switched_on))
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)

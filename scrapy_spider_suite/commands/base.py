@@ -6,6 +6,7 @@ Scrapy loads this at each start of any command, so a verb is imported when it is
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -99,7 +100,7 @@ class VerbCommand(Command):
 
         verb = self.find(args[0]) if args else None
         if verb is None:
-            self._no_verb(opts)
+            self._no_verb(opts, args[0] if args else "")
             return
         parser = self.parser_of(verb)
         if opts.help:
@@ -145,9 +146,13 @@ class VerbCommand(Command):
         verb.add_options(parser)
         return parser
 
-    def _no_verb(self, opts: argparse.Namespace) -> None:
+    def _no_verb(self, opts: argparse.Namespace, word: str) -> None:
         if not opts.help:
-            raise UsageError(f"expected one of {', '.join(self.modules())}", print_help=False)
+            near = difflib.get_close_matches(word, self.modules(), n=1)
+            what = f"{word!r} is no verb; did you mean {near[0]}?" if near else (
+                f"expected one of {', '.join(self.modules())}"
+            )
+            raise UsageError(what, print_help=False)
         self._parser.description = f"{self.short_desc()}.\n\n{self._overview()}"
         self._parser.print_help()
 

@@ -79,6 +79,10 @@ class Action:
 _KINDS: dict[type, str] = {str: "text", float: "number", bool: "true or false", int: "number"}
 
 
+FIRST = ""
+"""What stands for the id of the job of an action that was left before there was one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came of an action: *said* in one line, and *facts* as plain values."""

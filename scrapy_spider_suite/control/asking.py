@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.actions import FIRST, Action, Answer
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
@@ -71,6 +71,20 @@ def ask(
                     actions.remove(action.id)  # it was refused: it must not be done some day
                 raise
         time.sleep(_POLL)
+
+
+def leave_for_first(folder: Path, verb: str, *, who: str, why: str) -> None:
+    """Have *verb* carried out by the crawl that begins a job in *folder*, before all else.
+
+    Raises `JobError`.
+    """
+    action = Action(new_id(urgent=True), verb, {}, FIRST, who, time.time(), why)
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        ActionFolder(folder).leave(action)
+    except OSError as error:
+        raise JobError(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.job import jsonlog
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl
+from scrapy_spider_suite.settings.shared import SECRETS, Secret
 
 
 class AuditLog:
@@ -30,11 +32,20 @@ class AuditLog:
         return jsonlog.rows(self.path)
 
 
+def _discreet(action: Action) -> Mapping[str, Any]:
+    """The arguments of *action*, without what nobody is to read some day: passwords, keys."""
+    if action.verb != "set":
+        return action.arguments
+    name, value = action.arguments.get("name"), str(action.arguments.get("value"))
+    kept = str(Secret(value) if name in SECRETS else RedisUrl(value))
+    return {**action.arguments, "value": kept}
+
+
 def _row(action: Action | str, answer: Answer, wall: float, by: str) -> dict[str, Any]:
     row: dict[str, Any] = {"done": round(wall, 3), "by": by, "id": answer.id}
     if isinstance(action, Action):
         row |= {
             "who": action.who, "when": action.when, "why": action.why, "verb": action.verb,
-            "arguments": action.arguments, "job": action.job,
+            "arguments": _discreet(action), "job": action.job,
         }  # fmt: skip
     return row | {"ok": answer.ok, "said": answer.said, "facts": answer.facts}

@@ -103,10 +103,10 @@ class LiveSite(Site):
         if self._core.normalizer.twins is not None:
             self._core.normalizer.twins.forget(site_of(host))
 
-    def set(self, name: str, value: str) -> tuple[str, str]:
+    def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
         """See `Site`."""
         try:
-            old, new = change_setting(self._core, name, value)
+            old, new = change_setting(self._core, name, value, dry=dry)
         except SettingsError as error:
             raise ActionError(str(error)) from None
         terms.keep(self._core)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scrapy_spider_suite.control.actions import Action, Answer
+from scrapy_spider_suite.control.actions import FIRST, Action, Answer
 from scrapy_spider_suite.control.answering import Answers
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.site import Site
@@ -143,7 +143,7 @@ class Operator:
         verb = self._verbs.get(action.verb)
         if self._answers.was_carried_out(action):
             return
-        if action.job != self._job:
+        if action.job not in (self._job, FIRST):
             self._refuse(action, "the action was left for another job, or for one that was here "
                          "before")  # fmt: skip
         elif verb is None:

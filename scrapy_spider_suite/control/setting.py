@@ -11,11 +11,14 @@ from scrapy_spider_suite.control.site import Site
 
 
 def set_value(site: Site, action: Action) -> Result:
-    """Change one setting."""
-    action.expect("name", "value")
+    """Change one setting; with *dry*, only say whether that could be."""
+    action.expect("name", "value", "dry")
     name, value = action.get("name", str), action.get("value", str)
-    old, new = site.set(name, value)
+    dry = action.get("dry", bool, default=False)
+    old, new = site.set(name, value, dry=dry)
     facts = {"name": name, "old": old, "new": new}
     if old == new:
         return f"{name} is {new} already", facts
+    if dry:
+        return f"{name} is {old} and would be {new} until this crawl ends", facts
     return f"{name} was {old} and is {new} until this crawl ends", facts

@@ -130,8 +130,11 @@ class Site:
         """Hand over to other agents what is here. Raises `ActionError`: there are none."""
         raise ActionError("no crawl is running: an agent hands over what it has while it runs")
 
-    def set(self, name: str, value: str) -> tuple[str, str]:
-        """Give a setting another value; return the old and the new one. Raises `ActionError`."""
+    def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
+        """Give a setting another value, unless it is *dry*; return the old and the new one.
+
+        Raises `ActionError`.
+        """
         try:
             if name not in LIVE:
                 find_setting(name)

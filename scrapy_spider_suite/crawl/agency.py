@@ -174,6 +174,7 @@ class Agency:
 
     def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         self.routing.shared_seeds = new.shared_seeds
+        self.routing.resize(new.seen_cache // _CACHE)
         if any(getattr(old, name) != getattr(new, name) for name in _MEETING):
             self._again = asyncio.get_running_loop().create_task(self._meet_again())
 

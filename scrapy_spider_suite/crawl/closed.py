@@ -22,8 +22,25 @@ from scrapy_spider_suite.packs.uploads import Uploads
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
+
+
+def target_of(settings: SuiteSettings, folder: Path) -> Target | None:
+    """Where packs of *folder* are uploaded to, if anywhere.
+
+    Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
+    """
+    url = settings.packs_upload
+    if not url:
+        return None
+    try:
+        target = Target(url)
+        target.require_elsewhere(folder)
+    except PackError as error:
+        raise SettingsError(f"SUITE_PACKS_UPLOAD = {url!r}: {error}") from error
+    return target
 
 
 class ClosedPacks:
@@ -42,12 +59,7 @@ class ClosedPacks:
         self._merging = Merging(folder)
         self._failing = False
         self._uploads: Uploads | None = None
-        if url := log.settings.packs_upload:
-            try:
-                target = Target(url)
-                target.require_elsewhere(folder)
-            except PackError as error:
-                raise SettingsError(f"SUITE_PACKS_UPLOAD = {url!r}: {error}") from error
+        if target := target_of(log.settings, folder):
             self._uploads = Uploads(
                 folder, agent, target, keep=log.settings.packs_keep, told=self._told
             )

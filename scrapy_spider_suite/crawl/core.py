@@ -223,15 +223,18 @@ class CrawlCore:
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
         store = RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
-        settings, folder = self.settings, self._folder.path
-        if settings.seen == "trie":
-            store.archive = Archive(folder / ARCHIVE)
-        elif settings.seen == "sieve":
-            bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
-            store.sieve = Sieved(
-                folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity
-            )
+        _open_seen(store, self._folder.path, self.settings)
         return store
+
+    def open_seen(self, settings: SuiteSettings) -> None:
+        """Have beside the database what SUITE_SEEN of *settings* asks for.
+
+        Raises `JobError`s.
+        """
+        if self.job is not None:
+            self.job.open_seen(settings)
+        elif self._folder is not None and isinstance(self.store, RocksStore):
+            _open_seen(self.store, self._folder.path, settings)
 
     def _codec(self) -> RequestCodec | None:
         spider = self.crawler.spider
@@ -283,6 +286,15 @@ class CrawlCore:
                 self.store.close()
         if self._folder is not None:
             self._folder.remove()
+
+
+def _open_seen(store: RocksStore, folder: Path, settings: SuiteSettings) -> None:
+    """Archive or sieve of a crawl without a job."""
+    if settings.seen == "trie" and store.archive is None:
+        store.archive = Archive(folder / ARCHIVE)
+    elif settings.seen == "sieve" and store.sieve is None:
+        bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
+        store.sieve = Sieved(folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity)
 
 
 def _domains_of(spider: Any) -> Any:

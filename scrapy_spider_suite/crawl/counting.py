@@ -20,6 +20,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.headers import header, media_type
 from scrapy_spider_suite.job.directory import close_job, job_of
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
+from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.urls.edges import link_texts
 from scrapy_spider_suite.urls.filters.subject import Page
 from scrapy_spider_suite.urls.normalize import normalize
@@ -27,6 +28,7 @@ from scrapy_spider_suite.urls.normalize import normalize
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
     from scrapy_spider_suite.items import PageItem
+    from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
     from scrapy_spider_suite.storage.store import Store
 
@@ -37,7 +39,7 @@ _USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
 class LinkCounting:
-    """A sink (see `commitlog`): one per crawl; *tables* is the value of SUITE_LINK_STATS.
+    """A sink (see `commitlog`): one per crawl; it counts what SUITE_LINK_STATS says at present.
 
     Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,
     ``suite/link_stats/external``.
@@ -45,15 +47,24 @@ class LinkCounting:
     Raises `SettingsError`: there is nothing that counts could be rows of; the `JobError`s.
     """
 
-    def __init__(self, log: CommitLog, tables: Sequence[str]) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._store = _store(log)
-        self._counts = LinkStats(self._store.kv(ROWS), tables)
-        self._words = "anchors" in tables
-        self._chosen = log.settings.page_items
-        core = log.core
-        if core is None:
+        self._counts = LinkStats(self._store.kv(ROWS), ())
+        self._on = self._was_on = False
+        self._go_by(log.settings)
+        log.crawler.signals.connect(self._go_by, settings_changed)
+
+    def _go_by(self, new: SuiteSettings) -> None:
+        """Count what *new* say of the pages that come from now on."""
+        self._on = bool(new.link_stats)
+        if not self._on:
+            return  # those that came are counted as was said then
+        self._counts.tables = frozenset(new.link_stats)
+        core = self._log.core
+        if core is None or self._was_on:
             return
+        self._was_on = True
         core.counting = core.frontier.extraction.counting = self
         call_witness(core.crawler, self._fetched)
         if core.job is None:
@@ -63,8 +74,9 @@ class LinkCounting:
 
     def _fetched(self, fetched: Fetched) -> None:
         lease, response = fetched.lease, fetched.response
-        if lease is None or response is None:
+        if lease is None or response is None or not self._on:
             return
+        lease.wanted = lease.wanted or not self._log.settings.page_items
         entry, content_type = lease.entry, header(response.headers, "Content-Type")
         lease.facts = PageFacts(
             normalize(fetched.request.url) or fetched.request.url,
@@ -78,6 +90,8 @@ class LinkCounting:
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
         """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
+        if not self._on:
+            return
         lease.wanted = True
         url, content_type = response.url, header(response.headers, "Content-Type")
         lease.facts = PageFacts(
@@ -94,7 +108,8 @@ class LinkCounting:
             response.status, response.body, content_type,
             header(response.headers, "Content-Language"),
         )  # fmt: skip
-        words = link_texts(response.body, content_type=content_type) if self._words else ()
+        anchors = "anchors" in self._counts.tables
+        words = link_texts(response.body, content_type=content_type) if anchors else ()
         languages = page.languages
         lease.facts = replace(
             lease.facts, links=links, anchors=words, language=languages[0] if languages else ""
@@ -102,6 +117,8 @@ class LinkCounting:
 
     def take(self, item: PageItem) -> None:
         """The page of *item* is to be counted."""
+        if not self._on:
+            return
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._counts.page(_facts(item))
@@ -113,7 +130,9 @@ class LinkCounting:
 
     def concluded(self, lease: Lease, event: Event) -> None:
         """The URL of *lease* is done, or has failed: that goes into the store's next batch."""
-        if lease.facts is None or event is Event.INTERRUPTED or (self._chosen and not lease.wanted):
+        if lease.facts is None or event is Event.INTERRUPTED:
+            return
+        if self._log.settings.page_items and not lease.wanted:
             return
         self._counts.page(lease.facts)
 
@@ -139,6 +158,8 @@ class LinkCounting:
         """See `Sink`."""
         self.pulse()
         self.save()
+        if not self._counts.tables:
+            return
         totals = self._counts.totals()
         for name in ("pages", "links", "internal", "external"):
             self._log.crawler.stats.set_value(f"suite/link_stats/{name}", getattr(totals, name))

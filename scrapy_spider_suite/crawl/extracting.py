@@ -23,8 +23,8 @@ from scrapy import Request
 from scrapy.http import Headers, HtmlResponse, Response
 
 from scrapy_spider_suite.crawl.damage import reading
-from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.crawl.recorded import can_wait
+from scrapy_spider_suite.crawl.switched import PagePacks
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.packs import heads
@@ -34,6 +34,7 @@ from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.packing import PagePacking
     from scrapy_spider_suite.packs import Page
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.storage.unextracted import Unread
@@ -73,9 +74,8 @@ class Extractor:
         self._not_before = -math.inf
         self._hurried = -math.inf
         self._tries = 0
-        self._packings = [each for each in scheduler.sinks if isinstance(each, PagePacking)]
+        self._packs = [each for each in scheduler.sinks if isinstance(each, PagePacks)]
         own = core.settings.packs_dir
-        self._folder = "" if own is None else str(own.absolute())
         folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
         self._finder = Finder(dict.fromkeys(each.absolute() for each in folders))
 
@@ -92,8 +92,10 @@ class Extractor:
             return
         if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
-        if self.is_packed(lease) and can_wait(lease.fetches[-1], response):
-            self._pages.waiting.note_folder(self._folder)
+        packing = self._packing_of(lease)
+        if packing is not None and can_wait(lease.fetches[-1], response):
+            self._pages.waiting.note_folder(str(packing.folder))
+            self._finder.add(packing.folder)
             lease.stored = self._stored(lease)
             return
         self._stats.inc_value("suite/extract/at_once")
@@ -110,7 +112,10 @@ class Extractor:
 
     def is_packed(self, lease: Lease) -> bool:
         """Whether the last answer of *lease*, of which nothing more will come, will be."""
-        return any(each.takes(lease) for each in self._packings)
+        return self._packing_of(lease) is not None
+
+    def _packing_of(self, lease: Lease) -> PagePacking | None:
+        return next(filter(None, (each.taking(lease) for each in self._packs)), None)
 
     # Pages whose turn has come
 
@@ -127,7 +132,7 @@ class Extractor:
             return
         if core.frontier.full or core.now() < self._not_before:
             return
-        if any(each.recovering for each in self._packings):
+        if any(each.recovering for each in self._packs):
             return  # pages may move
         pages = self._choose(starving=starving)
         if starving and not pages:
@@ -151,7 +156,7 @@ class Extractor:
         now = self._core.now()
         if now >= self._hurried + _HURRY:
             self._hurried = now
-            for each in self._packings:
+            for each in self._packs:
                 each.hurry()
 
     def _choose(self, *, starving: bool) -> list[Unread]:

@@ -47,7 +47,7 @@ class Follower:
         self._rank = rank
         self._trapping = Trapping(core)
         self._spelling = Spelling(core.normalizer, core.crawler.stats)
-        self.links_of = LinkReader(core.settings).links_of
+        self.links_of = LinkReader(lambda: core.settings).links_of
         self._scope = Scope(
             getattr(spider, "allowed_domains", None) or None,
             project.depth_limit,

@@ -32,18 +32,22 @@ until it has its name: the folder, and how many bytes of it belong to pages that
 class ItemFiles:
     """Writes items in *folder*, one block after the other, in a thread of its own.
 
-    Files that a kill left open are closed first, cut to what was committed; those of another job,
-    which alone knows what that is, are left as they are. Raises `OSError`.
+    With *recover*, files that a kill left open are closed first, cut to what was committed; those
+    of another job, which alone knows what that is, are left as they are. Raises `OSError`.
 
     Stats: ``suite/items/closed``, ``suite/items/recovered``, ``suite/items/cut_bytes``,
     ``suite/items/missing_bytes``.
     """
 
-    def __init__(self, log: CommitLog, folder: Path) -> None:
+    def __init__(self, log: CommitLog, folder: Path, *, recover: bool = True) -> None:
+        settings = log.settings
         self._log = log
         self._folder = folder
         self._stats = log.crawler.stats
-        self._form = FORMATS[log.settings.items_format]()
+        self._crawl = settings.crawl_name or _spider(log)
+        self._agent = settings.agent_name or socket.gethostname()
+        self._format = settings.items_format
+        self._form = FORMATS[self._format]()
         self._rows: KV | None = None
         if log.core is not None and log.core.job is not None:
             self._rows = log.core.store.kv(ROWS)
@@ -52,7 +56,8 @@ class ItemFiles:
         self._late: set[Path] = set()  # files that could not be closed at once, as was logged
         self._serial = 0
         folder.mkdir(parents=True, exist_ok=True)
-        self._recover()
+        if recover:
+            self._recover()
         self._thread = ThreadPoolExecutor(1, "items")
 
     async def write(self, piles: Sequence[Pile]) -> None:
@@ -126,13 +131,12 @@ class ItemFiles:
 
     async def _begin(self) -> ItemFile:
         """Begin a file. First its row: else nobody would know what it is after a kill."""
-        settings, now = self._log.settings, time.time()
+        now = time.time()
         while True:
             self._serial += 1
             name = pack_name(
-                settings.crawl_name or _spider(self._log), now, self._serial,
-                settings.agent_name or socket.gethostname(), settings.items_format, kind=KIND,
-            )  # fmt: skip
+                self._crawl, now, self._serial, self._agent, self._format, kind=KIND
+            )
             path = self._folder / name
             if not path.exists() and not path.with_name(name + OPEN).exists():
                 break

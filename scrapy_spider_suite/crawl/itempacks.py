@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.itemfiles import ItemFiles
-from scrapy_spider_suite.crawl.packing import BEHIND, require_writable
-from scrapy_spider_suite.errors import PackError, SettingsError
+from scrapy_spider_suite.crawl.packing import BEHIND
+from scrapy_spider_suite.crawl.packplan import prepare_folder
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
 from scrapy_spider_suite.packs.itemfile import BLOCK, Pile
@@ -43,7 +44,9 @@ class _Job(NamedTuple):
 
 
 class ItemPacking:
-    """A sink (see `commitlog`): one per crawl with SUITE_ITEMS_DIR, made by `ItemPackPipeline`.
+    """A sink (see `commitlog`): items into packs in *folder*, as the settings of *log* say now.
+
+    *recover*: close first what a kill has left open.
 
     Stats: ``suite/items/written``, ``suite/items/bytes``, ``suite/items/refused``,
     ``suite/items/failed``, ``suite/items/dropped``, and those of `ItemFiles`.
@@ -51,7 +54,7 @@ class ItemPacking:
     Raises `SettingsError`: the folder cannot be written.
     """
 
-    def __init__(self, log: CommitLog, folder: Path) -> None:
+    def __init__(self, log: CommitLog, folder: Path, *, recover: bool = True) -> None:
         self._log = log
         self._folder = folder
         self._stats = log.crawler.stats
@@ -59,12 +62,13 @@ class ItemPacking:
         self._waiting: list[_Job] = []
         self._bytes = 0  # of what waits
         self._due = 0.0
+        self._held = 0  # pages whose items wait for all else of them
         self._behind = False
         self._task: asyncio.Task[None] | None = None
+        prepare_folder("items_dir", folder)
         try:
-            require_writable(folder)
-            self._files = ItemFiles(log, folder)
-        except (OSError, PackError) as error:
+            self._files = ItemFiles(log, folder, recover=recover)
+        except OSError as error:
             raise SettingsError(f"SUITE_ITEMS_DIR = {str(folder)!r}: {error}") from error
 
     # In
@@ -114,9 +118,11 @@ class ItemPacking:
         if lease.items is not None:
             lease.holds += 1
             lease.last = self._last
+            self._held += 1
 
     def _last(self, lease: Lease, pile: Pile) -> None:
         """Only the items of *lease* are left to be written, if its page is not fetched again."""
+        self._held -= 1
         core = self._log.core
         state = State.DONE if core is None else lease.fate(core.frontier.policy.retry_times)[0]
         if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
@@ -142,14 +148,21 @@ class ItemPacking:
     def pulse(self) -> None:
         """Once a second: write what has waited for long, or what everybody waits for."""
         behind = self._bytes > (BEHIND // 2 if self._behind else BEHIND)
-        if behind is not self._behind:
-            self._behind = behind
-            (self._log.pause if behind else self._log.unpause)(_ITEMS)
+        if behind:  # said anew each time: another one may have taken it back
+            self._log.pause(_ITEMS)
+        elif self._behind:
+            self._log.unpause(_ITEMS)
+        self._behind = behind
         if not self._writing:
             self._files.rotate()
         late = asyncio.get_running_loop().time() >= self._due
         if self._files.full or (self._waiting and (late or self._log.waits or behind)):
             self._begin()
+
+    @property
+    def busy(self) -> bool:
+        """See `switching`."""
+        return bool(self._held or self._waiting)
 
     @property
     def _writing(self) -> bool:

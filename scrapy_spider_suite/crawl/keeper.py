@@ -77,6 +77,8 @@ class Keeper:
             self._collector.start()
         self._supervision.start()
         self._timer = self._loop.call_later(_LOOK, self._look)
+        with reading(self._core.store):
+            self._operate()  # what was asked before it began holds from the start
 
     def stop(self) -> None:
         """End."""
@@ -136,9 +138,12 @@ class Keeper:
     def _archive(self) -> None:
         """Move what is done out of the database, a portion at a time."""
         self._archiving = False
+        core = self._core
+        if self._archiver is None:  # it may have an archive from now on
+            self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
         if self._archiver is None or self._scheduler.closing or self._disk.paused:
             return
-        self._archiving = self._archiver.step(moving=self._core.settings.seen == "trie")
+        self._archiving = self._archiver.step(moving=core.settings.seen == "trie")
         if self._archiving:
             self._loop.call_later(_PORTIONS, self._archive)
 

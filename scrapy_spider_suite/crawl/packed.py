@@ -21,7 +21,7 @@ class PackedBodies:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._index: FolderIndex | None = None
         self._lock = Lock()
 
@@ -31,7 +31,7 @@ class PackedBodies:
         stamp = "" if time is None else f"{time:%Y%m%d%H%M%S}"
         try:
             with self._lock:
-                self._index = self._index or FolderIndex(self._folder)
+                self._index = self._index or FolderIndex(self.folder)
                 entries = self._index.find(packed.url)
         except OSError:
             return False
@@ -42,6 +42,6 @@ class PackedBodies:
         return any(map(self._is_kept, names))
 
     def _is_kept(self, name: str) -> bool:
-        pack = self._folder / Path(name).name
+        pack = self.folder / Path(name).name
         there = pack.exists() or pack.with_name(pack.name + OPEN).exists()
         return there or uploaded(pack) is not None

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -24,9 +23,9 @@ from msgspec.structs import replace
 
 from scrapy_spider_suite.crawl.closed import ClosedPacks
 from scrapy_spider_suite.crawl.fetches import fetch_of, fetch_of_item
-from scrapy_spider_suite.crawl.packplan import limits, plan_of
+from scrapy_spider_suite.crawl.packplan import limits, plan_of, require_place
 from scrapy_spider_suite.crawl.reading import product_of
-from scrapy_spider_suite.crawl.witness import Fetched, call_witness
+from scrapy_spider_suite.crawl.witness import Fetched
 from scrapy_spider_suite.errors import (
     PackError,
     PackRefusedError,
@@ -94,16 +93,11 @@ class _Batch:
         self._tell(self)
 
 
-def require_writable(folder: Path) -> None:
-    """Raises `PackError` if *folder* is there and not to be written: waiting would not help."""
-    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-        raise PackError("the folder cannot be written")
-
-
 class PagePacking:
-    """A sink (see `commitlog`): one per crawl that has SUITE_PACKS_DIR, made by `PagePackPipeline`.
+    """A sink (see `commitlog`): pages into packs in *folder*, as the settings of *log* say now.
 
     Packs that a kill left open are closed first, in the writer's thread; answers wait for that.
+    Not if one of those *before* it writes there still: it has done so.
 
     Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
     ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
@@ -112,7 +106,13 @@ class PagePacking:
     Raises `SettingsError`: the folder cannot be written.
     """
 
-    def __init__(self, log: CommitLog, folder: Path) -> None:
+    busy = False
+    """See `switching`: whoever settles hands in all that is to be packed."""
+
+    def __init__(
+        self, log: CommitLog, folder: Path, before: Collection[PagePacking] = ()
+    ) -> None:
+        self.folder = folder.absolute()
         self._log = log
         self._stats = log.crawler.stats
         self._loop = asyncio.get_running_loop()
@@ -120,16 +120,19 @@ class PagePacking:
         self._tell = self._told  # bound once for all
         self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
         self._behind = False
-        self._chosen = log.settings.page_items
         project = log.settings.project
         robot = product_of(project.robotstxt_user_agent or project.user_agent)
         self._later = {LATER: f"later {robot}".rstrip()}
+        require_place(log.settings, folder)
+        plan = plan_of(log, folder)
+        self._place = (self.folder, plan.agent)
+        recover = self._place not in [each._place for each in before]
+        self._closed = ClosedPacks(log, folder, plan.agent)
         try:
-            require_writable(folder)
-            plan = plan_of(log, folder)
-            self._closed = ClosedPacks(log, folder, plan.agent)
             # It never waits, since the loop would: what bounds its backlog is the pause.
-            self._writer = PackWriter(plan, closed=self._closed_pack, backlog_max=math.inf)
+            self._writer = PackWriter(
+                plan, closed=self._closed_pack, backlog_max=math.inf, recover=recover
+            )
         except (OSError, PackError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
@@ -137,8 +140,6 @@ class PagePacking:
             lambda done: self._loop.call_soon_threadsafe(self._recovered, done)
         )
         log.crawler.signals.connect(self._changed, settings_changed)
-        if log.core is not None:
-            call_witness(log.crawler, self._fetched)
 
     def _changed(self, new: SuiteSettings) -> None:
         self._writer.change(**limits(new))
@@ -160,14 +161,16 @@ class PagePacking:
 
     # In
 
-    def _fetched(self, fetched: Fetched) -> None:
+    def fetched(self, fetched: Fetched) -> None:
         """An answer has come, or failed to."""
         fetch = fetch_of(fetched)
         if fetch is None:
             return
+        chosen = self._log.settings.page_items
         if fetched.lease is not None:
             fetched.lease.fetches.append(fetch)
-        elif not self._chosen:
+            fetched.lease.wanted = fetched.lease.wanted or not chosen
+        elif not chosen:
             self._pack([fetch], None)
 
     def take(self, item: PageItem) -> None:
@@ -201,7 +204,7 @@ class PagePacking:
 
     def takes(self, lease: Lease) -> bool:
         """Whether the answers of *lease*, of which nothing more will come, are to be packed."""
-        if self._chosen and not lease.wanted:
+        if self._log.settings.page_items and not lease.wanted:
             return False
         return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
 
@@ -286,9 +289,11 @@ class PagePacking:
     def _keep_up(self) -> None:
         """Pause the crawl while too much waits to be compressed."""
         behind = self._writer.backlog > (BEHIND // 2 if self._behind else BEHIND)
-        if behind is not self._behind:
-            self._behind = behind
-            (self._log.pause if behind else self._log.unpause)(_PACKS)
+        if behind:  # said anew each time: another one may have taken it back
+            self._log.pause(_PACKS)
+        elif self._behind:
+            self._log.unpause(_PACKS)
+        self._behind = behind
 
     def hurry(self) -> None:
         """Wait for no more records to share a group, if the crawl has nothing else to do."""

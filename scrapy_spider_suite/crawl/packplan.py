@@ -1,19 +1,45 @@
-"""How the packs of a crawl are written: what they are called, say of it, and when they are full."""
+"""How the packs of a crawl are written: where, what they are called, and when they are full."""
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.contact import contact_in
+from scrapy_spider_suite.crawl.closed import target_of
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.job.chronicle import digest_of
 from scrapy_spider_suite.packs import Crawl, Plan
 from scrapy_spider_suite.packs.pages import SOFTWARE
+from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
+
+
+def prepare_folder(setting: str, folder: Path) -> None:
+    """Have the *folder* that *setting* names.
+
+    Raises `SettingsError` if it cannot be made, or written: waiting would not help.
+    """
+    why = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            why = "the folder cannot be written"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise SettingsError(f"{full_name(setting)} = {str(folder)!r}: {why}")
+
+
+def require_place(settings: SuiteSettings, folder: Path) -> None:
+    """Raises `SettingsError` if packs cannot be written in *folder*, or not be uploaded."""
+    target_of(settings, folder)
+    prepare_folder("packs_dir", folder)
 
 
 def limits(settings: SuiteSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from scrapy.http import HtmlResponse, Response
@@ -19,13 +19,13 @@ _PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.
 
 
 class LinkReader:
-    """Reads the links of pages, for one crawl."""
+    """Reads the links of pages, for one crawl; *settings* gives those that hold now."""
 
-    def __init__(self, settings: SuiteSettings) -> None:
-        project = settings.project
+    def __init__(self, settings: Callable[[], SuiteSettings]) -> None:
+        project = settings().project
         self._longest = project.urllength_limit or 1 << 20
         self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
-        self._edges = settings.packs_dir is not None or settings.page_items
+        self._settings = settings
 
     def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
         """The links of *response*, whatever their scope; where pages are kept, how they link."""
@@ -37,7 +37,8 @@ class LinkReader:
             "robot": self._robot,
             "max_url_length": self._longest,
         }
-        if self._edges:
+        settings = self._settings()
+        if settings.packs_dir is not None or settings.page_items:
             return extract_edges(response.body, **context)
         return extract(response.body, **context), ()
 

@@ -62,11 +62,16 @@ class PageRevisiting:
         self._turns = Turns(settings.revisit_weight)
         self._budget = Budget()
         self._owed = 0  # turns that revisits have had granted
-        self._packs = None if settings.packs_dir is None else PackedBodies(settings.packs_dir)
+        self._packs: PackedBodies | None = None
         self._next: float | None = None
         self._read_settings(settings)
 
     def _read_settings(self, settings: SuiteSettings) -> None:
+        folder = settings.packs_dir
+        if folder is None:
+            self._packs = None
+        elif self._packs is None or self._packs.folder != folder:
+            self._packs = PackedBodies(folder)
         self._turns.weight = settings.revisit_weight
         self._planner.revisits.settings = Revisiting(
             Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,

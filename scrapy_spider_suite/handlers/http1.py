@@ -109,6 +109,7 @@ class Http1Handler:
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         self._pool.limit = idle_limit(self._crawler, raise_file_limit())
         self._timeout = new.project.download_timeout
+        self._packed = new.packs_dir is not None
 
     async def download_request(self, request: Request) -> Response:
         """Fetch *request*.

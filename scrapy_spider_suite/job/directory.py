@@ -174,21 +174,29 @@ class Job:
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
 
     def _open_beside(self, settings: SuiteSettings) -> None:
-        """Archive and sieve. One that was begun is there to stay; what of it cannot be read is
-        said, the rest serves."""
-        store, damaged = self.store, list[str]()
         try:
-            store.archive = self._archive(wanted=settings.seen == "trie")
-            store.sieve = self._sieve(settings)
+            self.open_seen(settings)
         except BaseException:
-            store.close()
+            self.store.close()
             raise
-        if store.archive is not None:
-            store.meta.put(_ARCHIVED, b"1")
-            damaged += store.archive.urls.damaged.values()
-        if store.sieve is not None:
-            store.meta.put(_SIEVED, b"1")
-            damaged += store.sieve.statistics().damaged
+
+    def open_seen(self, settings: SuiteSettings) -> None:
+        """Have archive and sieve, as far as they are not open: those that were begun, which are
+        there to stay, and the one that SUITE_SEEN asks for.
+
+        What of them cannot be read is said, the rest serves. Raises `JobError`s.
+        """
+        store, damaged = self.store, list[str]()
+        if store.archive is None:
+            store.archive = self._archive(wanted=settings.seen == "trie")
+            if store.archive is not None:
+                store.meta.put(_ARCHIVED, b"1")
+                damaged += store.archive.urls.damaged.values()
+        if store.sieve is None:
+            store.sieve = self._sieve(settings)
+            if store.sieve is not None:
+                store.meta.put(_SIEVED, b"1")
+                damaged += store.sieve.statistics().damaged
         for damage in damaged:
             logger.error(
                 "%s: the URLs in it count as new until `scrapy seen check --repair -j %s` has "

@@ -75,6 +75,11 @@ class Finder:
         self._packs: dict[Path, Packs] = {}
         self._groups = Groups()
 
+    def add(self, folder: Path) -> None:
+        """Pages may lie in *folder*, too, and are looked for there first; from any thread."""
+        if folder not in self._folders:
+            self._folders = [folder, *self._folders]
+
     def find(self, stored: Stored) -> Page:
         """Return the page; by the index where it has been moved, as in a pack that was redacted.
 

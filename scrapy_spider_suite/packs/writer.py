@@ -24,7 +24,8 @@ class PackWriter:
     thread: *recovery* will have what it found, or why it failed (then they are left as they are).
     *closed* is called for every pack that is complete, in the writer's thread.
     *backlog_max*: bytes of records that may wait to be compressed. *container*: another way to
-    write the format of the plan.
+    write the format of the plan. Without *recover* nothing is closed first: another writer of this
+    process, that is not closed yet, has the same plan.
 
     Raises `PackError` (no such format), `OSError` (the folder cannot be read).
     """
@@ -37,10 +38,13 @@ class PackWriter:
         backlog_max: float = 64 << 20,
         clock: Callable[[], float] = time.time,
         container: Container | None = None,
+        recover: bool = True,
     ) -> None:
         self._packing = Packing(plan, closed, container)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self.recovery: Future[list[Recovery]] = Future()
+        if not recover:
+            self.recovery.set_result([])
         self._plan = plan
         self._clock = clock
         self._jobs: deque[Job] = deque()
@@ -128,7 +132,8 @@ class PackWriter:
 
     def _run(self) -> None:
         job: Job | None = None
-        self._recover()
+        if not self.recovery.done():
+            self._recover()
         try:
             while not self._ended():
                 now = self._clock()

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_spider_suite.errors import SearchError
+from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.search import require
 from scrapy_spider_suite.search.process import FollowProcess
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -33,55 +36,113 @@ _AT_HAND: Final = 5.0
 
 
 class IndexPipeline:
-    """Has a process follow the packs of SUITE_PACKS_DIR and index them (SUITE_INDEX).
+    """Has the packs of SUITE_PACKS_DIR indexed beside the crawl, while SUITE_INDEX says so.
+
+    Either may change. Stats: those of `Indexing`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._indexing: Indexing | None = None
+        self._changing: asyncio.Task[None] | None = None
+        crawler.signals.connect(self._check, settings_changing)
+        crawler.signals.connect(self._change, settings_changed)
+        # Packs are closed by then.
+        crawler.signals.connect(self.spider_closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build it for *crawler*.
+
+        Raises `NotConfigured`: no packs are to be indexed, nor is there a job whose operator may
+        want it; no crawl, or what it needs is not here.
+        """
+        settings = suite_settings(crawler)
+        if not settings.index and settings.project.jobdir is None:
+            raise NotConfigured("SUITE_INDEX is not set: no packs are to be indexed")
+        if settings.index:
+            try:
+                require()
+            except SearchError as error:
+                raise NotConfigured(str(error)) from error
+        if not is_crawl(crawler):
+            why = "packs are indexed beside crawls only"
+            raise NotConfigured(*([why] if settings.index else []))
+        return cls(crawler)
+
+    def open_spider(self) -> None:
+        """Start the process, if there is to be one."""
+        self._indexing = self._make(suite_settings(self._crawler))
+        if self._indexing is not None:
+            self._indexing.start()
+
+    def process_item(self, item: Any) -> Any:
+        """Pass every item on: pages come out of the packs."""
+        return item
+
+    def _make(self, settings: SuiteSettings) -> Indexing | None:
+        folder = settings.packs_dir if settings.index else None
+        return None if folder is None else Indexing(self._crawler, folder)
+
+    def _check(self, new: SuiteSettings) -> None:
+        if new.index:
+            try:
+                require()
+            except SearchError as error:
+                raise SettingsError(f"SUITE_INDEX = True: {error}") from error
+
+    def _change(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if (old.index, old.packs_dir) != (new.index, new.packs_dir):
+            former, self._indexing = self._indexing, self._make(new)
+            self._changing = asyncio.create_task(
+                self._follow(self._changing, former, self._indexing)
+            )
+
+    @staticmethod
+    async def _follow(
+        before: asyncio.Task[None] | None, former: Indexing | None, indexing: Indexing | None
+    ) -> None:
+        """Have *indexing* begin when *former*, and the change *before* this one, are over."""
+        if before is not None:
+            await before
+        if former is not None:
+            await former.end()
+        if indexing is not None:
+            indexing.start()
+
+    async def spider_closed(self) -> None:
+        """Have the rest read, as far as there is time."""
+        if self._changing is not None:
+            await self._changing
+        if self._indexing is not None:
+            await self._indexing.end()
+
+
+class Indexing:
+    """Has a process follow the packs in *folder* and index them.
 
     It reads what is on disk, so no page waits for it, and nothing is lost with it: it goes on where
-    it was. It is started again when it ends, and has SUITE_STOP_TIMEOUT at the end of the crawl.
+    it was. It is started again when it ends, and has SUITE_STOP_TIMEOUT at its own end.
 
     Stats: ``suite/index/pages``, ``suite/index/gone``, ``suite/index/skipped``,
     ``suite/index/damaged``, ``suite/index/rebuilt``, ``suite/index/behind`` (bytes),
     ``suite/index/restarts``.
     """
 
-    def __init__(self, crawler: Crawler, folder: Path, timeout: float) -> None:
+    def __init__(self, crawler: Crawler, folder: Path) -> None:
         self._crawler = crawler
         self._folder = folder
-        self._timeout = timeout
         self._process: FollowProcess | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._ending = False
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*.
-
-        Raises `NotConfigured`: no packs, no crawl, or what it needs is not here.
-        """
-        settings = suite_settings(crawler)
-        if settings.packs_dir is None:
-            raise NotConfigured("SUITE_PACKS_DIR is not set: there are no packs to be indexed")
-        try:
-            require()
-        except SearchError as error:
-            raise NotConfigured(str(error)) from error
-        if not is_crawl(crawler):
-            raise NotConfigured("packs are indexed beside crawls only")
-        pipeline = cls(crawler, settings.packs_dir, settings.stop_timeout)
-        # Packs are closed by then.
-        crawler.signals.connect(pipeline.spider_closed, signals.spider_closed)
-        return pipeline
-
-    def open_spider(self) -> None:
+    def start(self) -> None:
         """Start the process."""
         self._loop = asyncio.get_running_loop()
         self._start()
 
-    def process_item(self, item: Any) -> Any:
-        """Pass every item on: pages come out of the packs."""
-        return item
-
-    async def spider_closed(self) -> None:
+    async def end(self) -> None:
         """Have the rest read, as far as there is time; the next crawl goes on from there."""
         self._ending = True
         if self._timer is not None:
@@ -90,7 +151,7 @@ class IndexPipeline:
         if process is None:
             return
         process.finish()
-        if not await asyncio.to_thread(process.wait, self._timeout):
+        if not await asyncio.to_thread(process.wait, suite_settings(self._crawler).stop_timeout):
             logger.info("The index of texts is behind: the next crawl, or `scrapy packs index`, "
                         "goes on with it")  # fmt: skip
             process.stop()

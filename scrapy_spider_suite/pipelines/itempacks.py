@@ -7,12 +7,12 @@ from typing import Any
 from scrapy import signals
 
 from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
-from scrapy_spider_suite.crawl.itempacks import ItemPacking
+from scrapy_spider_suite.crawl.switched import ItemPacks
 from scrapy_spider_suite.pipelines.sinking import FolderPipeline
 
 
 class ItemPackPipeline(FolderPipeline):
-    """Keeps items in SUITE_ITEMS_DIR, which alone has the add-on switch it on.
+    """Keeps items in SUITE_ITEMS_DIR, if there is one; that may change in a job.
 
     Wherever it stands among the pipelines, it takes an item when that has been through all of them.
     """
@@ -22,9 +22,9 @@ class ItemPackPipeline(FolderPipeline):
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkingPipeline`."""
-        packing = ItemPacking(log, self.folder)
-        log.crawler.signals.connect(packing.take, signals.item_scraped, weak=False)
-        return packing
+        packs = ItemPacks(log)
+        log.crawler.signals.connect(packs.take, signals.item_scraped, weak=False)
+        return packs
 
     def process_item(self, item: Any) -> Any:
         """Pass the item on."""

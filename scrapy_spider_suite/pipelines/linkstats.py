@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LinkStatsPipeline(SinkingPipeline):
-    """Counts the links of pages; SUITE_LINK_STATS alone has the add-on switch it on.
+    """Counts the links of pages, as SUITE_LINK_STATS says; that may change in a job.
 
     Pages come beside the items, or as items, as for `PagePackPipeline`.
     """
@@ -32,15 +32,19 @@ class LinkStatsPipeline(SinkingPipeline):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build it for *crawler*. Raises `NotConfigured`: nothing is to be counted, or nowhere."""
-        if not suite_settings(crawler).link_stats:
-            raise NotConfigured("SUITE_LINK_STATS is not set: nothing is to be counted")
+        settings = suite_settings(crawler)
+        if not settings.link_stats:
+            if settings.project.jobdir is None:
+                raise NotConfigured("SUITE_LINK_STATS is not set: nothing is to be counted")
+            if not (has_frontier(crawler) and uses_job(crawler)):
+                raise NotConfigured  # nobody is asked to count while it runs
         if not has_frontier(crawler) and not uses_job(crawler):
             raise NotConfigured("without the suite's scheduler, counts need a JOBDIR to be kept in")
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkingPipeline`."""
-        self._counting = LinkCounting(log, log.settings.link_stats)
+        self._counting = LinkCounting(log)
         return self._counting
 
     def process_item(self, item: Any) -> Any:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
-from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.crawl.switched import PagePacks
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.pipelines.sinking import FolderPipeline
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy.crawler import Crawler
 
 
 class PagePackPipeline(FolderPipeline):
-    """Packs the pages of a crawl in SUITE_PACKS_DIR, which alone has the add-on switch it on.
+    """Packs the pages of a crawl in SUITE_PACKS_DIR, if there is one; that may change in a job.
 
     They come beside the items, or as items (`PageItem`): with SUITE_PAGE_ITEMS, and where the
     scheduler is not the suite's.
@@ -24,17 +22,17 @@ class PagePackPipeline(FolderPipeline):
 
     setting, what = "packs_dir", "pages"
 
-    def __init__(self, crawler: Crawler, folder: Path) -> None:
-        super().__init__(crawler, folder)
-        self._packing: PagePacking | None = None
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._packs: PagePacks | None = None
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkingPipeline`."""
-        self._packing = PagePacking(log, self.folder)
-        return self._packing
+        self._packs = PagePacks(log)
+        return self._packs
 
     def process_item(self, item: Any) -> Any:
         """Have the page of a `PageItem` packed, and pass every item on."""
-        if isinstance(item, PageItem) and self._packing is not None:
-            self._packing.take(item)
+        if isinstance(item, PageItem) and self._packs is not None:
+            self._packs.take(item)
         return item

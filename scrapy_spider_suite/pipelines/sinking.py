@@ -16,7 +16,6 @@ from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -73,22 +72,21 @@ class FolderPipeline(SinkingPipeline):
     setting: ClassVar[str]
     what: ClassVar[str]
 
-    def __init__(self, crawler: Crawler, folder: Path) -> None:
-        super().__init__(crawler)
-        self.folder = folder
-
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured`: no folder, or no crawl.
+        """Build it for *crawler*. Raises `NotConfigured`: no folder, nor a job whose operator may
+        name one, or no crawl.
 
         What only looks at a page must not upload packs, and delete them, beside that.
         """
-        folder = getattr(suite_settings(crawler), cls.setting)
-        if folder is None:
+        settings = suite_settings(crawler)
+        folder = getattr(settings, cls.setting)
+        if folder is None and settings.project.jobdir is None:
             raise NotConfigured(f"{full_name(cls.setting)} is not set: no folder for {cls.what}")
         if not is_crawl(crawler):
-            raise NotConfigured(f"{cls.what} are written of crawls only")
-        return cls(crawler, folder)
+            why = f"{cls.what} are written of crawls only"
+            raise NotConfigured(*([] if folder is None else [why]))
+        return cls(crawler)
 
 
 def has_frontier(crawler: Crawler) -> bool:

@@ -24,16 +24,19 @@ from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.turns import Turns
 from scrapy_spider_suite.errors import JobError, RegistryError
+from scrapy_spider_suite.movingover import check
 from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
 from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapyredis import SeedKey, server_of
+from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +74,11 @@ class PushedSeeds:
     """
 
     def __init__(self, core: CrawlCore, key: SeedKey, plant: Plant) -> None:
-        crawler = core.crawler
-        url = core.settings.redis_url or server_of(crawler.settings)
         # Without a job nobody comes back for what this process has taken.
         taker = uuid.uuid4().hex if core.job is None else core.job.file.id
-        self._pushed = Pushed(Server(url.url, _ANSWER), key.key, key.kind, taker)
-        self._core, self._key, self._plant = core, key, plant
+        self._core, self._key, self._plant, self._taker = core, key, plant, taker
+        self._pushed = self._at(core.settings)
+        self._next: Pushed | None = None  # where seeds are taken from after the batch at hand
         self._lines = SeedLines(key.key, normal=core.normalizer)
         self._row, self._notes = key.key.encode(), core.store.kv("pushed_seeds")
         self._bad = bad_store(core.store)
@@ -91,6 +93,29 @@ class PushedSeeds:
         self._active = core.now()
         self._task: asyncio.Task[None] | None = None
         self.busy = False
+        core.crawler.signals.connect(self._check, settings_changing)
+        core.crawler.signals.connect(self._changed, settings_changed)
+
+    def _at(self, settings: SuiteSettings) -> Pushed:
+        """The messages in the Redis of *settings*."""
+        url = settings.redis_url or server_of(self._core.crawler.settings)
+        return Pushed(Server(url.url, _ANSWER), self._key.key, self._key.kind, self._taker)
+
+    def _check(self, new: SuiteSettings) -> None:
+        """Raise `SettingsError` if no client takes the URL of a Redis."""
+        crawler = self._core.crawler
+        check(crawler.settings, new, crawler.spider or crawler.spidercls)
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if old.redis_url != new.redis_url:
+            self._next = self._at(new)
+
+    async def _move(self) -> None:
+        """Take seeds from another Redis from now on, if that was asked for."""
+        if self._next is not None:
+            before, self._pushed, self._next = self._pushed, self._next, None
+            self._first = True
+            await before.close()
 
     def begin(self) -> None:
         """Take what is pushed, until `stop`."""
@@ -117,6 +142,7 @@ class PushedSeeds:
             while not self._core.stopping:
                 more = False
                 try:
+                    await self._move()
                     if self._has_room:
                         more = await self._take()
                         self._is_there()

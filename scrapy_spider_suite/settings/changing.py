@@ -23,7 +23,7 @@ from scrapy_spider_suite.crawl.normalizing import twins_of
 from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
 from scrapy_spider_suite.crawl.resolving import reconfigure
-from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.declarations import Kind
 from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
@@ -41,24 +41,9 @@ if TYPE_CHECKING:
 
 Step = Callable[[], None]
 
-_PACKS = "the writer of packs has it from the start: stop the crawl, and start it again with it"
 AT_START = {
-    "enabled": "it is read before there is a crawl: pause the crawl, or stop it",
-    "seen": "its files are opened at the start",
-    "packs_dir": _PACKS,
-    "packs_format": _PACKS,
-    "items_dir": _PACKS,
-    "items_format": _PACKS,
-    "page_items": _PACKS,
-    "crawl_name": _PACKS,
-    "packs_upload": _PACKS,
-    "packs_keep": _PACKS,
-    "agent_name": _PACKS,
-    "operator": _PACKS,
-    "index": "its process is started with the crawl: stop the crawl, or call `scrapy packs index`",
+    "enabled": "without the suite there is nothing to be told: pause the crawl, or stop it",
     "ledger": "the connection is made at the start: stop the crawl, and start it again with it",
-    "redis_url": "the connection is made at the start: stop the crawl, and start it again with it",
-    "link_stats": "pages are read for them from the start: stop the crawl, and start it again",
 }
 """Settings that no job fixes, but that hold from the start of a crawl on; and why."""
 
@@ -66,35 +51,42 @@ _PLACE = frozenset({"ipv6_prefix", "ip_family", "allow_private_addresses", "dns_
 """Those by which a host may live elsewhere."""
 _NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _PLACE
 """Those that the resolver goes by."""
+_IDENTITY = frozenset({"crawl_name", "agent_name"})
+"""Those by which the agents of a crawl know each other."""
 _FILTERS = frozenset(FILTERS.values()) | {"countries"}
 _ORDER = frozenset({"score", "scores", "window"})
 _WINDOW = frozenset({"window", "window_size"})
 """Those by which filters, order and window are made anew."""
 
 
-def change_setting(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
+def change_setting(
+    core: CrawlCore, name: str, raw: object, *, dry: bool = False
+) -> tuple[object, object]:
     """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*; return the old and
     the new one.
 
-    Raises `SettingsError` if that cannot be, and changes nothing then.
+    Raises `SettingsError` if that cannot be, and changes nothing then, nor if it is *dry*.
     """
     if name in LIVE:
-        return _change_scrapys(core, name, raw)
+        return _change_scrapys(core, name, raw, dry=dry)
     field = find_setting(name)
     if DECLARATIONS[field].kind is Kind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
     if field in AT_START:
         raise SettingsError(f"{name} cannot be changed in a running crawl: {AT_START[field]}")
     old = core.settings
+    if old.cluster and field in _IDENTITY:
+        raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")
     new = old.changed(field, raw)
     changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
     if changed:
         # First what can fail.
         steps = list(_prepare(core, new, changed))
         _ask(core, new)
-        for step in steps:
-            step()
-        _adopt(core, new)
+        if not dry:
+            for step in steps:
+                step()
+            _adopt(core, new)
     return getattr(old, field), getattr(new, field)
 
 
@@ -108,10 +100,20 @@ def _prepare(core: CrawlCore, new: SuiteSettings, changed: set[str]) -> Iterator
         yield partial(core.filtering.adopt, filters)
     if "overrides" in changed:
         yield partial(core.overriding.adopt, new.overrides, read_overrides(new.overrides))
+    if "seen" in changed:
+        yield partial(_keep_seen, core, new)
     if changed & _ORDER:
         yield partial(core.ordering.adopt, order_of(new, stats))
     if changed & _WINDOW:
         yield partial(core.frontier.rotation.slide, window_of(new, core.store))
+
+
+def _keep_seen(core: CrawlCore, new: SuiteSettings) -> None:
+    try:
+        core.open_seen(new)
+    except JobError as error:
+        raise SettingsError(f"SUITE_SEEN = {new.seen!r}: {error}") from error
+    core.frontier.use_sieve(active=new.seen == "sieve")
 
 
 def _ask(core: CrawlCore, new: SuiteSettings) -> None:
@@ -127,18 +129,21 @@ def _ask(core: CrawlCore, new: SuiteSettings) -> None:
             raise SettingsError(f"it failed: {answer.value!r}")
 
 
-def _change_scrapys(core: CrawlCore, name: str, raw: object) -> tuple[object, object]:
+def _change_scrapys(
+    core: CrawlCore, name: str, raw: object, *, dry: bool
+) -> tuple[object, object]:
     """See `change_setting`; ``default`` is what the crawl began with."""
     old, crawler = core.settings, core.crawler
     if raw == "default":
         raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
     project = old.project.changed(name, raw)
-    if crawler.engine is not None:
-        crawler.engine.downloader.total_concurrency = project.concurrent_requests
-    middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
-    if middleware is not None:
-        middleware._timeout = project.download_timeout
-    _adopt(core, replace(old, project=project))
+    if not dry:
+        if crawler.engine is not None:
+            crawler.engine.downloader.total_concurrency = project.concurrent_requests
+        middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
+        if middleware is not None:
+            middleware._timeout = project.download_timeout
+        _adopt(core, replace(old, project=project))
     return getattr(old.project, name.lower()), getattr(project, name.lower())
 
 

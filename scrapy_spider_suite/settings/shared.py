@@ -27,6 +27,10 @@ class Secret:
         return "***"
 
 
+SECRETS = frozenset({"SUITE_CLUSTER_KEY"})
+"""The settings that are such."""
+
+
 def secret() -> ValueType:
     """Return the type of a `Secret` of 16 characters or more; an empty text is None."""
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class PageItems:
-    """Spider middleware closest to the spider: a page comes before what its callback yields."""
+    """Spider middleware closest to the spider: a page comes before what its callback yields.
+
+    While SUITE_PAGE_ITEMS says so, which may change.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -51,7 +54,8 @@ class PageItems:
         request = response.request
         if request is None or SITEMAP in request.meta:
             return
-        if not (self._always or suite_settings(self._crawler).follow):
+        settings = suite_settings(self._crawler)
+        if not settings.page_items or not (self._always or settings.follow):
             return
         lease = core_of(self._crawler).leases.get(request)
         links = None

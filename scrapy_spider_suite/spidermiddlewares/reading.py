@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import NotConfigured
@@ -23,23 +24,23 @@ class LinkReading:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._reader = LinkReader(suite_settings(crawler))
+        self._reader = LinkReader(partial(suite_settings, crawler))
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LinkReading:
-        """Build it for *crawler*. Raises `NotConfigured`: no links are counted, or only those of
-        page items.
-        """
+        """Build it for *crawler*. Raises `NotConfigured`: no links will be counted."""
         settings = suite_settings(crawler)
-        if not settings.link_stats or settings.page_items:
+        if not settings.link_stats and settings.project.jobdir is None:
             raise NotConfigured
         return cls(crawler)
 
     def process_spider_input(self, response: Response) -> None:
         """Read *response*, then let its callback have it."""
         core, request = core_of(self._crawler), response.request
+        if core.counting is None or core.settings.page_items:
+            return  # no links are counted, or those of page items
         lease = None if request is None else core.leases.get(request)
-        if core.counting is None or lease is None or not has_links(response):
+        if lease is None or lease.facts is None or not has_links(response):
             return
         page, lease.outlinks = self._reader.links_of(response)
         core.counting.read(lease, response, page.links)

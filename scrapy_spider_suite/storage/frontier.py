@@ -42,7 +42,7 @@ from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.scheduling import Scheduling
-from scrapy_spider_suite.storage.sifting import sifter_of
+from scrapy_spider_suite.storage.sifting import Sifter
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
@@ -69,7 +69,7 @@ class Frontier:
         holding: knows what may not be fetched, since another agent holds it.
         permits: has visits wait for leave, where hosts and addresses are shared.
         planner: keeps plans of pages that are to be visited again.
-        sifter: asks the sieve; None if the job has none.
+        use_sieve: has links go through the sieve from now on, or no longer.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class Frontier:
         self.rotation = Rotation(residents, bench, self.reviser, sliding)
         self._ledger = ledger = Ledger(store, self.counters, order, cache)
         self.cache = ledger.cache
-        self.sifter = ledger.sifter = sifter_of(store, self.cache, self.counters, active=sift)
+        self.use_sieve = ledger.use_sieve
+        self.use_sieve(active=sift)
         self._health = health = Health(bench, residents, ledger, policy, self._let_go)
         revisits = Revisits(store.kv(ROWS), Revisiting())
         self.planner = ledger.planner = Planner(revisits, store, residents, ledger, health)
@@ -105,7 +106,7 @@ class Frontier:
             store, policy, residents.records, ledger, health, refusal, self.traps
         )
         self._scheduling = Scheduling(
-            store, policy, residents, ledger, self.traps, self.chances, self.sifter, routing,
+            store, policy, residents, ledger, self.traps, self.chances, routing,
             refusal, self.flush, self._let_go,
         )  # fmt: skip
         self.extraction = Extraction(store, residents.records, ledger, self._scheduling)
@@ -336,6 +337,11 @@ class Frontier:
     def pending(self) -> int:
         """URLs that are pending or leased."""
         return self.counters.pending + self._ledger.volatile
+
+    @property
+    def sifter(self) -> Sifter | None:
+        """What asks the sieve; None if the job has none."""
+        return self._ledger.sifter
 
     @property
     def in_sieve(self) -> int:

@@ -12,7 +12,7 @@ from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import Domains
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
-from scrapy_spider_suite.storage.sifting import Sifter
+from scrapy_spider_suite.storage.sifting import Sifter, sifter_of
 from scrapy_spider_suite.storage.store import Store
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class Ledger:
         self._store = store
         self._order = order
         self._volatile_known: set[bytes] = set()
+
+    def use_sieve(self, *, active: bool) -> None:
+        """Have links go through the sieve of the store, if it has one, or no longer."""
+        if self.sifter is None:
+            self.sifter = sifter_of(self._store, self.cache, self.counters, active=active)
+        else:
+            self.sifter.active = active
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever taken or refused."""

@@ -61,6 +61,10 @@ class Routing:
         self.shared_seeds = shared_seeds
         self._sent = FingerprintCache(cache)
 
+    def resize(self, cache: int) -> None:
+        """Of so many bytes of URLs that were sent last none is sent again."""
+        self._sent.resize(cache)
+
     def reroute(self, owner: Owner) -> None:
         """Others own other URLs from now on: what was sent to them may be wanted once more."""
         self._owner = owner

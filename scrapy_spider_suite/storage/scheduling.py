@@ -19,7 +19,7 @@ from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
-from scrapy_spider_suite.storage.sifting import Sifter, Way, keys_of, pacing_of, url_of
+from scrapy_spider_suite.storage.sifting import Way, keys_of, pacing_of, url_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.urls.normalize import host_of
@@ -34,18 +34,14 @@ _DONT_FILTER = int(Flag.DONT_FILTER)
 
 class Scheduling:
     """Makes pending what is new. *flush* writes a batch, *let_go* is told of what is over at once.
-
-    Attributes:
-        sifter: asks the sieve; None if the store has none.
     """
 
     def __init__(
         self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, traps: Traps,
-        chances: SecondChances, sifter: Sifter | None, routing: Routing | None,
+        chances: SecondChances, routing: Routing | None,
         refusal: Callable[[str, HostRecord], Event | None],
         flush: Callable[[], None], let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
-        self.sifter = sifter
         self._store = store
         self._policy = policy
         self._residents = residents
@@ -102,7 +98,7 @@ class Scheduling:
         That is all that is more than a link, and what a redirect leads to: it is to be fetched
         soon, its page is done with it, and there are few.
         """
-        if self.sifter is None or not self.sifter.active:
+        if self._ledger.sifter is None or not self._ledger.sifter.active:
             return None
         more = entry.flags or entry.hops or entry.attempts or entry.payload is not None
         if more or not entry.referrer:
@@ -110,12 +106,12 @@ class Scheduling:
         return Way(entry.depth, entry.referrer, entry.priority, entry.beyond)
 
     def _offer(self, way: Way, keys: list[bytes]) -> None:
-        if self.sifter is None:
+        if self._ledger.sifter is None:
             return
         if freed := self._freed(keys):
-            self.sifter.offer(way, list(freed), anyway=True)
+            self._ledger.sifter.offer(way, list(freed), anyway=True)
             keys = [key for key in keys if key not in freed]
-        self.sifter.offer(way, keys, anyway=self._gives_chances)
+        self._ledger.sifter.offer(way, keys, anyway=self._gives_chances)
 
     def _freed(self, keys: list[bytes]) -> dict[bytes, None]:
         """Those of the state keys of links that failed in a trap that was none: the cache knows
@@ -150,7 +146,7 @@ class Scheduling:
 
     def sift(self, now: float, wall: float) -> Iterator[None]:
         """Make pending what a flush of the sieve has found new, some links with each step."""
-        if self.sifter is None or not isinstance(self._store, RocksStore):
+        if self._ledger.sifter is None or not isinstance(self._store, RocksStore):
             return
         row = self._store.row
 
@@ -162,7 +158,7 @@ class Scheduling:
             else:
                 self._take(entry, now, wall)
 
-        for _ in self.sifter.hand_out(take):
+        for _ in self._ledger.sifter.hand_out(take):
             self._records.save()
             self.relieve()
             yield
@@ -201,7 +197,7 @@ class Scheduling:
         if self._routing is not None:
             keys = self._routing.own_links(way, keys, anyway=self._gives_chances)
             urls = [url_of(key) for key in keys]
-        if self.sifter is not None and self.sifter.active:
+        if self._ledger.sifter is not None and self._ledger.sifter.active:
             self._offer(way, keys)
             return
         if not self._gives_chances:

@@ -199,7 +199,8 @@ def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:
     ("arguments", "said"),
     [
         ([], "expected one of status, hosts"),
-        (["hsots"], "expected one of status, hosts"),
+        (["hsots"], "'hsots' is no verb; did you mean hosts?"),
+        (["xxxx"], "expected one of status, hosts"),
         (["status"], "which job"),
         (["status", "extra", "-j", "JOB"], "frontier status: unrecognized arguments: extra"),
         (["why", "-j", "JOB"], "frontier why: the following arguments are required: HOST"),

@@ -49,6 +49,26 @@ def test_a_finished_job_that_is_paused_goes_on_when_it_is_resumed(
     assert small_crawl(web, job.parent, JOBDIR=str(job)).reason == "finished"
 
 
+def test_a_crawl_that_begins_paused(
+    web: FakeWebProcess, frontier: Frontier, tmp_path: Path
+) -> None:
+    """What is asked where no job is yet is done by the crawl that begins one, before it begins."""
+    job = tmp_path / "new" / "job"
+    missing = frontier("pause", "-j", str(job))
+    assert missing.code == 2
+    assert "cannot be written" in missing.out
+    job.parent.mkdir()
+    said = frontier("pause", "-j", str(job), "--reason", "not yet", "--who", "ops@h")
+    assert said.out == f"{job} holds no job yet: the crawl that begins a job there waits\n"
+    crawled = small_crawl(web, tmp_path, JOBDIR=str(job), CLOSESPIDER_TIMEOUT=1)
+    assert crawled.reason == "closespider_timeout"
+    [row] = AuditLog(job / FOLDER).rows()
+    assert (row["verb"], row["who"], row["why"], row["ok"]) == ("pause", "ops@h", "not yet", True)
+    assert frontier("status", "-j", str(job), "--json").rows[0]["done"] == 0
+    assert frontier("resume", "-j", str(job)).out == "the crawl goes on\n"
+    assert small_crawl(web, tmp_path, JOBDIR=str(job)).reason == "finished"
+
+
 @pytest.mark.slow
 def test_a_running_crawl(frontier: Frontier, tmp_path: Path) -> None:
     """Nothing reaches the server while it is paused; it does not end; a restart stays paused."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from inprocess import crawl_here
@@ -16,6 +16,8 @@ from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of
+from scrapy_spider_suite.crawl.itempacks import ItemPacking
+from scrapy_spider_suite.crawl.switched import ItemPacks, PagePacks
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import SettingsError
@@ -31,7 +33,9 @@ from scrapy_spider_suite.handlers.keeping import crawler_pool
 from scrapy_spider_suite.job.chronicle import Chronicle
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import Plan
+from scrapy_spider_suite.packs.uploads import Uploads
 from scrapy_spider_suite.pages.near import NearIndex
+from scrapy_spider_suite.pipelines import IndexPipeline
 from scrapy_spider_suite.settings.changing import AT_START, change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
@@ -40,6 +44,8 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.traps import Limits
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -105,14 +111,38 @@ class Parts:
         assert self.core.duplicates._near is not None
         return self.core.duplicates._near
 
+    def sink(self, kind: type[T]) -> T:
+        """That of a kind."""
+        assert self.crawler.engine is not None
+        sinks = self.crawler.engine._slot.scheduler.sinks
+        [found] = [each for each in sinks if isinstance(each, kind)]
+        return found
+
     @property
     def plan(self) -> Plan:
         """What the writer of packs goes by."""
-        assert self.crawler.engine is not None
-        [packs] = self.crawler.engine._slot.scheduler.sinks
-        plan = packs._writer._packing._plan
-        assert isinstance(plan, Plan)
-        return plan
+        packing = self.sink(PagePacks)._now
+        assert packing is not None
+        return packing._writer._packing._plan
+
+    @property
+    def items(self) -> ItemPacking | None:
+        """Who writes items."""
+        return self.sink(ItemPacks)._now
+
+    @property
+    def uploads(self) -> Uploads | None:
+        """Who uploads packs."""
+        packing = self.sink(PagePacks)._now
+        assert packing is not None
+        return packing._closed._uploads
+
+    @property
+    def index(self) -> IndexPipeline:
+        """What has packs indexed."""
+        found = self.crawler.get_item_pipeline(IndexPipeline)
+        assert isinstance(found, IndexPipeline)
+        return found
 
     def score(self, entry: Entry) -> float:
         """By which it takes its place in the queue of its host."""
@@ -141,7 +171,6 @@ def _revisiting(name: str) -> Callable[[Parts], Any]:
 Probe = Callable[[Parts], Any]
 PROBES: dict[str, tuple[str, Any, Probe]] = {
     "follow": ("true", True, _anew("follow")),
-    "extract": ("on-demand", "on-demand", _anew("extract")),
     "seeds": ("http://127.0.0.1:9/", True, lambda p: p.crawler.engine._slot.scheduler.starting),
     "host_delay": ("7s", 7.0, lambda p: p.policy.host.delay),
     "ip_delay": ("3", 3.0, lambda p: p.policy.of_address("192.0.2.1").delay),
@@ -236,11 +265,38 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
         (of := p.core.filtering._set.given.country_of) and of("192.0.2.1")
     )),
     "seen_cache": ("1M", 1 << 20, lambda p: p.core.frontier.cache.statistics.bytes),
+    # What several agents go by has tests of its own (tests/cluster).
+    "agent_weight": ("2", 2.0, _anew("agent_weight")),
+    "agent_address": ("192.0.2.1:7000", "192.0.2.1:7000", _anew("agent_address")),
+    "agents": ("a=192.0.2.1:7000", ("a=192.0.2.1:7000",), _anew("agents")),
+    "cluster_key": ("0123456789abcdef", True, lambda p: p.core.settings.cluster_key is not None),
+    "shared_seeds": ("false", False, _anew("shared_seeds")),
+    "handover_dir": ("FOLDER", "FOLDER", lambda p: p.core.settings.handover_dir.name),
+    "handover_rate": ("1M", 1 << 20, _anew("handover_rate")),
+    "seen": ("sieve", (True, True), lambda p: (
+        p.store.sieve is not None, p.core.frontier.sifter and p.core.frontier.sifter.active
+    )),
+    "redis_url": ("redis://127.0.0.1:9/3", "redis://127.0.0.1:9/3", lambda p: (
+        p.core.settings.redis_url and p.core.settings.redis_url.url
+    )),
     "sieve_waiting": ("2048", 2048, lambda p: p.store.sieve and p.store.sieve.sieve.capacity),
     "duplicates": ("near,payload", (True, True, False), lambda p: tuple(
         each is not None for each in
         (p.core.duplicates._near, p.core.duplicates._payloads, p.core.duplicates._structures)
     )),
+    "packs_dir": ("FOLDER", "FOLDER", lambda p: p.plan.folder.name),
+    "packs_format": ("zst", "zst", lambda p: p.plan.form),
+    "crawl_name": ("mine", "mine", lambda p: p.plan.crawl.name),
+    "agent_name": ("me", "me", lambda p: p.plan.agent),
+    "operator": ("Us", "Us", lambda p: p.plan.crawl.operator),
+    "packs_upload": ("memory://up", True, lambda p: p.uploads is not None),
+    "packs_keep": ("false", False, lambda p: p.uploads and p.uploads._keep),
+    "extract": ("on-demand", "on-demand", _anew("extract")),
+    "items_dir": ("FOLDER", "FOLDER", lambda p: p.items and p.items._folder.name),
+    "items_format": ("zst", "zst", lambda p: p.items and p.items._files._format),
+    "page_items": ("true", True, _anew("page_items")),
+    "link_stats": ("hosts", True, lambda p: p.core.counting is not None),
+    "index": ("true", True, lambda p: p.index._indexing is not None),
     "near_memory": ("1M", (1 << 20) // 136, lambda p: p.near.capacity),
 }  # fmt: skip
 """Setting -> what is set, what is found then, and where."""
@@ -286,7 +342,7 @@ def _beside(
             crawl_here(
                 Waiting, watch=crawlers.append, arguments={"seeds": web.ready.seeds[0]},
                 JOBDIR=str(tmp_path / "job"), SUITE_PACKS_DIR=str(tmp_path / "packs"),
-                USER_AGENT="x (+mailto:a@b.test)", SUITE_SEEN="sieve",
+                USER_AGENT="x (+mailto:a@b.test)",
                 SUITE_ORDER="best-first", SUITE_SCORE=f"{__name__}.deep",
                 SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"], SUITE_HOST_DELAY=0.01,
                 SUITE_DNS_SERVERS=[f"127.0.0.1:{web.ready.dns_port}"],
@@ -312,10 +368,11 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
     """One after the other in one crawl: refused, or in force where it is used."""
     files = {
         "OVERRIDES": "slow.test delay=99\n", "SCORES": "http://a.test/\t0.5\n",
-        "COUNTRIES": "192.0.2.0/24,DE\n",
+        "COUNTRIES": "192.0.2.0/24,DE\n", "FOLDER": "",
     }  # fmt: skip
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        if text:
+            (tmp_path / name).write_text(text)
 
     def act(parts: Parts) -> None:
         _ = parts.robots.store
@@ -324,7 +381,9 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
                 text = str(tmp_path / text)
             change_setting(parts.core, full_name(name), text)
             assert probe(parts) == expected, name
-        for name in [each for each in PROBES if each not in NOT_WITHOUT]:
+            if name == "packs_keep":  # others make no sense with it
+                change_setting(parts.core, full_name(name), "default")
+        for name in [each for each in reversed(PROBES) if each not in NOT_WITHOUT]:
             change_setting(parts.core, full_name(name), "default")
         for name, declared in DECLARATIONS.items():
             if declared.kind is Kind.FIXED:

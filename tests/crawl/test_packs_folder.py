@@ -12,8 +12,9 @@ import pytest
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.commitlog import PlainLog
-from scrapy_spider_suite.crawl.packing import PagePacking, require_writable
-from scrapy_spider_suite.errors import PackError, SettingsError
+from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.crawl.packplan import prepare_folder
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs.recovery import Recovery
 from scrapy_spider_suite.packs.scan import Damage
 
@@ -21,9 +22,10 @@ from scrapy_spider_suite.packs.scan import Damage
 def test_a_folder_that_cannot_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, rather than when the first page comes; one that is not there is made later."""
-    require_writable(tmp_path)
-    require_writable(tmp_path / "new")
+    """At once, rather than when the first page comes; one that is not there is made."""
+    prepare_folder("packs_dir", tmp_path)
+    prepare_folder("packs_dir", tmp_path / "new")
+    assert (tmp_path / "new").is_dir()
     asked: list[tuple[Path, int]] = []
 
     def no(path: Path, mode: int) -> bool:  # as on a read-only file system, for root too
@@ -31,9 +33,8 @@ def test_a_folder_that_cannot_be_written_is_refused(
         return False
 
     monkeypatch.setattr(os, "access", no)
-    require_writable(tmp_path / "new")
-    with pytest.raises(PackError, match="cannot be written"):
-        require_writable(tmp_path)
+    with pytest.raises(SettingsError, match=r"SUITE_PACKS_DIR = .*cannot be written"):
+        prepare_folder("packs_dir", tmp_path)
     assert asked == [(tmp_path, os.W_OK | os.X_OK)]
 
 

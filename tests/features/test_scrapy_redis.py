@@ -20,8 +20,10 @@ from scrapy import signals
 from websites import Answer, Site, Visit, links
 
 from scrapy_spider_suite.agents.pushed import LONGEST, Pushed
-from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.errors import RegistryError, SettingsError
 from scrapy_spider_suite.seeds.pushed import PushedSeeds
+from scrapy_spider_suite.settings.changing import change_setting
 
 PROJECT: dict[str, Any] = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
@@ -70,7 +72,10 @@ def test_a_project_moves_over(
     crawl: Crawling, site: Site, server: RedisServer, redis: Any, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """Its seeds are taken while it runs, its items pushed; what is no seed is data, and named."""
+    """Its seeds are taken while it runs, its items pushed; what is no seed is data, and named.
+
+    The last one is in another database, which the operator names while it runs.
+    """
     site.pages = {f"/{name}": "" for name in ("plain", "form", "later", "odd")}
     form = {"url": f"{site.url}/form", "meta": {"job": "123"}, "method": "post", "q": "a b"}
     odd = {"url": f"{site.url}/odd", "meta": {"job": "\ud800", "n": 1 << 80, "f": float("nan")}}
@@ -83,9 +88,15 @@ def test_a_project_moves_over(
     redis.rpush("pages:start_urls", *bad, f"{site.url}/plain", json.dumps(form), json.dumps(odd))
     redis.zadd("pages:requests", {pickle.dumps(print): 1.0})
 
-    def scraped(item: dict[str, Any]) -> None:
+    other = f"{server.url}?db=1"
+
+    def scraped(item: dict[str, Any], spider: Any) -> None:
         if item["url"].endswith("/form"):
             redis.lpush("pages:start_urls", f"{site.url}/later")
+            redis.move("pages:start_urls", 1)
+            with pytest.raises(SettingsError, match="no connection can be made"):
+                change_setting(core_of(spider.crawler), "SUITE_REDIS_URL", f"{other}&no=option")
+            change_setting(core_of(spider.crawler), "SUITE_REDIS_URL", other)
 
     with caplog.at_level(logging.INFO):
         crawled = crawl(

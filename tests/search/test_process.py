@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 from searched import contents, expected, followed, page, write
 
 from scrapy_spider_suite.packs import PackWriter, records
-from scrapy_spider_suite.pipelines import IndexPipeline
+from scrapy_spider_suite.pipelines.index import Indexing
 from scrapy_spider_suite.search.follower import Follower
 from scrapy_spider_suite.search.process import FollowProcess
 
@@ -97,8 +97,8 @@ def test_kills(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_for_days(tmp_path: Path) -> None:
     """As on a full disk: it is started again every five minutes, however often it has ended."""
-    pipeline, waits = IndexPipeline(get_crawler(), tmp_path, 1.0), []
-    pipeline._loop = Mock(call_later=lambda wait, start: waits.append(wait))
-    for pipeline._failures in (0, 3, 2_000):
-        pipeline._ended(1, "No space left on device")
+    indexing, waits = Indexing(get_crawler(), tmp_path), []
+    indexing._loop = Mock(call_later=lambda wait, start: waits.append(wait))
+    for indexing._failures in (0, 3, 2_000):
+        indexing._ended(1, "No space left on device")
     assert waits == [1.0, 8.0, 300.0]

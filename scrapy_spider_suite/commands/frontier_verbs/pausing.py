@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.control.asking import leave_for_first, whoami
+from scrapy_spider_suite.job.directory import FOLDER, JobFile
 
 
 def _pause(call: Call) -> int:
-    return acting.act(call, "pause", {})
+    return _ask(call, "pause", "the crawl that begins a job there waits")
 
 
 def _resume(call: Call) -> int:
-    return acting.act(call, "resume", {})
+    return _ask(call, "resume", "the crawl that begins a job there goes on")
+
+
+def _ask(call: Call, verb: str, then: str) -> int:
+    """Have *verb* carried out: on the job, or *then*, as soon as there is one."""
+    folder = Path(str(call.jobdir)) / FOLDER
+    if call.redis is not None or JobFile.read(folder) is not None:
+        return acting.act(call, verb, {})
+    options = call.options
+    leave_for_first(folder, verb, who=options.who or whoami(), why=options.why)
+    said = f"{call.jobdir} holds no job yet: {then}"
+    print(json.dumps({"ok": True, "said": said}) if call.json else said)
+    return 0
 
 
 VERBS = (
@@ -19,7 +36,8 @@ VERBS = (
         "pause", "send nothing more until `resume`", _pause, acting.add_options,
         about=(
             "What is under way is fetched to its end. The crawl neither ends nor times out while\n"
-            "it is paused. A pause is kept in the job: a crawl that is started again stays paused."
+            "it is paused. A pause is kept in the job: a crawl that is started again stays\n"
+            "paused. Where DIR holds no job yet, the crawl that begins one there waits at once."
         ),
         examples=('pause -j crawls/news --reason "maintenance of the proxy"',), exits=acting.EXITS,
     ),

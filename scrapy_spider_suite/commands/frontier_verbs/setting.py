@@ -6,20 +6,21 @@ import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("value", metavar="VALUE")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="ask whether it could be, and change nothing"
+    )
     acting.add_options(parser)
 
 
 def _run(call: Call) -> int:
-    name, value = call.options.name, call.options.value
-    if name == "SUITE_REDIS_URL":
-        value = str(RedisUrl(value))  # it is refused, and the audit log keeps it
-    return acting.act(call, "set", {"name": name, "value": value})
+    options = call.options
+    arguments = {"name": options.name, "value": options.value}
+    return acting.act(call, "set", arguments | ({"dry": True} if options.dry_run else {}))
 
 
 VERBS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
@@ -24,6 +25,10 @@ class _NoAnswerError(JobError):
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="DIR", type=Path)
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="only see whether DIR will do, and what it would hold",
+    )  # fmt: skip
     acting.add_options(parser)
 
 
@@ -47,9 +52,26 @@ def _copied_store(call: Call, folder: Path) -> Path:
     return actions.copy_of(id)
 
 
+def _foresee(call: Call, folder: Path) -> int:
+    """What a copy made now would hold; on another file system it takes so many bytes."""
+    with StoreReader(folder) as reader:
+        counters = reader.counters()
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # it was a temporary one
+            size += path.stat().st_size if path.is_file() else 0
+    call.facts({
+        "snapshot": str(call.options.target), "bytes": size, "pending": counters.pending,
+        "done": counters.done, "failed": counters.failed,
+    })  # fmt: skip
+    return 0
+
+
 def _run(call: Call) -> int:
     folder, target = call.folder(), call.options.target
     check_target(folder.parent, target)  # before anything is asked of a crawl
+    if call.options.dry_run:
+        return _foresee(call, folder)
     try:
         copy = take(folder.parent, target, lambda: _copied_store(call, folder))
     except _NoAnswerError as error:
