@@ -139,5 +139,5 @@ class Town:
 
 
 def _post(registry: Registry) -> Post:
-    facts = {"hosts": 5, "pending": 7, "done": 11, "rate": 1.5, "lag": 2, "skew": 0.0}
+    facts = {"hosts": 5, "pending": 7, "done": 11, "rate": 1.5, "lag": 2, "paused": False}
     return Post(registry.answer.epoch, False, 0, 0, 0, facts)

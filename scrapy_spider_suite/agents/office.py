@@ -13,6 +13,9 @@ from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.errors import ClusterError
 
 
+_Facts = dict[str, str | int | float | bool | None]
+
+
 class Overview(NamedTuple):
     """A crawl at one moment."""
 
@@ -106,7 +109,7 @@ def _facts(answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
     flat = answer.facts if isinstance(answer.facts, list) else []
     for name, text in zip(flat[::2], flat[1::2], strict=False):
         try:
-            known = msgspec.json.decode(text[:FACTS_MAX], type=dict[str, str | int | float | None])
+            known = msgspec.json.decode(text[:FACTS_MAX], type=_Facts)
         except ValueError:
             continue
         yield name, known

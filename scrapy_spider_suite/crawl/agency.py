@@ -274,6 +274,7 @@ class Agency:
             "lag": len(self.routing.outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": bool(self._scheduler is not None and self._scheduler.paused),
+            "skew": None if self._members is None else self._members.stats.get("cluster/skew"),
         }  # fmt: skip
 
     def publish(self) -> None:

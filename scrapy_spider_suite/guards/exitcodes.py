@@ -37,7 +37,9 @@ class ExitCode(IntEnum):
 
 
 MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
-    ExitCode.FINISHED: ("Finished: nothing is left.", "nothing"),
+    ExitCode.FINISHED: (
+        "Finished: nothing is left; or `drained`: other agents of the crawl have what is left.",
+        "nothing"),
     ExitCode.NOT_STARTED: (
         "Scrapy could not start it: an error in the project's code.", "read the traceback"),
     ExitCode.REFUSED: (
@@ -67,6 +69,7 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
 
 _REASONS = {
     "finished": ExitCode.FINISHED,
+    "drained": ExitCode.FINISHED,
     "shutdown": ExitCode.INTERRUPTED,
     STALLED: ExitCode.STALLED,
     DISK_ERROR: ExitCode.DAMAGED,

@@ -25,8 +25,8 @@ _MOST = 20
 
 def act(
     call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None, who: str
-) -> Answer | None:
-    """Have *verb* carried out by all agents of the crawl of *call*; None: none of them answered.
+) -> Answer:
+    """Have *verb* carried out by all agents of the crawl of *call*, and put their answers together.
 
     Of *urls* each agent gets its own.
     """
@@ -39,7 +39,7 @@ def act(
 
 async def _act(
     call: Call, question: Question, urls: Iterable[str] | None, seconds: float
-) -> Answer | None:
+) -> Answer:
     async with place.lines(place.redis_of(call.redis), place.name_of(call)) as line:
         rows = there(line)
         if urls is None:
@@ -62,11 +62,9 @@ async def running(line: place.Line) -> dict[str, Any]:
     return found
 
 
-def together(heard: Heard, found: Spread | None = None) -> Answer | None:
-    """One answer of all; None: there is none. *found*: a list that came with it."""
+def together(heard: Heard, found: Spread | None = None) -> Answer:
+    """One answer of all. *found*: a list that came with it."""
     replies = heard.replies
-    if not replies and (heard.silent or found is None):
-        return None
     id = next(iter(replies.values())).id if replies else ""
     said = lines(replies)
     facts = total(reply.facts for reply in replies.values())
@@ -79,8 +77,8 @@ def together(heard: Heard, found: Spread | None = None) -> Answer | None:
     }  # fmt: skip
     if heard.silent:
         facts[SILENT] = dict(sorted(heard.silent.items()))
-    ok = not any(reply.code for reply in replies.values())
-    return Answer(id, ok, "\n".join(said) or "nothing was asked of anybody", facts)
+    ok = bool(replies or not heard.silent) and not any(reply.code for reply in replies.values())
+    return Answer(id, ok, "\n".join(said) or "nobody has answered", facts)
 
 
 def _with_bad(facts: dict[str, Any], found: Spread) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import socket
 import sys
@@ -23,6 +24,8 @@ from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
 
 _MOST: Final = 64
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.]")
+"""What no agent has in its name."""
 _LOOK: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OURS: Final = frozenset({
@@ -56,7 +59,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         help="where job directories and logs lie, one of each agent (default: crawls/SPIDER)",
     )  # fmt: skip
     parser.add_argument(
-        "--name", metavar="NAME", help="agents are NAME-1, NAME-2, ... (default: this machine's)"
+        "--name", metavar="NAME", help="agents are NAME_1, NAME_2, ... (default: this machine's)"
     )
     parser.add_argument(
         "--every", type=acting.seconds, metavar="S", default=10.0,
@@ -91,8 +94,9 @@ def _names(call: Call, kind: str) -> list[str]:
                 print_help=False,
             )  # fmt: skip
         return listed[: options.count]
-    first = options.name or call.settings.get("SUITE_AGENT_NAME") or socket.gethostname()
-    return [f"{first}-{number}" for number in range(1, options.count + 1)]
+    first = options.name or call.settings.get("SUITE_AGENT_NAME")
+    first = first or _NO_NAME.sub("_", socket.gethostname())
+    return [f"{first}_{number}" for number in range(1, options.count + 1)]
 
 
 def _command(call: Call, kind: str, number: int, name: str, folder: Path) -> Iterator[str]:
@@ -167,8 +171,8 @@ VERBS = (
         "up", "start N agents of a spider on this machine, and watch them until they end", _run,
         _options, "N SPIDER",
         about=(
-            "Agents NAME-1, NAME-2, ... have the job directories DIR/NAME-1, ... and the logs\n"
-            "DIR/NAME-1.log, ...; started again with the same DIR they go on where they were. On\n"
+            "Agents NAME_1, NAME_2, ... have the job directories DIR/NAME_1, ... and the logs\n"
+            "DIR/NAME_1.log, ...; started again with the same DIR they go on where they were. On\n"
             "other machines start more of them, with the same Redis and --crawl. Settings are\n"
             "those of the project and of -s. Ctrl-C or SIGTERM stops all in good order, a second\n"
             "one in a hurry. One that ends is not started again. Where SUITE_AGENT_ADDRESS has a\n"
