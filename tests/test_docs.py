@@ -25,7 +25,7 @@ from scrapy_spider_suite.agents.listening import ListenerCounters
 from scrapy_spider_suite.agents.transport import MailCounters
 from scrapy_spider_suite.cluster.courier import CourierCounters
 from scrapy_spider_suite.agents.asking import Figures
-from scrapy_spider_suite.commands import fakeweb, frontier, packs, seen, seen_verbs
+from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs, seen, seen_verbs
 from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
@@ -41,7 +41,7 @@ PACKAGE = Path(scrapy_spider_suite.__file__).parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")])
 COMMANDS: dict[str, scrapy.commands.ScrapyCommand] = {
     "frontier": frontier.Command(), "fakeweb": fakeweb.Command(), "seen": seen.Command(),
-    "packs": packs.Command(),
+    "packs": packs.Command(), "cluster": cluster.Command(),
 }  # fmt: skip
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -12,7 +12,6 @@ from scrapy_spider_suite.agents.members import FACTS_MAX, Answer, View
 from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.errors import ClusterError
 
-
 _Facts = dict[str, str | int | float | bool | None]
 
 

@@ -26,7 +26,8 @@ def over_redis(verb: Verb, call: Call, words: list[str]) -> int:
     """Do what *call* says, by asking the agents of a crawl; *words* follow *verb*."""
     if verb.name in REFUSED:
         raise refuse(verb.name, REFUSED[verb.name])
-    if verb.name not in SHOWN and not getattr(call.options, "dry_run", False):
+    counts = getattr(call.options, "dry_run", False) and verb.name != "set"  # whose crawl says it
+    if verb.name not in SHOWN and not counts:
         return verb.run(call)  # it has something done
     heard, found = place.run(_look(verb, call, words))
     return _say(verb, call, heard, found)
