@@ -8,6 +8,10 @@ each with its own hosts, so that only the ledger is shared. Each fetch has two k
 ends and one of the next ask. Printed are, for each fetch: microseconds of CPU of the caller
 (all of its process: `grants`, `lending` and the client; for the file that is all there is), and of
 the server (its whole process, and within the script); then fetches a second, and keys in a call.
+
+Then a broad crawl of a web in a process of its own, alone, with a file and with a Redis, in turns:
+microseconds of CPU of the whole process for each page, and seconds, both without what a crawl of
+one page takes; the seconds that its delays ask for at the least; and keys asked for by page.
 The exit code is 1 if a fetch was started without a grant of its own.
 """
 
@@ -17,6 +21,8 @@ import argparse
 import asyncio
 import json
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,12 +33,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from contenders import ledger_of  # noqa: E402
+from crawls import crawl, web_settings  # noqa: E402
 from redis_servers import RedisServer  # noqa: E402
 
 from scrapy_spider_suite.agents.grants import Grants, Need  # noqa: E402
 from scrapy_spider_suite.agents.lending import Lending  # noqa: E402
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 
 TIMEOUT, WINDOW = 1.0, 1.0
+DELAY = 0.4
+"""Seconds between two requests to a host of the web that is crawled."""
 
 
 async def visit(lending: Lending, needs: list[Need], fetches: int) -> None:
@@ -106,6 +116,48 @@ def in_redis(folder: Path, count: int, hosts: int, fetches: int) -> bool:
         return row("redis", done, (spent, script / 1e6))
 
 
+def crawled(web: FakeWebProcess, folder: Path, ledger: str) -> tuple[float, float, int, int]:
+    """A crawl of *web*: seconds of CPU, seconds, pages, and keys that were asked for."""
+    folder.mkdir(parents=True)
+    settings = web_settings(
+        web.ready.dns_port, SUITE_SEEDS=str(web.config.seeds_file), SUITE_HOST_DELAY=DELAY,
+        SUITE_IP_DELAY=0.0, DOWNLOAD_TIMEOUT=TIMEOUT, LOG_LEVEL="ERROR", SUITE_LEDGER=ledger,
+    )  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    end = crawl("crawl_spiders.Bulk", settings, folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    pages = end.stats["suite/job/done"]
+    keys, ended = (end.stats.get(f"suite/ledger/{name}", 0) for name in ("asked", "ended"))
+    if end.reason != "finished" or (ledger and ended != 2 * end.stats["downloader/request_count"]):
+        raise RuntimeError(f"{ledger}: {ended} grants ended\n{end.log[-2000:]}")
+    return cpu, end.seconds, pages, keys
+
+
+def crawls(folder: Path, rounds: int, hosts: int, pages: int) -> None:
+    """Print the lines of whole crawls."""
+    print("crawl  µs/page   s  least s  keys/page")
+    found: dict[str, list[tuple[float, float, int, int]]] = {}
+    tiny = FakeWebConfig(hosts=1, pages=1, seeds=1, seeds_file=folder / "one")
+    with FakeWebProcess(tiny) as web:
+        idle = [crawled(web, folder / f"tiny{number}", "") for number in range(rounds)]
+    start, began, *_ = (statistics.median(values) for values in zip(*idle, strict=True))
+    config = FakeWebConfig(
+        hosts=hosts, addresses=hosts, pages=pages, seeds=hosts, seeds_file=folder / "many"
+    )
+    with FakeWebProcess(config) as web, RedisServer(folder / "crawls") as server:
+        time.sleep(2 * TIMEOUT + 5.0 + 2.0)
+        places = {"alone": "", "file": str(folder / "shared"), "redis": server.url}
+        for number in range(rounds):
+            for name, where in places.items():
+                done = crawled(web, folder / f"{name}{number}", where)
+                found.setdefault(name, []).append(done)
+    for name, each in found.items():
+        cpu, took, fetched, keys = (statistics.median(values) for values in zip(*each, strict=True))
+        cost, least = 1e6 * (cpu - start) / fetched, pages * DELAY
+        print(f"{name:6}{cost:8.0f}{took - began:6.1f}{least:8.1f}{keys / fetched:9.2f}")
+
+
 def main() -> int:
     """Print the table."""
     if sys.argv[1:2] == ["--process"]:
@@ -127,6 +179,7 @@ def main() -> int:
                 good &= in_redis(there, count, hosts, turns)
                 done = processes(str(there / "ledger"), count, hosts, turns)
                 good &= row("file", done, None)
+        crawls(Path(folder), *((1, 4, 3) if options.small else (5, 100, 40)))
     return 0 if good else 1
 
 
