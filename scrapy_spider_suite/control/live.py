@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
@@ -15,7 +16,7 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddlew
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.explaining import terms
-from scrapy_spider_suite.settings.changing import change_setting
+from scrapy_spider_suite.settings.changing import LONG, Change, change_setting, prepare_change
 from scrapy_spider_suite.settings.declarations import words
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
@@ -50,6 +51,7 @@ class LiveSite(Site):
         self._flush = flush
         self._expiry = 0.0  # when the next block is over (wall)
         self._blocks_changed = False
+        self._read: tuple[str, str, Change] | None = None  # what is to be set next
 
     @property
     def normal(self) -> Normal:
@@ -103,10 +105,19 @@ class LiveSite(Site):
         if self._core.normalizer.twins is not None:
             self._core.normalizer.twins.forget(site_of(host))
 
+    def reads_long(self, name: str) -> bool:
+        """See `Site`."""
+        return name in LONG
+
+    def read_setting(self, name: str, value: str) -> None:
+        """See `Site`."""
+        with suppress(SettingsError):  # it is raised when it is set
+            self._read = name, value, prepare_change(self._core, name, value)
+
     def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
         """See `Site`."""
         try:
-            old, new = change_setting(self._core, name, value, dry=dry)
+            old, new = self._change(name, value, dry=dry)
         except SettingsError as error:
             raise ActionError(str(error)) from None
         terms.keep(self._core)
@@ -122,6 +133,12 @@ class LiveSite(Site):
         if self._core.agency is None or self._core.settings.cluster != "peers":
             raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
         self._core.agency.drain()
+
+    def _change(self, name: str, value: str, *, dry: bool) -> tuple[object, object]:
+        read, self._read = self._read, None
+        if read is not None and read[:2] == (name, value) and read[2].old is self._core.settings:
+            return read[2].make(dry=dry)
+        return change_setting(self._core, name, value, dry=dry)
 
     def pause(self, *, paused: bool) -> None:
         """See `Site`."""

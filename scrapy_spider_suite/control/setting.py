@@ -5,16 +5,30 @@ It is not kept: where a crawl is started from is the one place that says how it 
 
 from __future__ import annotations
 
+from functools import partial
+
 from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.operator import Result
+from scrapy_spider_suite.control.operator import Result, Work
 from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.control.snapshotting import in_a_thread
 
 
-def set_value(site: Site, action: Action) -> Result:
+def set_value(site: Site, action: Action) -> Result | Work:
     """Change one setting; with *dry*, only say whether that could be."""
     action.expect("name", "value", "dry")
     name, value = action.get("name", str), action.get("value", str)
     dry = action.get("dry", bool, default=False)
+    if site.reads_long(name):
+        return _after_reading(site, name, value, dry=dry)
+    return _set(site, name, value, dry=dry)
+
+
+def _after_reading(site: Site, name: str, value: str, *, dry: bool) -> Work:
+    yield from in_a_thread(partial(site.read_setting, name, value), 0.0)
+    return _set(site, name, value, dry=dry)
+
+
+def _set(site: Site, name: str, value: str, *, dry: bool) -> Result:
     old, new = site.set(name, value, dry=dry)
     facts = {"name": name, "old": old, "new": new}
     if old == new:

@@ -40,7 +40,7 @@ def snapshot(site: Site, action: Action) -> Work:
             rmtree(path, ignore_errors=True)
 
     # Everything is committed before a portion begins.
-    work = _in_a_thread(copy, 0.0 if site.running else PORTION)
+    work = in_a_thread(copy, 0.0 if site.running else PORTION)
     yield from holding(site.store.archive, holding(site.store.sieve, work))
     if failures:
         raise ActionError(str(failures[0]))
@@ -49,10 +49,10 @@ def snapshot(site: Site, action: Action) -> Work:
     return f"the store was copied, for {target}", {"target": target, "when": site.wall()}
 
 
-def _in_a_thread(copy: Callable[[], None], wait: float) -> Generator[Any, None, None]:
-    """Run *copy*, looking every *wait* seconds for whether it is over."""
-    copier = Thread(target=copy, daemon=True)
-    copier.start()
-    while copier.is_alive():
-        copier.join(wait)
+def in_a_thread(work: Callable[[], None], wait: float) -> Generator[Any, None, None]:
+    """Do *work*, looking every *wait* seconds for whether it is over."""
+    worker = Thread(target=work, daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(wait)
         yield WAITING

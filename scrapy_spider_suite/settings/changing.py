@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 from twisted.python.failure import Failure
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Step = Callable[[], None]
 
+LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
+"""Those that name files which take seconds to read: they are to be prepared in a thread."""
 AT_START = {
     "enabled": "without the suite there is nothing to be told: pause the crawl, or stop it",
     "ledger": "the connection is made at the start: stop the crawl, and start it again with it",
@@ -54,7 +56,7 @@ _NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _
 _IDENTITY = frozenset({"crawl_name", "agent_name"})
 """Those by which the agents of a crawl know each other."""
 _FILTERS = frozenset(FILTERS.values()) | {"countries"}
-_ORDER = frozenset({"score", "scores", "window"})
+_BEST_FIRST, _BOTTOM_UP = frozenset({"score", "scores"}), frozenset({"window"})
 _WINDOW = frozenset({"window", "window_size"})
 """Those by which filters, order and window are made anew."""
 
@@ -69,6 +71,34 @@ def change_setting(
     """
     if name in LIVE:
         return _change_scrapys(core, name, raw, dry=dry)
+    return prepare_change(core, name, raw).make(dry=dry)
+
+
+class Change(NamedTuple):
+    """Another value for a *field*, that can be; *steps* have the core go by it."""
+
+    core: CrawlCore
+    field: str
+    old: SuiteSettings
+    new: SuiteSettings
+    steps: list[Step]
+
+    def make(self, *, dry: bool = False) -> tuple[object, object]:
+        """See `change_setting`."""
+        if self.old != self.new:
+            _ask(self.core, self.new)
+            if not dry:
+                for step in self.steps:
+                    step()
+                _adopt(self.core, self.new)
+        return getattr(self.old, self.field), getattr(self.new, self.field)
+
+
+def prepare_change(core: CrawlCore, name: str, raw: object) -> Change:
+    """Read and check what the setting ``SUITE_…`` *name* is to be; in any thread.
+
+    Raises `SettingsError`.
+    """
     field = find_setting(name)
     if DECLARATIONS[field].kind is Kind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
@@ -79,15 +109,7 @@ def change_setting(
         raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")
     new = old.changed(field, raw)
     changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
-    if changed:
-        # First what can fail.
-        steps = list(_prepare(core, new, changed))
-        _ask(core, new)
-        if not dry:
-            for step in steps:
-                step()
-            _adopt(core, new)
-    return getattr(old, field), getattr(new, field)
+    return Change(core, field, old, new, list(_prepare(core, new, changed)))
 
 
 def _prepare(core: CrawlCore, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
@@ -102,7 +124,7 @@ def _prepare(core: CrawlCore, new: SuiteSettings, changed: set[str]) -> Iterator
         yield partial(core.overriding.adopt, new.overrides, read_overrides(new.overrides))
     if "seen" in changed:
         yield partial(_keep_seen, core, new)
-    if changed & _ORDER:
+    if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
         yield partial(core.ordering.adopt, order_of(new, stats))
     if changed & _WINDOW:
         yield partial(core.frontier.rotation.slide, window_of(new, core.store))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +16,17 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 
+from scrapy_spider_suite.control import live
+from scrapy_spider_suite.control.actions import Action
+from scrapy_spider_suite.control.live import LiveSite
+from scrapy_spider_suite.control.operator import WAITING
+from scrapy_spider_suite.control.setting import set_value
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of
 from scrapy_spider_suite.crawl.itempacks import ItemPacking
 from scrapy_spider_suite.crawl.switched import ItemPacks, PagePacks
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
-from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
@@ -446,7 +452,9 @@ def test_what_scrapy_keeps_of_its_own_is_live(
     ]  # fmt: skip
 
 
-def test_what_is_refused_changes_nothing(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
+def test_what_is_refused_changes_nothing(
+    web: FakeWebProcess, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unknown names, bad values, values that contradict others, a file that is none."""
     bad = tmp_path / "bad.txt"
     bad.write_text("a.test delay=1\nb.test dealy=1\n")
@@ -465,5 +473,26 @@ def test_what_is_refused_changes_nothing(web: FakeWebProcess, tmp_path: Path, ru
                 change_setting(parts.core, name, value)
         assert parts.core.settings is before
         assert parts.policy.revision == revision
+        assert parts.crawler.engine is not None
+        site = LiveSite(parts.core, parts.crawler.engine._slot.scheduler, lambda: None)
+
+        def ask(path: Path) -> tuple[str, dict[str, Any]]:
+            arguments = {"name": "SUITE_OVERRIDES", "value": str(path)}
+            work = set_value(site, Action("1", "set", arguments, "", "me", 0.0))
+            assert not isinstance(work, tuple), "a large file is read in a thread"
+            try:
+                while next(work) is WAITING:
+                    time.sleep(0.001)
+            except StopIteration as end:
+                result: tuple[str, dict[str, Any]] = end.value
+            return result
+
+        with pytest.raises(ActionError, match="line 2"):
+            ask(bad)
+        assert parts.policy.revision == revision
+        bad.write_text("a.test delay=77\n")
+        monkeypatch.setattr(live, "change_setting", None)  # it has been read
+        assert ask(bad)[1]["new"] == str(bad)
+        assert parts.policy.of_host("a.test").delay == 77.0
 
     _beside(web, tmp_path, act, run)
