@@ -1,6 +1,6 @@
 """The URLs that a crawl has seen, compressed: KSpider's and Tarantula's store, grown up.
 
-A `TrieStore` is a set of URLs that is exact, takes a third of their text, leads from URLs to ids
+A `TrieStore` is a set of URLs that is exact, takes some third of their text, leads from URLs to ids
 and back, may be added to at any time, and survives a kill at any instant. It is log-structured:
 what is new goes to a log and an index in memory; a process of its own merges that into tries that
 never change. Ids are cut into ranges of a million URLs, each with two tries at most, so that a
