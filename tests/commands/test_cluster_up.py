@@ -1,0 +1,167 @@
+"""``scrapy cluster up``: agents as processes of one command, and a real crawl of two of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import commandline
+import pytest
+from crawls import web_settings
+from frontier_command import Frontier, Said
+from projects import Project, environment
+from redis_servers import RedisServer
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.commands.cluster import Command
+from scrapy_spider_suite.commands.cluster_verbs import starting
+from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
+from scrapy_spider_suite.commands.verb import Call
+from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+
+def until(met: Callable[[], Any], seconds: float = 100.0) -> Any:
+    """What *met* returns, once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := met()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def test_the_highest_exit_code_counts(tmp_path: Path) -> None:
+    """Of processes that end by themselves, or are killed; the log's last line says why."""
+    fleet = Fleet(tmp_path)
+    for name, code in {
+        "fine": "pass", "refused": "import sys; sys.exit('NAME = 1: expected 2')",
+        "killed": "import os; os.kill(os.getpid(), 9)",
+    }.items():  # fmt: skip
+        fleet.start(name, [sys.executable, "-c", code])
+    ended: dict[str, dict[str, Any]] = {}
+    until(lambda: ended.update({each["agent"]: each for each in fleet.ended()}) or len(ended) == 3)
+    assert {name: each["exit_code"] for name, each in ended.items()} == {
+        "fine": 0, "refused": 1, "killed": 4
+    }  # fmt: skip
+    assert ended["refused"]["log"].endswith("refused.log ends: NAME = 1: expected 2")
+    assert ended["fine"]["log"] == ""
+    assert (fleet.code, fleet.running) == (4, 0)
+
+
+def test_all_are_stopped(tmp_path: Path) -> None:
+    """By SIGTERM, once for each call; what has ended is left alone."""
+    said = tmp_path / "said"
+    fleet = Fleet(tmp_path)
+    code = (
+        "import signal, sys, time\n"
+        f"def stop(*_): open({str(said)!r}, 'a').write('stop\\n'); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        f"open({str(said)!r}, 'a').write('begun\\n')\n"
+        "time.sleep(100)"
+    )
+    for name in ("a", "b"):
+        fleet.start(name, [sys.executable, "-c", code])
+    until(lambda: said.exists() and said.read_text() == "begun\nbegun\n")
+    fleet.stop()
+    until(lambda: list(fleet.ended()) is not None and fleet.running == 0)
+    fleet.stop()
+    assert said.read_text() == "begun\nbegun\nstop\nstop\n"
+    assert fleet.facts()["stopping"] == "; stopping"
+
+
+def call(*arguments: str, **settings: Any) -> Call:
+    """A call of ``up``."""
+    command, _, left = commandline.parsed(Command(), ["up", *arguments])
+    verb = command.find("up")
+    assert verb is not None
+    for name, value in settings.items():
+        command.settings.set(name, value, priority="cmdline")
+    options = command.parser_of(verb).parse_args(left[1:])
+    return Call("redis://10.0.0.1/0", False, command.settings, options)
+
+
+def test_each_has_its_own(tmp_path: Path) -> None:
+    """Names, directories, logs, ports; what -s and -a say goes to all."""
+    asked = call("2", "news", "-a", "x=1", "--name", "w", SUITE_HOST_DELAY="7",
+                 SUITE_AGENT_ADDRESS="[::1]:7000", JOBDIR="theirs")  # fmt: skip
+    names = starting._names(asked, "peers")
+    assert names == ["w_1", "w_2"]
+    words = list(starting._command(asked, "peers", 1, names[1], tmp_path))
+    assert words[3:7] == ["crawl", "news", "-a", "x=1"]
+    given = dict(word.split("=", 1) for word in words[8::2])
+    assert given["SUITE_HOST_DELAY"] == "7"
+    assert given["SUITE_AGENT_ADDRESS"] == "[::1]:7001"
+    assert (given["JOBDIR"], given["LOG_FILE"]) == (f"{tmp_path}/w_2", f"{tmp_path}/w_2.log")
+    assert (given["SUITE_REDIS_URL"], given["SUITE_CLUSTER"]) == ("redis://10.0.0.1/0", "peers")
+    assert "SUITE_CRAWL_NAME" not in given
+    listed = call("2", "news", SUITE_AGENTS="a=10.0.0.1:1,b=10.0.0.1:2")
+    assert starting._names(listed, "lan") == ["a", "b"]
+    with pytest.raises(UsageError, match="SUITE_AGENTS lists 0 agents, and 2 are to be started"):
+        starting._names(asked, "lan")
+    for count in ("0", "x", "65"):
+        with pytest.raises(UsageError, match="expected a number of agents"):
+            call(count, "news")
+
+
+@pytest.mark.slow
+def test_two_agents_crawl_are_asked_drained_and_stopped(
+    tmp_path: Path, frontier: Frontier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What an operator does with a crawl of two agents on one machine."""
+    web = FakeWebConfig(hosts=20, pages=60, seed=3)
+    with RedisServer(tmp_path / "redis", tcp=True) as redis, FakeWebProcess(web) as served:
+        given = web_settings(
+            served.ready.dns_port, SUITE_REDIS_URL=redis.url, SUITE_HOST_DELAY=1.0,
+            SUITE_IP_DELAY=0, SUITE_IP_CONCURRENCY=0, SUITE_SEEDS=[served.ready.seeds[0]],
+        )  # fmt: skip
+        given.pop("ADDONS")
+        project = Project(tmp_path / "project", **given)
+        up = subprocess.Popen(
+            [*commandline.process_of("cluster"), "up", "2", "bulk", "--name", "w", "--dir",
+             str(tmp_path / "c"), "--every", "1", "--json"],
+            cwd=project.folder, env=environment(), stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+        def cluster(*words: str) -> Said:
+            command, options, left = commandline.parsed(Command(), [*words, "-j", redis.url])
+            command.run(left, options)
+            return Said(command.exitcode, capsys.readouterr().out)
+
+        try:
+            until(lambda: _busy(cluster("ls", "--json")))
+            said = frontier("block", "bad.example", "--reason", "x", "-j", redis.url)
+            assert said == Said(0, "w_1, w_2: bad.example is blocked\n")
+            *rows, _ = frontier("status", "-j", redis.url, "--json").rows
+            assert [row["running"] for row in rows] == [True, True]
+            assert cluster("drain", "w_2").code == 0
+            assert up.stdout is not None
+            lines = [json.loads(up.stdout.readline())]
+            while lines[-1].get("agent") != "w_2":
+                lines.append(json.loads(up.stdout.readline()))
+            up.send_signal(signal.SIGINT)
+            out, _ = up.communicate(timeout=100)
+        finally:
+            up.kill()
+    lines += [json.loads(line) for line in out.splitlines()]
+    ended = {line["agent"]: line for line in lines if "agent" in line}
+    assert (ended["w_2"]["finish_reason"], ended["w_2"]["exit_code"]) == ("drained", 0)
+    assert (ended["w_1"]["finish_reason"], ended["w_1"]["exit_code"]) == ("shutdown", 4)
+    assert up.returncode == 4
+    for name in ("w_1", "w_2"):
+        verbs = [row["verb"] for row in AuditLog(tmp_path / "c" / name / FOLDER).rows()]
+        assert verbs == ["block"] + ["drain"] * (name == "w_2")
+
+
+def _busy(said: Said) -> bool:
+    """Whether two agents have pages, each with its part of the ring."""
+    if said.code:
+        return False
+    rows = said.rows
+    return len(rows) == 2 and all(row["pages"] and row["share"] == row["holds"] for row in rows)
