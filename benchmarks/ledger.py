@@ -179,7 +179,7 @@ def main() -> int:
                 good &= in_redis(there, count, hosts, turns)
                 done = processes(str(there / "ledger"), count, hosts, turns)
                 good &= row("file", done, None)
-        crawls(Path(folder), *((1, 4, 3) if options.small else (5, 100, 40)))
+        crawls(Path(folder), *((1, 4, 3) if options.small else (3, 100, 20)))
     return 0 if good else 1
 
 
