@@ -34,6 +34,7 @@ COLUMNS: Final = {
 
 STAYS: Final = {
     "addresses": "clocks that still run go as items of their own, from memory",
+    "agent": "who this agent is in its crawl",
     "bad_seeds": "seeds that every agent was given",
     "blocks": "an operator tells all agents",
     "control": "what was asked of this agent",
@@ -46,6 +47,7 @@ STAYS: Final = {
     "outbox": "goes to its receivers by itself",
     "payloads": "originals in the packs of this agent",
     "pushed_seeds": "seeds that were pushed to this agent: what it has scheduled of them goes",
+    "received": "which letters of others have come: what was in them goes, if it is still here",
     "seed_lists": "lists that every agent was given",
     "sieve": "how often hosts were dropped: goes with fingerprints",
     "spiderstate": "a spider's own, of this process",

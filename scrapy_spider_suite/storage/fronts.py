@@ -44,6 +44,10 @@ class Fronts:
         """How many URLs of a host are out."""
         return len(self._leased.get(key, _NONE))
 
+    def hosts_leased(self) -> list[str]:
+        """The hosts of which anything is out."""
+        return list(self._leased)
+
     def is_leased(self, entry: Entry) -> bool:
         """Whether *entry* is out."""
         return entry.key in self._leased.get(entry.host, _NONE)

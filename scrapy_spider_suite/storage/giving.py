@@ -10,12 +10,12 @@ All of these go on a portion at a time, while the crawl of everything else goes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.keys import host_key
@@ -41,6 +41,8 @@ NAME: Final = "handover"
 GIVEN: Final = b"g"
 ROWS: Final = 100
 """Rows of a portion: some milliseconds."""
+_RANGES: Final = 50
+"""Ranges of keys with nothing in them that are a portion."""
 _NOT_A_URL: Final = b"\xff"
 
 Steps = Generator[bool, None, None]
@@ -56,7 +58,11 @@ def refuse_sieve(hands: Hands) -> None:
 
 
 class Giving:
-    """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time."""
+    """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time.
+
+    Attributes:
+        counts: how many items of each kind were packed.
+    """
 
     def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
         refuse_sieve(hands)
@@ -66,6 +72,7 @@ class Giving:
         self._units = units
         self._clock = clock
         self._kv = hands.store.kv(NAME)
+        self.counts: Counter[int] = Counter()
 
     # Packing
 
@@ -75,12 +82,17 @@ class Giving:
         Raises `OSError`, and what the store does; then `pack` again, or `keep`.
         """
         self._kv.put(GIVEN + label.parcel.encode(), label.units)
-        with durable.replacing(path) as new, Writer(new, label) as parcel:
+        # It need not be on the medium: who finds it after a kill looks whether it is whole.
+        new = path.with_name(f"{path.name}.new")
+        with Writer(new, label) as parcel:
             for count, item in enumerate(self._items(), 1):
                 if isinstance(item, bool):
                     yield item
-                elif parcel.put(item) or not count % ROWS:
+                    continue
+                self.counts[item[0]] += 1
+                if parcel.put(item) or not count % ROWS:
                     yield False
+        new.replace(path)
 
     def _items(self) -> Iterator[Item | bool]:
         """What goes; in between, whether it waits."""
@@ -110,13 +122,15 @@ class Giving:
 
     def hosts(self) -> Iterator[str | None]:
         """The hosts of the units; None between two portions."""
-        for begin, end in self._units.prefixes():
+        for count, (begin, end) in enumerate(self._units.prefixes(), 1):
             after = begin
             while portion := list(islice(self._store.hosts_between(after, end), ROWS)):
                 for host in portion:
                     if self._units.has_host(host):
                         yield host
                 after = host_key(portion[-1]) + b"\0"
+                yield None
+            if not count % _RANGES:
                 yield None
 
     def _of_host(self, host: str) -> Iterator[Item | bool]:

@@ -93,6 +93,10 @@ class Residents:
         """A pending *entry* (its row is stored): into its host's front if it belongs there."""
         host = self._workbench.hosts.get(entry.host)
         if host is None:
+            parked = self._parked(entry.host, record, new=not entry.volatile)
+            if parked and not entry.volatile:
+                record.head = min(record.head, before(entry.key))
+                return
             crowded = self.on_disk and (self.room <= 0 or self.far(entry.host, wall))
             if (crowded or record.due is not None) and not entry.volatile:
                 head = before(entry.key)
@@ -102,7 +106,7 @@ class Residents:
                 elif not entry.key.startswith(LAST):
                     self.waiting.hurry(entry.host, record, wall)
                 return
-            more = record.due is not None
+            more = record.due is not None or parked
             host = self.bring_in(entry.host, record, now, wall, more=more, expected=True)
         elif self.sliding is not None and not self.sliding.has(host):
             if self.room <= 0 and not entry.volatile and host.idle():
@@ -125,6 +129,11 @@ class Residents:
     def held_back(self, key: str) -> bool:
         """Whether nothing of a host may be fetched here for now."""
         return self.elsewhere is not None and self.elsewhere(key, "")
+
+    def _parked(self, key: str, record: HostRecord, *, new: int = 0) -> bool:
+        """Whether a host that is not in memory has rows on disk, besides *new* ones, and waits for
+        no time: it is being handed over."""
+        return record.due is None and record.pending > new and self.held_back(key)
 
     def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that is due on disk wait on, if its phase is over or it is held back; whether
@@ -206,7 +215,8 @@ class Residents:
         host = self._workbench.hosts.get(key)
         if host is None:
             record = self.records.touch(key)
-            host = self.bring_in(key, record, now, wall, more=record.due is not None)
+            more = record.due is not None or self._parked(key, record)
+            host = self.bring_in(key, record, now, wall, more=more)
             self.records.save()
         return host
 

@@ -11,6 +11,7 @@ half of it, known to be that, and merging goes on there; once it is done, mergin
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -68,7 +69,11 @@ class Place(NamedTuple):
 
 
 class Taking:
-    """Takes the parcel at *path*, which *label* says is to come, into the frontier of *hands*."""
+    """Takes the parcel at *path*, which *label* says is to come, into the frontier of *hands*.
+
+    Attributes:
+        counts: how many items of each kind were merged.
+    """
 
     def __init__(
         self, hands: Hands, units: Units, clock: Clock, path: Path, label: Label
@@ -82,6 +87,7 @@ class Taking:
         self._path = path
         self._label = label
         self._kv = hands.store.kv(NAME)
+        self.counts: Counter[int] = Counter()
 
     @property
     def done(self) -> bool:
@@ -176,6 +182,7 @@ class Taking:
             portion = items[place.items : place.items + ROWS]
             for item in portion:
                 self._take(item)
+                self.counts[item[0]] += 1
             self._records.save()
             place = Place(place.at, place.items + ROWS)
             if place.items >= len(items):

@@ -1,0 +1,110 @@
+"""What giving and taking hosts have in common: the parts of this agent that both work on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from scrapy_spider_suite.agents.ring import Ring
+from scrapy_spider_suite.agents.tables import UNITS
+from scrapy_spider_suite.agents.transport import Once
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.turns import Turns
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.storage.giving import Clock, Steps, refuse_sieve
+from scrapy_spider_suite.storage.hands import Hands
+from scrapy_spider_suite.storage.units import Units
+
+BACKLOG: Final = 2_000
+"""Operations on the store after which they are written."""
+
+RETRY: Final = 1.0
+"""Seconds until a store that could not write is asked again."""
+
+Mask = npt.NDArray[np.bool_]
+"""For each unit whether it is meant."""
+
+logger = logging.getLogger("scrapy_spider_suite.cluster.handover")
+
+
+def mask_of(numbers: frozenset[int]) -> Mask:
+    """Those units."""
+    mask = np.zeros(UNITS, np.bool_)
+    mask[list(numbers)] = True
+    return mask
+
+
+class Moving:
+    """The frontier of *hands* and its *shares*; *clock* tells the time of it, and wall time.
+
+    Args:
+        changed: called when other units are held back than before.
+
+    Attributes:
+        crawl: the id of the crawl; nothing goes on before it is known.
+
+    Raises:
+        JobError: the job knows its URLs by fingerprints, which cannot be handed over.
+    """
+
+    def __init__(
+        self, hands: Hands, shares: Shares, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        refuse_sieve(hands)
+        self.hands = hands
+        self.shares = shares
+        self.clock = clock
+        self.crawl = ""
+        self.turns = Turns(self._relieve)
+        self.once = Once(logger, "hand-over")
+        self._changed = changed
+
+    def units(self, mask: Mask) -> Units:
+        """Those units, as the storage takes them."""
+        assignment = self.shares.assignment
+        numbers: list[int] = np.flatnonzero(mask).tolist()
+        return Units(
+            numbers, assignment.unit, by_host=assignment.by_host,
+            slots=isinstance(assignment, Ring),
+        )  # fmt: skip
+
+    def hold_back(self, mask: Mask) -> None:
+        """Let nobody fetch those units here until they are let go."""
+        self.shares.giving |= mask
+        self._held()
+
+    def let_go(self, mask: Mask) -> None:
+        """Let those units be fetched again, if they are this agent's."""
+        self.shares.giving &= ~mask
+        self._held()
+
+    def _held(self) -> None:
+        self.shares.refresh()
+        self._changed()
+
+    async def through(
+        self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Do the steps that *make* gives, and make that durable; see `Turns.run`.
+
+        Where the store cannot write they are made, and done, once more when it can.
+        """
+        while True:
+            try:
+                done = await self.turns.run(make(), goes_on)
+                self.hands.flush()
+            except StoreWriteError as error:
+                self.once.say("store", error)
+                await asyncio.sleep(RETRY)
+            else:
+                self.once.over("store")
+                return done
+
+    def _relieve(self) -> None:
+        if self.hands.store.backlog > BACKLOG:
+            self.hands.flush()

@@ -1,0 +1,91 @@
+"""Hosts move between agents at work: each page is fetched once, and only by who holds its unit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from handing import Handing, names_of
+from virtual import all_urls, trees
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.cluster import handover
+from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.storage.domains import wrong_rows
+from scrapy_spider_suite.storage.rocks import RocksStore
+
+
+@pytest.mark.parametrize(
+    ("kind", "courier"), [("ring", "tcp"), ("host-parity", "folder"), ("url-sum", "tcp")]
+)
+def test_agents_come_and_go(tmp_path: Path, kind: str, courier: str) -> None:
+    """Two join one, the first leaves: all that it knows is with the others in the end."""
+    web = trees(20, 13, 20)
+
+    async def test() -> None:
+        agents = Handing.of(web, assignment_of(kind), tmp_path, 3, courier)
+        names = names_of(agents)
+        await agents.begin(names[0])
+        agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
+        await agents.crawl(lambda: agents.now > 9.0)
+        agents.change(*names)
+        await agents.crawl(lambda: agents.settled)
+        assert agents.registry.gives
+        agents.change(*names[1:])
+        await agents.crawl(lambda: agents.over)
+        assert Counter(agents.urls) == Counter(all_urls(web, 13))
+        counts = [crawl.frontier.counters for crawl in agents.crawls.values()]
+        assert counts[0].done == 0
+        assert sum(each.done for each in counts) == len(agents.urls)
+        assert not any(each.pending for each in counts)
+        for crawl in agents.crawls.values():
+            assert isinstance(crawl.frontier.store, RocksStore)
+            assert list(wrong_rows(crawl.frontier.store)) == []
+        facts = [handover.facts for handover in agents.handovers.values()]
+        given = sum(each.get("given_parcels", 0) for each in facts)
+        assert given == sum(each.get("got_parcels", 0) for each in facts) > 1
+        assert not [path for path in tmp_path.rglob("*.parcel") if path.is_file()]
+        assert not list((tmp_path / names[0] / "out").iterdir())
+        await agents.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.slow
+def test_kills_and_changes_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members change while parcels are on their way, and processes are killed: nothing is lost.
+
+    Only what was in flight at a kill is fetched twice.
+    """
+    monkeypatch.setattr(handover, "PARCEL_URLS", 150)
+    web = trees(16, 40, 16)
+    draw = Random(7)
+
+    async def test() -> None:
+        agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp")
+        names = names_of(agents)
+        await agents.begin(*names)
+        agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
+        await agents.crawl(lambda: agents.now > 30.0)
+        for turn in range(8):
+            agents.change(*draw.sample(names, draw.choice([1, 2, 3])))
+            agents.registry.trouble = [RegistryError("away", "away")] * (turn % 3)
+            await agents.some(draw.randrange(1, 12))
+            if turn % 2:
+                await agents.kill(draw.choice(names))
+        agents.change(*names[1:])
+        await agents.crawl(lambda: agents.over)
+        assert set(agents.urls) == all_urls(web, 40)
+        assert len(agents.urls) - len(set(agents.urls)) <= agents.refetched
+        assert not agents.crawls[names[0]].frontier.counters.done
+        for crawl in agents.crawls.values():
+            assert isinstance(crawl.frontier.store, RocksStore)
+            assert list(wrong_rows(crawl.frontier.store)) == []
+        await agents.close()
+
+    asyncio.run(test())

@@ -1,0 +1,305 @@
+"""Agents in virtual time that hand hosts over as real ones do: couriers, registry, kills."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from virtual import Crawl, Web, copy_of
+from virtual_agents import Agents
+
+from scrapy_spider_suite.agents.desk import Tokens
+from scrapy_spider_suite.agents.members import Row, State, View
+from scrapy_spider_suite.agents.registry import Moved
+from scrapy_spider_suite.agents.tables import UNITS, Assignment, Units
+from scrapy_spider_suite.cluster.courier import Courier
+from scrapy_spider_suite.cluster.folders import FolderCourier
+from scrapy_spider_suite.cluster.handover import HandOver
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.storage.archive import Archive
+from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.routing import Routing
+
+KEY = b"what all agents share"
+
+
+class FakeRegistry:
+    """Who holds what, as the scripts keep it; `away` makes each call fail."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.holders: Units = np.zeros(UNITS, np.uint16)
+        self.numbers: dict[str, int] = {}
+        self.addresses: dict[str, str] = {}
+        self.active: set[str] = set()
+        self.gives = 0
+        self.trouble: list[Exception] = []
+
+    @property
+    def view(self) -> View:
+        """The members."""
+        rows = [
+            Row(
+                name=name, number=number, incarnation="1", weight=1.0,
+                address=self.addresses.get(name, ""),
+                state=State.ACTIVE if name in self.active else State.LEAVING, ends=0, heard=0,
+                idle=False, sent=0, received=0,
+            )
+            for name, number in sorted(self.numbers.items())
+        ]  # fmt: skip
+        return View(self.epoch, tuple(rows))
+
+    @property
+    def tokens(self) -> Tokens:
+        """Who holds what."""
+        return Tokens(self.holders.copy(), 0.0, self.epoch, 0, 0, 0.0)
+
+    def giving_of(self, name: str) -> Callable[[Units, int, int], Any]:
+        """`Registry.give` of that agent."""
+
+        async def give(units: Units, to: int, epoch: int) -> Moved:
+            await asyncio.sleep(0)
+            if self.trouble:
+                raise self.trouble.pop()
+            none = np.empty(0, np.uint16)
+            if epoch != self.epoch:
+                return Moved(none, "epoch")
+            if next(row for row in self.view.rows if row.number == to).state is not State.ACTIVE:
+                return Moved(none, "target")
+            self.gives += 1
+            mine = self.holders[units] == self.numbers[name]
+            self.holders[units[mine]] = to
+            return Moved(units[self.holders[units] == to], "")
+
+        return give
+
+
+class Handing(Agents):
+    """Agents that hand over while they crawl; every lease is checked against the registry."""
+
+    registry: FakeRegistry
+    shares: dict[str, Shares]
+    handovers: dict[str, HandOver]
+    couriers: dict[str, Courier]
+    tasks: dict[str, asyncio.Task[None]]
+    out: dict[int, str]
+    folder: Path
+    homes: dict[str, Path]
+    kills: int
+    refetched: int
+    make: Callable[[str], Courier]
+
+    @classmethod
+    def of(cls, web: Web, assignment: Assignment, folder: Path, count: int, kind: str) -> Handing:
+        """So many agents with stores in *folder*, with couriers of that *kind*."""
+        stores = []
+        for number in range(count):
+            store = RocksStore(folder / f"s{number}", memory=1 << 20)
+            store.archive = Archive(folder / f"a{number}")
+            stores.append(store)
+        self = cls(web, assignment, stores)
+        self.registry, self.folder, self.kills, self.refetched = FakeRegistry(), folder, 0, 0
+        self.shares, self.handovers, self.couriers, self.tasks = {}, {}, {}, {}
+        self.homes = {}
+        self.make = self.tcp if kind == "tcp" else self.shared
+        return self
+
+    def tcp(self, name: str) -> Courier:
+        """Over sockets."""
+        return TcpCourier("127.0.0.1", 0, KEY, self.folder / name / "in")
+
+    def shared(self, name: str) -> Courier:
+        """Through a folder."""
+        return FolderCourier(self.folder / "shared", "crawl", name, look=0.01)
+
+    # Life
+
+    async def begin(self, *first: str) -> None:
+        """Those are members; the first of them holds everything."""
+        for number, name in enumerate(self.crawls, 1):
+            self.registry.numbers[name] = number
+        self.registry.holders[:] = self.registry.numbers[first[0]]
+        self.registry.active = set(first)
+        for name in self.crawls:
+            await self.start(name)
+        self.meet()
+
+    async def start(self, name: str) -> None:
+        """A process of that agent."""
+        shares = self.shares[name] = Shares(self.assignment, name)
+        shares.number = self.registry.numbers[name]
+        shares.meet(self.registry.view)
+        shares.hold(self.registry.tokens)
+        crawl, courier = self.crawls[name], self.make(name)
+        self.couriers[name] = courier
+        self.routings[name].reroute(shares.owner)
+        self._check(name, crawl)
+        frontier = crawl.frontier
+        assert isinstance(frontier.store, RocksStore)
+
+        def changed() -> None:
+            frontier.holding.change(shares.elsewhere, by_host=self.assignment.by_host)
+
+        async def look() -> None:
+            shares.hold(self.registry.tokens)
+            changed()
+
+        handover = self.handovers[name] = HandOver(
+            frontier.hands(frontier.store), shares, courier, self.folder / name / "out",
+            lambda: (crawl.now, crawl.now + frontier.wall_offset),
+            give=self.registry.giving_of(name), look=look, changed=changed,
+        )  # fmt: skip
+        changed()
+        await courier.start(handover.inbox)
+        self.registry.addresses[name] = courier.address
+        self.tasks[name] = asyncio.ensure_future(handover.run("crawl"))
+
+    def _check(self, name: str, crawl: Crawl) -> None:
+        """Only the holder of a unit ever leases anything of it."""
+        acquire, unit = crawl.frontier.acquire, self.assignment.unit
+
+        def checked(now: float) -> Any:
+            leases = acquire(now)
+            for lease in leases:
+                holder = self.registry.holders[unit(lease.entry.host, lease.entry.url)]
+                assert holder == self.registry.numbers[name], f"{name} fetches {lease.entry.url}"
+            return leases
+
+        crawl.frontier.acquire = checked  # type: ignore[method-assign]
+
+    async def stop(self, name: str) -> None:
+        """Its process ends, in whatever it is at."""
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+        await self.couriers[name].close()
+
+    async def kill(self, name: str) -> None:
+        """Its process is killed, and another one begins with what is on disk."""
+        self.kills += 1
+        crawl = self.crawls[name]
+        self.refetched += len(crawl.out)
+        await self.stop(name)
+        number = list(self.crawls).index(name)
+        old, home = crawl.frontier.store, self.folder / f"k{self.kills}"
+        assert isinstance(old, RocksStore)
+        copy_of(self.homes.get(name, self.folder / f"s{number}"), home)
+        # What is in the archive was put there for good.
+        archive, old.archive = old.archive, None
+        old.close()
+        store = RocksStore(home, memory=1 << 20)
+        store.archive, self.homes[name] = archive, home
+        routing = Routing(
+            Outbox(store.kv("outbox")), self.shares[name].owner, name,
+            by_host=self.assignment.by_host,
+        )  # fmt: skip
+        self.routings[name] = routing
+        again = self.crawls[name] = Crawl(
+            store, self.web, seats=self.seats, seed=number, routing=routing, start=self.now,
+            resume=True, unclean=True,
+        )  # fmt: skip
+        again.fetches = crawl.fetches
+        await self.start(name)
+        self.meet()
+
+    async def close(self) -> None:
+        """All of them end; raises what a hand-over has raised."""
+        failed = [task for task in self.tasks.values() if task.done()]
+        for name in self.crawls:
+            if not self.tasks[name].done():
+                await self.stop(name)
+        for crawl in self.crawls.values():
+            crawl.frontier.store.close()
+        for task in failed:
+            task.result()
+
+    # What happens
+
+    def change(self, *members: str) -> None:
+        """Those are members from now on."""
+        self.registry.active = set(members)
+        self.registry.epoch += 1
+        self.meet()
+
+    def meet(self, *names: str) -> None:
+        """Those agents hear of the members, and of who holds what; all, if none is named."""
+        for name in names or self.crawls:
+            shares = self.shares[name]
+            known = shares.epoch, shares.mine.sum()
+            if known == (self.registry.epoch, (self.registry.holders == shares.number).sum()):
+                continue
+            if shares.epoch != self.registry.epoch:
+                shares.meet(self.registry.view)
+            shares.hold(self.registry.tokens)
+            self.routings[name].reroute(shares.owner)
+            self.crawls[name].frontier.holding.change(
+                shares.elsewhere, by_host=self.assignment.by_host
+            )
+            self.handovers[name].poke()
+
+    @property
+    def events(self) -> int:
+        """How much has happened to parcels, whatever it was."""
+        facts = sum(sum(handover.facts.values()) for handover in self.handovers.values())
+        held = sum(int(shares.giving.any()) for shares in self.shares.values())
+        return self.registry.gives + facts + held
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is on its way."""
+        return any(handover.busy for handover in self.handovers.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether everybody holds what he owns."""
+        self.meet()
+        return not self.busy and all(
+            shares.settled for name, shares in self.shares.items() if name in self.registry.active
+        )
+
+    async def crawl(self, until: Callable[[], bool], beats: int = 6_000) -> None:
+        """Go on until *until* holds: a beat of virtual time, then a turn of the real loop."""
+        for beat in range(beats):
+            if until():
+                return
+            self.now += self.beat
+            for crawl in self.crawls.values():
+                crawl.run(until=self.now)
+                crawl.now = max(crawl.now, self.now)
+                crawl.frontier.flush()
+            self.deliver()
+            if not beat % 10:
+                self.meet()
+            for task in self.tasks.values():
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"it takes too long: {self.told()}")
+
+    def told(self) -> list[tuple[object, ...]]:
+        """Where each of them stands."""
+        return [
+            (name, crawl.frontier.pending, len(self.routings[name].outbox), crawl.frontier.leased,
+             self.handovers[name].busy, self.shares[name].settled,
+             int(self.shares[name].giving.sum()), self.tasks[name].done())
+            for name, crawl in self.crawls.items()
+        ]  # fmt: skip
+
+    async def some(self, events: int) -> None:
+        """Go on until so many things have happened to parcels, or none is left."""
+        until = self.events + events
+        await self.crawl(lambda: self.events >= until or self.settled)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is pending or on its way anywhere."""
+        return super().over and self.settled
+
+
+def names_of(agents: Handing) -> Sequence[str]:
+    """Of the agents."""
+    return list(agents.crawls)
