@@ -78,12 +78,9 @@ def check(settings: BaseSettings, suite: SuiteSettings, spider: Spider | type[Sp
             "seeds in Redis need a client: pip install 'scrapy-spider-suite[redis]'"
         )
     url = suite.redis_url or server_of(settings)
-    from scrapy_spider_suite.agents.server import connect  # needs redis, which is an extra
+    from scrapy_spider_suite.agents.server import require_client  # needs redis, which is an extra
 
-    try:
-        connect(url.url, 1.0).connection_pool.make_connection()  # which does not connect yet
-    except Exception as error:  # whatever redis-py finds wrong with it
-        raise SettingsError(f"no connection can be made to {url}: {error}") from None
+    require_client(url.url, url)
 
 
 def _say_what_is_unused(settings: BaseSettings) -> None:

@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from scrapy_spider_suite.agents.scripts import Script
-from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.errors import RegistryError, SettingsError
 
 T = TypeVar("T")
 
@@ -47,6 +47,14 @@ def connect(url: str, timeout: float) -> Any:
         url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0),
         protocol=2,
     )  # fmt: skip
+
+
+def require_client(url: str, shown: object) -> None:
+    """Raise `SettingsError`, in which *url* is *shown*, if there can be no client for it."""
+    try:
+        connect(url, 1.0).connection_pool.make_connection()  # which does not connect yet
+    except Exception as error:  # whatever redis-py finds wrong with it
+        raise SettingsError(f"no connection can be made to {shown}: {error}") from None
 
 
 def said(error: Exception, where: str) -> RegistryError:

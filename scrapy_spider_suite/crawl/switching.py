@@ -31,7 +31,7 @@ class Replaceable(Sink, Protocol):
 S = TypeVar("S", bound=Replaceable)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Former(Generic[S]):
     """What was in use (None: nothing was), and the pages that were out when that changed."""
 
@@ -131,6 +131,6 @@ class Switch(Generic[S]):
     async def _each(self, step: Callable[[S], Awaitable[None]]) -> None:
         """Have those take this *step* that have not ended by then."""
         ending = [former.ending for former in self._formers if former.ending is not None]
-        await asyncio.gather(*ending)
+        await asyncio.gather(*ending, return_exceptions=True)  # whatever it is, the others end
         for sink in self._sinks:
             await ended(step(sink))

@@ -20,16 +20,15 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy import Request, signals
 
 from scrapy_spider_suite.agents.pushed import LONGEST, Pushed, Taken
-from scrapy_spider_suite.agents.server import Server
+from scrapy_spider_suite.agents.server import Server, require_client
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.turns import Turns
 from scrapy_spider_suite.errors import JobError, RegistryError
-from scrapy_spider_suite.movingover import check
 from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
 from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.scrapyredis import SeedKey, server_of
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey, server_of
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
@@ -96,15 +95,17 @@ class PushedSeeds:
         core.crawler.signals.connect(self._check, settings_changing)
         core.crawler.signals.connect(self._changed, settings_changed)
 
+    def _url(self, settings: SuiteSettings) -> RedisUrl:
+        return settings.redis_url or server_of(self._core.crawler.settings)
+
     def _at(self, settings: SuiteSettings) -> Pushed:
         """The messages in the Redis of *settings*."""
-        url = settings.redis_url or server_of(self._core.crawler.settings)
+        url = self._url(settings)
         return Pushed(Server(url.url, _ANSWER), self._key.key, self._key.kind, self._taker)
 
     def _check(self, new: SuiteSettings) -> None:
-        """Raise `SettingsError` if no client takes the URL of a Redis."""
-        crawler = self._core.crawler
-        check(crawler.settings, new, crawler.spider or crawler.spidercls)
+        url = self._url(new)
+        require_client(url.url, url)
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if old.redis_url != new.redis_url:
