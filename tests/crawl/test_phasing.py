@@ -1,0 +1,71 @@
+"""An agent of an assignment of URLs: its phase as others come and go, and what it is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.tables import Member
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.overriding import policy_fields
+from scrapy_spider_suite.crawl.phasing import Phasing
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.overrides import Overrides
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.settings.suite import SuiteSettings
+
+GIVEN = {
+    "SUITE_ASSIGNMENT": "url-sum", "SUITE_PHASES": 3, "SUITE_PHASE_GUARD": 30.0,
+    "SUITE_PHASE_SECONDS": 60.0, "SUITE_HOST_DELAY": 4.0, "DOWNLOAD_TIMEOUT": 20.0,
+    "SUITE_LEDGER": "/tmp/ledger",
+}  # fmt: skip
+
+
+def _agent(**changes: Any) -> tuple[Phasing, Policy, Shares, SuiteSettings]:
+    settings = SuiteSettings.from_settings(Settings(GIVEN | changes))
+    policy = Policy(**policy_fields(settings))
+    core: Any = SimpleNamespace(
+        settings=settings, overriding=SimpleNamespace(policy=policy),
+        crawler=SimpleNamespace(signals=SimpleNamespace(connect=lambda *_: None)),
+    )  # fmt: skip
+    shares = Shares(assignment_of("url-sum"), "m")
+    return Phasing(core, shares), policy, shares, settings
+
+
+def test_it_has_the_phase_of_its_rank(caplog: pytest.LogCaptureFixture) -> None:
+    """With more agents than phases one that is had already, which is said once for each number."""
+    phasing, policy, shares, _ = _agent()
+    phasing.changed()
+    found = []
+    for names in ("m", "am", "amz", "abm", "abcm", "abcm"):
+        shares.settle(len(found) + 1, [Member(name) for name in names])
+        phasing.changed()
+        assert policy.phases is not None
+        found.append(policy.phases.node)
+    assert found == [0, 1, 1, 2, 0, 0]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("4 agents have 3 phases: some have the same")
+
+
+def test_what_would_not_be_polite_is_refused() -> None:
+    """At the start and while it runs; an exception for a host counts as a delay."""
+    phasing, policy, _, settings = _agent()
+    phasing.check(("a", "b"))
+    with pytest.raises(SettingsError, match="SUITE_PHASES = 3: expected 4 or more"):
+        phasing.check(("a", "b", "c"))
+    policy.change(overrides=Overrides.parse(["a.test delay=7", "b.test delay=11"], "rules"))
+    with pytest.raises(SettingsError, match=r"SUITE_PHASE_GUARD = 30: expected 31 or more"):
+        phasing.check()
+    policy.change(overrides=Overrides())
+    for name, value, words in (
+        ("SUITE_PHASES", 4, "SUITE_PHASES is the same for all agents"),
+        ("SUITE_PHASE_SECONDS", 90.0, "SUITE_PHASE_SECONDS is the same for all agents"),
+        ("SUITE_PHASE_GUARD", 10.0, "SUITE_PHASE_GUARD = 10: expected 24 or more"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            phasing._changing(settings, settings.changed(name[6:].lower(), value))
+    phasing._changing(settings, settings.changed("burst", 2))
