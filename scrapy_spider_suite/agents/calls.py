@@ -4,13 +4,14 @@
 ``calls:AGENT``           a list of what is asked of one agent, until it has answered
 ``answers:ID``            a hash of what the agents have answered to one call
 ``pieces:ID:AGENT``       a list of URLs that comes with a call, on its way, a few pieces at a time
+``standing``              a hash of the last calls that hold until another one: blocks, pauses
 ========================  ==========================================================================
 
-All of them lie under ``suite:{CRAWL}:``, are bounded, and expire. A call stays where it is until it
-was answered, so that an agent that is killed meanwhile, or is away, finds it again; its id tells
-whether it was carried out already. Whoever may write to the server may ask, and what is read there
-may be anybody's: both sides look at it before they use it, and what is no call, or no answer, is
-refused and counted.
+All of them lie under ``suite:{CRAWL}:`` and are bounded; all but what stands expire. A call stays
+where it is until it was answered, so that an agent that is killed meanwhile, or is away, finds it
+again; its id tells whether it was carried out already. Whoever may write to the server may ask, and
+what is read there may be anybody's: both sides look at it before they use it, and what is no call,
+or no answer, is refused and counted.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ LATEST: Final = 1e10
 NUMBER: Final = 8
 """Bytes of the number that a piece begins with; the same number of them say where it belongs."""
 
-_SCRIPTS: Final = {name: alone(name) for name in ("ask", "answers", "send")}
+STANDING: Final = {"pause": "pause", "resume": "pause", "block": "block", "unblock": "block"}
+"""Verbs whose calls stand, for agents that come later, or are away for long; and which of them take
+the place of each other."""
+STANDING_MAX: Final = 1_000
+"""Calls that may stand."""
+
+_SCRIPTS: Final = {name: alone(name) for name in ("ask", "answers", "send", "stand")}
 
 Plain = str | int | float | bool | None
 _Id = Annotated[str, msgspec.Meta(pattern=r"^(00-)?[0-9]{20}-[0-9a-f]{16}\Z")]
@@ -82,6 +89,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     pieces: _Number = 0
     """Of a list that comes with it; 0 without one."""
+
+    @property
+    def stands(self) -> str:
+        """What it is about, if it stands; otherwise empty."""
+        kind = STANDING.get(self.verb, "") if self.kind == "act" else ""
+        return f"{kind} {self.arguments.get('subject', '')}" if kind else ""
 
     def to_bytes(self) -> bytes:
         """As it lies in Redis. Raises `CallError`: it is too long."""
@@ -185,6 +198,11 @@ class Keys:
         """What was answered to a call."""
         return f"{self._prefix}answers:{id}"
 
+    @property
+    def standing(self) -> str:
+        """What stands."""
+        return f"{self._prefix}standing"
+
     def pieces(self, id: str, agent: str) -> str:
         """A list on its way to *agent*."""
         return f"{self._prefix}pieces:{id}:{agent}"
@@ -227,6 +245,22 @@ class Caller:
         )  # fmt: skip
         if full:
             raise CallError(f"{WAITING_MAX:,} calls wait for {agents[full - 1]} already")
+
+    async def stand(self, call: Call) -> None:
+        """Keep *call* for agents that come later, instead of what stood about the same.
+
+        Raises `CallError`: too many stand.
+        """
+        [full] = await self._server.run(
+            _SCRIPTS["stand"], [self._keys.standing], call.stands, call.to_bytes(),
+            str(STANDING_MAX),
+        )  # fmt: skip
+        if full:
+            raise CallError(f"{STANDING_MAX:,} blocks stand already: take some back")
+
+    async def over(self, call: Call) -> None:
+        """Nothing stands about this any more: all agents know it."""
+        await self._server.run(_SCRIPTS["stand"], [self._keys.standing], call.stands, b"", "0")
 
     async def answers(self, id: str, agents: Iterable[str]) -> dict[str, Reply]:
         """What those of *agents* who have done so have answered, by their names."""

@@ -1,8 +1,9 @@
 """An agent listens for what is asked of it through Redis: see `calls`.
 
-It looks every second, on a connection of its own. A call is taken out when its answer is there, in
-one step; who carries it out knows by its id whether that was done by the process before. While
-Redis is away nothing is asked, and answers wait.
+It looks every second, on a connection of its own, and every minute for what stands: so an agent
+that comes later knows what is blocked. A call is taken out when its answer is there, in one step;
+who carries it out knows by its id whether that was done by the process before. While Redis is away
+nothing is asked, and answers wait.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from scrapy_spider_suite.agents.calls import (
     CALL_MAX,
     NUMBER,
     PIECE_MAX,
+    STANDING_MAX,
     Call,
     Keys,
     Piece,
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 LOOK: Final = 1.0
 """Seconds between two looks for calls."""
+STAND: Final = 60
+"""Looks for calls to one for those that stand."""
 ABREAST: Final = 100
 """Calls that are seen to at a time."""
 _AWAY: Final = 10.0
@@ -43,7 +47,7 @@ _SILENT: Final = 60.0
 """Seconds for which the next piece of a list may take; whoever sends it has been killed, then."""
 _TIMEOUT: Final = 10.0
 
-_SCRIPTS: Final = {name: alone(name) for name in ("asked", "answer", "piece")}
+_SCRIPTS: Final = {name: alone(name) for name in ("asked", "answer", "piece", "standing")}
 
 
 class Carrier(Protocol):
@@ -51,6 +55,10 @@ class Carrier(Protocol):
 
     def place(self, call: Call) -> Path | None:
         """Where to write the list that comes with *call*; None: it is here already."""
+        ...
+
+    async def is_new(self, call: Call) -> bool:
+        """Whether *call*, which stands, was never carried out here."""
         ...
 
     async def carry_out(self, call: Call) -> Reply:
@@ -92,6 +100,8 @@ class Listener:
         self._look = look
         self._wall = wall
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._looks = 0
+        self._stood: set[bytes] = set()  # calls that stand, and were looked at
         self._once = Once(logger, f"calls to {agent}")
         self._lost = ""
 
@@ -118,14 +128,31 @@ class Listener:
 
     async def _take(self) -> None:
         """See to the calls that are new."""
+        if not self._looks % STAND:
+            await self._take_standing()
+        self._looks += 1
         long, *texts = await self._server.run(
             _SCRIPTS["asked"], [self._keys.calls(self._agent)], str(ABREAST), str(CALL_MAX)
         )
         if long:
             self._refuse(long, f"longer than {CALL_MAX:,} bytes")
-        for text in texts:
+        for text in sorted(texts, key=_id_of):  # urgent ones first, each kind in its order
             if text not in self._tasks:
                 self._tasks[text] = asyncio.ensure_future(self._see_to(text))
+
+    async def _take_standing(self) -> None:
+        """See to calls that stand and are new here."""
+        found = await self._server.run(
+            _SCRIPTS["standing"], [self._keys.standing], str(STANDING_MAX), str(CALL_MAX)
+        )
+        for text in set(found) - self._stood:
+            try:
+                call = Call.from_bytes(text)
+                if call.stands and await self._carrier.is_new(call):
+                    await self._carrier.carry_out(call)
+            except CallError as error:
+                self._refuse(1, error)
+        self._stood = set(found)
 
     async def _see_to(self, text: bytes) -> None:
         try:
@@ -231,6 +258,13 @@ class Listener:
         if self._lost:
             logger.info("Redis is back: what is asked of %s is heard again", self._agent)
         self._lost = ""
+
+
+def _id_of(text: bytes) -> str:
+    try:
+        return Call.from_bytes(text).id
+    except CallError:
+        return ""
 
 
 def _put(file: int, piece: Piece, last: int) -> None:

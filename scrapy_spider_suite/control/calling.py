@@ -44,7 +44,8 @@ class Calling:
         self._name = name
         self._actions = ActionFolder(folder)
         self._done: dict[str, Answer] | None = None
-        self._one = asyncio.Lock()
+        self._ids: set[str] = set()  # of all calls that were ever carried out here
+        self._one, self._leaving = asyncio.Lock(), asyncio.Lock()
         self._lookers = Lookers()
 
     def place(self, call: Call) -> Path | None:
@@ -56,6 +57,12 @@ class Calling:
             return None
         self._actions.path.mkdir(exist_ok=True)
         return self._actions.urls_of(id)
+
+    async def is_new(self, call: Call) -> bool:
+        """See `Carrier`."""
+        await self._earlier()
+        id = f"{call.id}{_SUFFIX}"
+        return not (id in self._ids or self._actions.wanted(id) or self._actions.answered(id))
 
     async def carry_out(self, call: Call) -> Reply:
         """See `Carrier`."""
@@ -74,14 +81,14 @@ class Calling:
         done = await self._earlier()
         if id in done:
             return done[id]
-        if not (self._actions.wanted(id) or self._actions.answered(id)):
-            action = Action(
-                id, call.verb, call.arguments, self._job, f"{call.who} (Redis)", call.when, call.why
-            )
-            try:
-                await asyncio.to_thread(self._leave, action)
-            except ActionError as error:
-                raise CallError(str(error)) from error
+        async with self._leaving:  # in the order in which they were asked
+            if not (self._actions.wanted(id) or self._actions.answered(id)):
+                who = f"{call.who} (Redis)"
+                action = Action(id, call.verb, call.arguments, self._job, who, call.when, call.why)
+                try:
+                    await asyncio.to_thread(self._leave, action)
+                except ActionError as error:
+                    raise CallError(str(error)) from error
         while (answer := self._actions.collect(id)) is None:
             if not self._actions.wanted(id) and not self._actions.answered(id):
                 # Somebody else has taken the answer away: the log has it.
@@ -91,6 +98,7 @@ class Calling:
                 raise CallError(f"{call.verb}: the action was taken back")
             await asyncio.sleep(_POLL)
         done[id] = answer
+        self._ids.add(id)
         if len(done) > _KNOWN:
             del done[next(iter(done))]
         return answer
@@ -103,7 +111,10 @@ class Calling:
         """What was carried out of calls that may come again: the audit log has it."""
         async with self._one:
             if self._done is None:
-                self._done = await asyncio.to_thread(_of_calls, AuditLog(self._folder).rows())
+                rows = await asyncio.to_thread(_of_calls, AuditLog(self._folder).rows())
+                self._ids.update(rows)
+                since = time.time() - 2 * KEPT
+                self._done = {id: answer for id, (done, answer) in rows.items() if done > since}
         return self._done
 
     # Looking
@@ -129,12 +140,12 @@ class Calling:
         self._lookers.close()
 
 
-def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, Answer]:
-    """The answers to calls that may still lie in Redis, by the ids of their actions."""
-    since = time.time() - 2 * KEPT
-    return {
-        str(row["id"]): Answer(str(row["id"]), bool(row.get("ok")), str(row.get("said", "")), facts)
-        for row in rows
-        if str(row.get("id", "")).endswith(_SUFFIX) and row.get("done", 0) > since
-        and isinstance(facts := row.get("facts", {}), dict)
-    }  # fmt: skip
+def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, tuple[float, Answer]]:
+    """When calls were carried out, and the answers, by the ids of their actions."""
+    found = {}
+    for row in rows:
+        id, done, facts = row.get("id"), row.get("done"), row.get("facts")
+        if isinstance(id, str) and id.endswith(_SUFFIX) and isinstance(done, int | float):
+            said, known = str(row.get("said", "")), facts if isinstance(facts, dict) else {}
+            found[id] = (done, Answer(id, bool(row.get("ok")), said, known))
+    return found

@@ -54,6 +54,10 @@ class Doer:
         """One file for each call."""
         return self.folder / call.id
 
+    async def is_new(self, call: Call) -> bool:
+        """Whether it was never done."""
+        return call not in self.done
+
     async def carry_out(self, call: Call) -> Reply:
         """Remember it."""
         await self.wait.wait()
@@ -143,16 +147,42 @@ def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
 
 
 def test_urgent_ones_come_first(in_scene: InScene) -> None:
-    """However many others wait."""
+    """However many others wait; a block comes before what takes it back."""
 
     async def test(scene: Scene) -> None:
         await scene.kill()
-        calls = [a_call(id=new_id(urgent=urgent)) for urgent in (False, False, True)]
+        calls = [a_call(id=new_id(urgent=urgent)) for urgent in (False, False, True, True)]
         for call in calls:
             await scene.caller.leave({"a": call})
         scene.start()
-        await scene.until(lambda: len(scene.doer.done) == 3)
-        assert scene.doer.done == [calls[2], calls[0], calls[1]]
+        await scene.until(lambda: len(scene.doer.done) == 4)
+        assert scene.doer.done == [*calls[2:], *calls[:2]]
+
+    in_scene(test)
+
+
+def test_what_stands_is_heard_by_who_comes_later(in_scene: InScene) -> None:
+    """Once; the last one about each subject; what is no such call is refused."""
+
+    async def test(scene: Scene) -> None:
+        await scene.kill()
+        first, again, other, gone = (
+            a_call(verb="block", arguments={"subject": subject}) for subject in ("x", "x", "y", "z")
+        )
+        for call in (first, again, other, gone):
+            await scene.caller.stand(call)
+        await scene.caller.over(gone)
+        scene.client.hset(KEYS.standing, mapping={"junk": b"junk", "long": b"x" * (CALL_MAX + 1)})
+        scene.client.hset(KEYS.standing, "drop", a_call(verb="drop").to_bytes())
+        for _ in range(2):
+            scene.start()
+            last = a_call()
+            await scene.caller.leave({"a": last})
+            await scene.answer(last.id)
+            await scene.kill()
+        done = [call for call in scene.doer.done if call.stands.startswith("block")]
+        assert sorted(done, key=lambda call: call.id) == [again, other]
+        assert scene.listener.counters.refused == 1
 
     in_scene(test)
 

@@ -243,7 +243,18 @@ def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
     finally:
         town.start("b")
     _until(lambda: "later.example" in stored(town, "b"))
-    ask("unblock", "later.example")
+    standing = Keys(town.crawl).standing
+    with town.server.client() as client:
+        # Long after: the call has expired, and stands.
+        town.stop("b")
+        ask("block", "long.example", "--reason", "x")
+        client.delete(Keys(town.crawl).calls("b"))
+        town.start("b")
+        _until(lambda: "long.example" in stored(town, "b"))
+        assert client.hlen(standing) == 2
+        for subject in ("later.example", "long.example"):
+            assert ask("unblock", subject).code == 0
+        assert client.hlen(standing) == 0
 
 
 def test_each_call_is_done_once(town: Town, ask: Ask) -> None:

@@ -20,7 +20,7 @@ else
     redis.call('DEL', prefix .. 'calls:' .. name)  -- see calls.py; the rest of it expires soon
   end
   for _, row in pairs(everyone()) do redis.call('DEL', prefix .. 'address-news:' .. row.number) end
-  redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS, prefix .. 'secret')
+  redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS, prefix .. 'secret', prefix .. 'standing')
   redis.call('DEL', prefix .. 'addresses', prefix .. 'address-eras')  -- see meet.lua
   crawl = nil
   return answer('ok')

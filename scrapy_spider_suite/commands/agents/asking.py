@@ -15,6 +15,8 @@ from scrapy_spider_suite.commands.agents.spreading import Part, send
 from scrapy_spider_suite.errors import ClusterError, RegistryError
 
 _POLL = 0.1
+_TAKE_BACK = ("resume", "unblock")
+"""Verbs after which nothing stands, once all agents know."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,18 @@ async def ask(
             pieces=0 if parts is None else parts[name].pieces,
         )  # fmt: skip
 
-    await line.caller.leave({name: call(name) for name in asked})
+    calls = {name: call(name) for name in asked}
+    standing = next((each for each in calls.values() if each.stands), None)
+    if standing is not None:
+        await line.caller.stand(standing)
+    await line.caller.leave(calls)
     if parts is not None:
         sending = [send(line.caller, id, name, parts[name], seconds) for name in asked]
         await asyncio.gather(*sending)
-    return await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
+    heard = await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
+    if standing is not None and standing.verb in _TAKE_BACK and not heard.silent:
+        await line.caller.over(standing)
+    return heard
 
 
 async def _wait(

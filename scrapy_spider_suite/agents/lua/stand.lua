@@ -1,0 +1,12 @@
+-- Keeps a call for agents that come later, in the place of an earlier one about the same.
+-- KEYS: what stands. ARGV: what it is about; the call, empty if nothing stands any more; how many
+-- may stand. Answers 1 if there are too many.
+if #ARGV[2] == 0 then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+elseif redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3])
+  and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return {1}
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+end
+return {0}
