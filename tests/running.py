@@ -15,12 +15,12 @@ from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebProcess
 
 
-def until(true: Callable[[], Any], within: float = 30.0) -> None:
-    """Return as soon as *true* is, and fail if that takes longer than *within* seconds."""
+def until(true: Callable[[], Any], within: float = 30.0, every: float = 0.05) -> None:
+    """Return as soon as *true* is, asked *every* so many seconds; fail after *within* seconds."""
     deadline = time.monotonic() + within
     while not true():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 @contextmanager
