@@ -133,7 +133,7 @@ class CrawlCore:
         self.ordering = Ordering(order_of(self.settings, crawler.stats))
         self.frontier = self._open_frontier()
         self.wire: Wire | None = None  # where requests wait that have no visit
-        self.sharing = sharing_of(self)
+        self.sharing = sharing_of(self, self.settings)
         self.revisiting = PageRevisiting(self)
         self.duplicates = DuplicatePages(self)
         self.counting: LinkCounting | None = None

@@ -42,7 +42,7 @@ _NEVER = 1e11
 """A wait (seconds) that ends only with the rule that is its reason."""
 _PORTIONS = 0.05
 """Seconds between two portions of an action, or of what a change of the policy means."""
-_COMING = 0.025
+_COMING = 0.0125
 """Seconds between two portions of hosts that come from disk: 2,000 of them a second."""
 
 
@@ -124,6 +124,8 @@ class Keeper:
             if not self._archiving:
                 self._archiving = True
                 self._loop.call_later(_PORTIONS, self._archive)
+        else:
+            self._collector.tidy()
 
     def _admit(self) -> None:
         """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
@@ -290,7 +292,7 @@ class Keeper:
             return None
         statistics = core.frontier.statistics()
         busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
-        busy = busy or len(self._scheduler.extractor) or core.frontier.holding
+        busy = busy or len(self._scheduler.extractor) or bool(core.frontier.holding)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return None
         wait = core.frontier.next_visit_in(core.now())

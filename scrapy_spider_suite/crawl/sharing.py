@@ -8,6 +8,7 @@ queue for the wire (`crawl.wire`), and the gate begins no fetch without it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Coroutine
 from dataclasses import asdict
@@ -34,8 +35,13 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.frontier.workbench import AddressState, HostState
     from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+NO_GATE: Final = "SUITE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
 
 NAME: Final = "shared"
 """Of the ledger in a Redis: crawls that name the same Redis share it."""
@@ -51,19 +57,34 @@ _PASSES: Final = frozenset({"away", "memory"})
 
 Taken = tuple[Need, ...]
 
+_tasks: set[asyncio.Task[None]] = set()
+"""Those that begin and end in a running crawl: the loop itself does not hold them."""
 
-def sharing_of(core: CrawlCore) -> Sharing | None:
-    """What *core* needs to fetch politely with others; None if it fetches alone.
+
+def sharing_of(core: CrawlCore, settings: SuiteSettings) -> Sharing | None:
+    """What *core* needs to fetch politely with others by *settings*; None if it fetches alone.
 
     Raises `SettingsError`: that is no place for a ledger.
     """
-    settings = core.settings
     if settings.ledger is not None:
         return Sharing(core, _ledger(settings.ledger, NAME))
     if core.agency is None or settings.cluster != "peers" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.
     return Sharing(core, _ledger(settings.redis_url, core.agency.crawl), agents=True)
+
+
+def replace_sharing(core: CrawlCore, sharing: Sharing | None) -> None:
+    """Have *core*, which crawls, fetch by *sharing* from now on; what is out ends as it began."""
+    old, core.sharing = core.sharing, sharing
+    core.frontier.permits.let_go()
+    core.frontier.permits.lender = sharing
+    loop = asyncio.get_running_loop()
+    opening = [] if sharing is None else [sharing.open_late()]
+    for work in opening if old is None else [*opening, old.close()]:
+        task = loop.create_task(work)
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
 
 
 def _ledger(where: RedisUrl | Path, name: str) -> Ledger:
@@ -104,7 +125,6 @@ class Sharing:
         self._running: asyncio.Task[None] | None = None
         self._closed = False
         self._asked = 0.0  # when `pause` was
-        core.frontier.permits.lender = self
         # Connected after the scheduler's end: by then every fetch has said how it ended.
         core.crawler.signals.connect(self.close, spider_closed)
 
@@ -119,13 +139,24 @@ class Sharing:
         One that is away now may come back, and is waited for.
         """
         if scheduler.gate is None:
-            raise SettingsError("SUITE_LEDGER needs the downloader of the suite: remove DOWNLOADER")
+            raise SettingsError(NO_GATE)
+        self._core.frontier.permits.lender = self
+        await self._ask()
+
+    async def _ask(self) -> None:
+        self._running = asyncio.ensure_future(self._lending.run())
         try:
             await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:
             if error.kind not in _PASSES:
                 raise SettingsError(f"SUITE_LEDGER: {error}") from error
-        self._running = asyncio.ensure_future(self._lending.run())
+
+    async def open_late(self) -> None:
+        """Begin in a crawl that runs. What will never do is said: nothing is fetched by it."""
+        try:
+            await self._ask()
+        except SettingsError as error:
+            logger.error("%s: nothing is fetched until it is another one", error)
 
     async def close(self) -> None:
         """Return what is not used, and say what is owed."""

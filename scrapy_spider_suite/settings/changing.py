@@ -23,6 +23,7 @@ from scrapy_spider_suite.crawl.normalizing import twins_of
 from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
 from scrapy_spider_suite.crawl.resolving import reconfigure
+from scrapy_spider_suite.crawl.sharing import NO_GATE, Sharing, replace_sharing, sharing_of
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.declarations import Kind
@@ -45,7 +46,6 @@ LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
 """Those that name files which take seconds to read: they are to be prepared in a thread."""
 AT_START = {
     "enabled": "without the suite there is nothing to be told: pause the crawl, or stop it",
-    "ledger": "the connection is made at the start: stop the crawl, and start it again with it",
 }
 """Settings that no job fixes, but that hold from the start of a crawl on; and why."""
 
@@ -126,8 +126,19 @@ def _prepare(core: CrawlCore, new: SuiteSettings, changed: set[str]) -> Iterator
         yield partial(_keep_seen, core, new)
     if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
         yield partial(core.ordering.adopt, order_of(new, stats))
+    if "ledger" in changed:
+        yield partial(replace_sharing, core, _sharing(core, new))
     if changed & _WINDOW:
         yield partial(core.frontier.rotation.slide, window_of(new, core.store))
+
+
+def _sharing(core: CrawlCore, new: SuiteSettings) -> Sharing | None:
+    """What the crawl fetches by with the ledger of *new*. Raises `SettingsError`."""
+    if new.cluster:
+        raise SettingsError("SUITE_LEDGER is one for all agents of a crawl: stop them all first")
+    if core.crawler.engine is None or not hasattr(core.crawler.engine.downloader, "core"):
+        raise SettingsError(NO_GATE)
+    return sharing_of(core, new)
 
 
 def _keep_seen(core: CrawlCore, new: SuiteSettings) -> None:

@@ -279,6 +279,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "shared_seeds": ("false", False, _anew("shared_seeds")),
     "handover_dir": ("FOLDER", "FOLDER", lambda p: p.core.settings.handover_dir.name),
     "handover_rate": ("1M", 1 << 20, _anew("handover_rate")),
+    "ledger": ("LEDGER", True, lambda p: p.core.frontier.permits.lender is p.core.sharing),
     "seen": ("sieve", (True, True), lambda p: (
         p.store.sieve is not None, p.core.frontier.sifter and p.core.frontier.sifter.active
     )),
@@ -374,7 +375,7 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
     """One after the other in one crawl: refused, or in force where it is used."""
     files = {
         "OVERRIDES": "slow.test delay=99\n", "SCORES": "http://a.test/\t0.5\n",
-        "COUNTRIES": "192.0.2.0/24,DE\n", "FOLDER": "",
+        "COUNTRIES": "192.0.2.0/24,DE\n", "FOLDER": "", "LEDGER": "",
     }  # fmt: skip
     for name, text in files.items():
         if text:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from crawls import crawl, start, web_settings
 from inprocess import Crawled, crawl_here
 from redis_servers import RedisServer
 
+from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.guards.exitcodes import ExitCode
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess, gaps
 
 pytestmark = pytest.mark.slow
@@ -94,6 +96,25 @@ def test_four_crawls_are_polite_together_though_one_is_killed(
     arrivals = _check(web, run(all_of_them()))
     assert slain.wait() == -signal.SIGKILL
     assert len(arrivals) > 3 * 30
+
+
+def test_a_ledger_is_there_from_when_it_is_set(
+    web: FakeWebProcess, run: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    """In a crawl that runs: what is out ends as it began, all else goes by it, and it ends."""
+    given = _settings(web, tmp_path / "ledger")
+    given["SUITE_LEDGER"] = ""
+
+    class Late(Bulk):
+        async def start(self) -> AsyncIterator[Any]:
+            async for each in super().start():
+                yield each
+            change_setting(core_of(self.crawler), "SUITE_LEDGER", str(tmp_path / "ledger"))
+
+    done = run(crawl_here(Late, within=100, **given))
+    assert done.reason == "finished"
+    fetches = done.stat("downloader/request_count")
+    assert fetches < done.stat("suite/ledger/ended") <= 2 * fetches
 
 
 def test_nothing_is_fetched_while_the_ledger_is_away(
