@@ -17,6 +17,9 @@ _THRESHOLDS = (2_000, 10, 1 << 30)
 """Net allocations before the youngest generation is collected, and collections of each generation
 before that of the next. A collection walks all that is younger: 2,000 objects, then 20,000, so
 that neither stops the crawl for more than some ten milliseconds."""
+_RIPE = 3
+"""Collections of the youngest generation after which `tidy` collects the next. Python by itself
+waits for ten: that takes some 10 ms, in a turn of the loop that may be long anyway."""
 _PERIOD = 20.0
 """Seconds between two collections of all there is: a response and its selector refer to each other,
 and those that were being parsed while the second generation was collected wait for it (promise 3).
@@ -42,6 +45,11 @@ class CalmCollector:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
+
+    def tidy(self) -> None:
+        """Collect what is young, if there is some of it. To be called a few times a second."""
+        if self._running and gc.get_count()[1] >= _RIPE:
+            gc.collect(1)
 
     def due(self, now: float) -> bool:
         """Whether it is time to `collect`; then it is not again for a while.

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _LOOKUPS = 500
 """Names that are looked up at the same time."""
-_AT_ONCE = 25
+_AT_ONCE = 10
 """Hosts that are seen to before anyone else has a turn again."""
 _WAITING = 2_000
 """Robots.txt whose fetches may be under way, those included that wait for their hosts."""

@@ -25,7 +25,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 Plant = Callable[[Sequence[Seed]], int]
 """Makes seeds pending unless they are known; returns how many were new."""
 
-_PIECE = 20
+_PIECE = 8
 """Lines between two looks at the clock."""
 _KEPT = 10_000
 """Bad lines of a list that are kept; the others are counted."""

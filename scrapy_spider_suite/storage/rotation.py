@@ -17,13 +17,13 @@ from scrapy_spider_suite.storage.waiting import AWAY
 
 _TURN = 16
 """Visits after which a host makes room for hosts on disk that are due."""
-_GOING = 100
+_GOING = 50
 """Hosts that make room at a time: each has its rows written, some 20 to 40 us."""
-_LOOKED = 3_000
-"""Hosts that are looked at for that at a time."""
-_LEAVING = 500
+_LOOKED = 1_000
+"""Hosts that are looked at for that at a time, some 1 to 2 us each."""
+_LEAVING = 200
 """Hosts that leave at a time when a window moves: each has its rows written, some 20 to 40 us."""
-_COMING = 50
+_COMING = 25
 """Hosts that come at a time: each has its rows read, some 60 to 140 us."""
 
 

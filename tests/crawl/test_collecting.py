@@ -9,13 +9,15 @@ import weakref
 from scrapy_spider_suite.crawl.collecting import CalmCollector
 
 
+class Itself:
+    """Goes with a collection only."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
 def test_everything_is_collected_now_and_then() -> None:
     """Python would not, any more; what refers to itself must go all the same."""
-
-    class Itself:
-        def __init__(self) -> None:
-            self.own = self
-
     collector = CalmCollector()
     assert not collector.due(0.0)  # it has not begun: nobody's business
     collector.start()
@@ -34,6 +36,25 @@ def test_everything_is_collected_now_and_then() -> None:
         assert gone() is not None
         assert collector.due(1_020.0)
         asyncio.run(collector.collect())
+        assert gone() is None
+    finally:
+        collector.stop()
+
+
+def test_what_is_young_is_collected_before_it_is_much() -> None:
+    """Python would wait until there is ten times as much."""
+    collector = CalmCollector()
+    collector.start()
+    try:
+        young = Itself()
+        gone = weakref.ref(young)
+        gc.collect(0)
+        del young
+        gc.collect(0)
+        collector.tidy()
+        assert gone() is not None
+        gc.collect(0)
+        collector.tidy()
         assert gone() is None
     finally:
         collector.stop()
