@@ -37,6 +37,7 @@ class FakeRegistry:
         self.numbers: dict[str, int] = {}
         self.addresses: dict[str, str] = {}
         self.active: set[str] = set()
+        self.dead: set[str] = set()
         self.gives = 0
         self.trouble: list[Exception] = []
 
@@ -47,12 +48,17 @@ class FakeRegistry:
             Row(
                 name=name, number=number, incarnation="1", weight=1.0,
                 address=self.addresses.get(name, ""),
-                state=State.ACTIVE if name in self.active else State.LEAVING, ends=0, heard=0,
+                state=self._state(name), ends=0, heard=0,
                 idle=False, sent=0, received=0,
             )
             for name, number in sorted(self.numbers.items())
         ]  # fmt: skip
         return View(self.epoch, tuple(rows))
+
+    def _state(self, name: str) -> State:
+        if name in self.dead:
+            return State.DEAD
+        return State.ACTIVE if name in self.active else State.LEAVING
 
     @property
     def tokens(self) -> Tokens:

@@ -1,0 +1,153 @@
+"""A dead agent's directory, or what its packs tell, goes to who owns its hosts by now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from handing import Handing, names_of
+from packed import fetch, plan
+from virtual import WALL, all_urls, entry, trees
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.members import View
+from scrapy_spider_suite.cluster.adopting import (
+    Adopted,
+    adopted,
+    lost,
+    rebuilt,
+    states_in_packs,
+)
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.errors import ClusterError, CourierError
+from scrapy_spider_suite.packs.pages import records
+from scrapy_spider_suite.packs.writer import PackWriter
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.routing import Routing
+
+
+async def town(folder: Path) -> tuple[Handing, list[str]]:
+    """Three agents that have crawled for a while; the second has just died for good."""
+    web = trees(20, 13, 20)
+    agents = Handing.of(web, assignment_of("ring"), folder, 3, "tcp")
+    names = list(names_of(agents))
+    await agents.begin(names[0])
+    agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
+    agents.change(*names)
+    await agents.crawl(lambda: agents.now > 20 and agents.settled)
+    dead = names[1]
+    agents.refetched = len(agents.crawls[dead].out)
+    await agents.stop(dead)
+    agents.crawls[dead].frontier.flush()
+    return agents, names
+
+
+def bury(agents: Handing, dead: str) -> None:
+    """Its lease ends: others are the owners, and take what it held."""
+    registry = agents.registry
+    registry.dead = {dead}
+    mine = registry.holders == registry.numbers[dead]
+    agents.change(*(name for name in agents.crawls if name != dead))
+    for name, shares in agents.shares.items():
+        if name != dead:
+            registry.holders[mine & shares.own] = registry.numbers[name]
+    del agents.crawls[dead], agents.tasks[dead], agents.routings[dead], agents.handovers[dead]
+    agents.meet(*agents.crawls)
+
+
+def test_a_directory_is_adopted(tmp_path: Path) -> None:
+    """Each page is fetched once, but what was in flight; its outbox goes along."""
+
+    async def test() -> None:
+        agents, names = await town(tmp_path)
+        dead = names[1]
+        store = agents.crawls[dead].frontier.store
+        assert isinstance(store, RocksStore)
+        known = agents.crawls[dead].frontier.counters
+        done = known.done
+        assert min(done, known.pending) > 0
+        fetched = agents.crawls[dead].urls
+        routing = Routing(Outbox(store.kv("outbox")), lambda host, url: names[0], dead)
+        assert not routing.keeps(entry("http://h5.t/99"))
+        store.kv("outbox").put(b"r" + names[0].encode() + b"\0" + bytes(7) + b"\xff", b"rotten")
+        store.flush()
+        frontier = Frontier(
+            store, agents.policies[0], now=agents.now, wall=WALL + agents.now, capacity=0,
+            counters=Counters.load(store),
+        )  # fmt: skip
+
+        async def view() -> View:
+            return agents.registry.view
+
+        async def adopt(patience: float = 120.0) -> Adopted:
+            shares = Shares(agents.assignment, dead)
+            return await adopted(
+                frontier, store, shares, agents.make(dead), tmp_path / "adopting", crawl="crawl",
+                view=view, say=said.append, patience=patience,
+            )  # fmt: skip
+
+        said = list[str]()
+        with pytest.raises(ClusterError, match="still a member"):
+            await adopt()
+        bury(agents, dead)
+        addresses, agents.registry.addresses = agents.registry.addresses, {}
+        with pytest.raises(CourierError, match="nobody has taken anything"):
+            await adopt(patience=0.0)
+        agents.registry.addresses = addresses
+        found = await adopt()
+        assert found.urls >= done
+        assert said
+        assert (frontier.counters.done, frontier.counters.pending) == (0, 0)
+        assert list(store.records()) == []
+        assert not len(Outbox(store.kv("outbox")))
+        store.close()
+        await agents.crawl(lambda: agents.over)
+        urls = Counter(fetched + agents.urls)
+        assert set(urls) == all_urls(agents.web, 13) | {"http://h5.t/99"}
+        assert urls.total() - len(urls) <= agents.refetched
+        await agents.close()
+
+    asyncio.run(test())
+
+
+def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path) -> None:
+    """Pages and errors of the dead agent, and nothing of others; what is lost is counted."""
+    statuses = {1: 200, 2: 404, 3: 503, 4: 301}
+    packs, name = tmp_path / "packs", "agent-1"
+    writer = PackWriter(replace(plan(packs), agent=name))
+    for number, status in statuses.items():
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n".encode()
+        url = f"http://h{number}.t/{number}"
+        writer.append(records(fetch(number, b"ok", head=head, url=url)))
+    writer.close()
+    assert list(states_in_packs(packs, "b")) == []
+    found = {url: state for _, url, state in states_in_packs(packs, name)}
+    assert {url[-1]: state.status for url, state in found.items()} == {"1": 200, "2": 404, "4": 301}
+    assert lost({"pending": 10, "done": 3, "failed": None}, 3) == 10
+
+    async def test() -> None:
+        agents = Handing.of(trees(5, 5, 5), assignment_of("ring"), tmp_path, 2, "folder")
+        await agents.begin("agent-0")
+        bury(agents, name)
+        shares, courier = Shares(agents.assignment, name), agents.make(name)
+
+        async def view() -> View:
+            return agents.registry.view
+
+        told = await rebuilt(packs, shares, courier, tmp_path / "o", crawl="crawl", view=view)
+        assert (told.hosts, told.urls) == (3, 3)
+        for url, state in found.items():
+            host = url.split("/")[2]
+            store = agents.crawls["agent-0"].frontier.store
+            assert isinstance(store, RocksStore)
+            assert store.state(state_key(host, url)) == state.to_bytes()
+        await agents.close()
+
+    asyncio.run(test())
