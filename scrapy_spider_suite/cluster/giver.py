@@ -43,7 +43,9 @@ class Parcel:
     path: Path
     number: int
     mask: Mask
-    sent: bool = False
+    size: int = 0
+    """Bytes that the receiver has said it keeps."""
+
     stale: bool = False
     """This agent has become the owner of some of it since: more may have come here."""
 
@@ -195,7 +197,7 @@ class Giver:
                 if not self.is_wanted(parcel):
                     return False
             bringing.result()
-            parcel.sent = True
+            parcel.size = parcel.path.stat().st_size
         finally:
             bringing.cancel()
             await asyncio.wait([bringing])
@@ -270,7 +272,9 @@ class Giver:
             logger.info("parcel %s to %s is called off", label.parcel, label.receiver)
             return
         hosts, urls, units = parcel.counts[HOST], _urls(parcel), int(parcel.mask.sum())
-        self.counts.update(parcels=int(parcel.sent), units=units, hosts=hosts, urls=urls)
+        self.counts.update(
+            parcels=parcel.size > 0, units=units, hosts=hosts, urls=urls, bytes=parcel.size
+        )
         self._moving.once.over(f"to {label.receiver}")
         logger.info(
             "gave parcel %s to %s: %d units, %d hosts, %d URLs, in %.1f s", label.parcel,

@@ -328,3 +328,24 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
     again.frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
     assert [lease.entry.url for lease in again.frontier.acquire(1.0)] == ["http://h0.t/0"]
     again.close()
+
+
+def test_what_comes_for_a_host_that_was_packed_is_not_lost(tmp_path: Path) -> None:
+    """It stays on disk with the host's other rows, which are all there if that is called off."""
+    a = Side(tmp_path / "a")
+    for page in range(5):
+        a.put("h0.t", page, "pending")
+    units = units_of("ring")
+    a.frontier.holding.change(lambda host, url: True)
+    drain(a.giving(units).pack(tmp_path / "parcel", label()))
+    a.put("h0.t", 7, "pending")
+    assert "h0.t" not in a.frontier.workbench.hosts
+    drain(a.forgetting(units).keep("p1"))
+    a.frontier.holding.change(None)
+    a.frontier.rotation.admit(a.now, a.now + a.frontier.wall_offset)
+    (resident,) = a.frontier.workbench.hosts.values()
+    a.frontier.residents.leave(resident, a.now + a.frontier.wall_offset, a.now)
+    a.frontier.flush()
+    assert a.queues() == {"h0.t": [f"http://h0.t/{page}" for page in (0, 1, 2, 3, 4, 7)]}
+    a.check()
+    a.close()
