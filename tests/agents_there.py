@@ -69,6 +69,11 @@ class Town:
         table = Table.of(self.assignment, [Member(name) for name in self.jobs])
         return table.owner(self.assignment.unit(host_of(url), url))
 
+    @property
+    def id(self) -> str:
+        """Of the crawl."""
+        return next(iter(self._registries.values())).answer.id
+
     def stop(self, name: str) -> None:
         """The agent *name* is not there any more; it said that it would be back."""
         self._do(self._stop(name))

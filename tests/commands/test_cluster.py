@@ -17,6 +17,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.job.directory import FOLDER
 
 NAMES = ("a", "b", "c")
@@ -167,3 +168,33 @@ def test_no_redis_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     command, options, left = commandline.parsed(Command(), ["ls", "-j", "http://x/"])
     with pytest.raises(UsageError, match="begins with redis://"):
         command.run(left, options)
+
+
+def test_what_cannot_be_adopted(
+    town: Town, jobs: dict[str, Path], tmp_path: Path, cluster: Frontier
+) -> None:
+    """No job, one in use, one of another crawl, one of an agent that is a member still."""
+    for words in ([], ["x", "--packs", "y", "--name", "b"], ["--packs", "y"], ["x", "--name", "b"]):
+        with pytest.raises(UsageError, match="give DIR, or --packs FOLDER and --name NAME"):
+            cluster("adopt", *words)
+    assert "holds no job" in cluster("adopt", str(tmp_path)).out
+    assert "is in use by a crawl" in cluster("adopt", str(jobs["b"])).out
+    assert "b is a member still" in cluster("adopt", "--packs", "x", "--name", "b").out
+    assert "had the name nobody" in cluster("adopt", "--packs", "x", "--name", "nobody").out
+    numbers = {row["agent"]: row["number"] for row in cluster("ls", "--json").rows}
+    for name in ("b", "c"):
+        town.stop(name)
+    assert "was not that of an agent of the crawl web" in cluster("adopt", str(jobs["b"])).out
+    crawl = town.id
+    for number, name in ((numbers["b"], "b"), (numbers["c"], "c")):
+        with lying_still(jobs[name] / FOLDER) as site:
+            assert site is not None
+            site.store.kv("agent").put(b"crawl", crawl.encode())
+            site.store.kv("agent").put(b"number", str(number).encode())
+            site.commit()
+    assert "b is a member still" in cluster("adopt", str(jobs["b"])).out
+    cluster("remove", "b", "--dead", "--yes")
+    [row] = cluster("adopt", str(jobs["b"]), "--dry-run", "--json").rows
+    assert (row["dry_run"], row["agent"]) == (True, "b")
+    [row] = cluster("adopt", "--packs", "x", "--name", "b", "--dry-run", "--json").rows
+    assert row["lost_at_most"] == 18  # pending and done, as it last said

@@ -8,6 +8,7 @@ MODULES = {
     "up": "starting",
     "drain": "leaving",
     "remove": "leaving",
+    "adopt": "adopting",
     "release": "leaving",
     "forget": "leaving",
 }

@@ -1,0 +1,207 @@
+"""``scrapy cluster adopt``: what an agent had that is gone for good goes to the others."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.agents.lease import Lease
+from scrapy_spider_suite.agents.members import Row as Member
+from scrapy_spider_suite.agents.members import State, View
+from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.cluster.adopting import Adopted, adopted, lost, rebuilt
+from scrapy_spider_suite.cluster.courier import Courier
+from scrapy_spider_suite.cluster.folders import FolderCourier
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.commands.agents import place
+from scrapy_spider_suite.commands.agents.spreading import assignment_in
+from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution
+from scrapy_spider_suite.control.site import Site, lying_still
+from scrapy_spider_suite.errors import ClusterError, CourierError, JobInUseError, ParcelError
+from scrapy_spider_suite.job.directory import FOLDER, JobFile
+from scrapy_spider_suite.settings.declarations import full_name, read_given
+from scrapy_spider_suite.settings.suite import DECLARATIONS
+from scrapy_spider_suite.storage.parcels import Label
+
+_OUT = "handover"
+_RATE = 16 << 20
+
+
+class _Gone:
+    """The inbox of an agent that is gone: nothing is taken any more."""
+
+    def kept(self, label: Label) -> bool:
+        """See `courier.Inbox`."""
+        raise CourierError("this agent is gone")
+
+    async def take(self, label: Label, path: Path) -> None:
+        """See `courier.Inbox`."""
+        raise ParcelError("this agent is gone: it takes nothing")
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="DIR", nargs="?", type=Path, help="its job directory")
+    parser.add_argument(
+        "--packs", metavar="FOLDER", type=Path,
+        help="its disk is lost: have others know at least what its packs in FOLDER tell",
+    )  # fmt: skip
+    parser.add_argument("--name", metavar="NAME", help="its name, with --packs")
+    add_caution(parser)
+
+
+def _run(call: Call) -> int:
+    options = call.options
+    packs = options.packs is not None
+    if (options.job is not None) is packs or (options.name is not None) is not packs:
+        raise UsageError("give DIR, or --packs FOLDER and --name NAME", print_help=False)
+    call.facts(place.run(_of_packs(call) if packs else _of_job(call)))
+    return 0
+
+
+# Its directory is there
+
+
+async def _of_job(call: Call) -> Row:
+    folder = call.options.job / FOLDER
+    if JobFile.read(folder) is None:
+        raise ClusterError(f"{call.options.job} holds no job of scrapy-spider-suite")
+    with ExitStack() as stack:
+        site = stack.enter_context(lying_still(folder))
+        if site is None:
+            raise JobInUseError(f"{call.options.job} is in use by a crawl: it is not gone")
+        async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+            row = _whose(line, site, call.options.job)
+            counters = site.frontier.counters
+            facts: Row = {"agent": row.name, "pending": counters.pending, "done": counters.done}
+            if call.options.dry_run:
+                return {"dry_run": True, **facts}
+            shares = Shares(assignment_in(line.overview), row.name)
+            courier = await _courier(call, line, row.name, folder)
+            try:
+                found = await adopted(
+                    site.frontier, site.store, shares, courier, folder / _OUT / "adopted",
+                    crawl=line.overview.id, view=_view(line), say=_say,
+                )  # fmt: skip
+            finally:
+                await courier.close()
+        return {"adopted": str(call.options.job), "agent": row.name, **_facts(found)}
+
+
+def _whose(line: place.Line, site: Site, job: Path) -> Member:
+    """The agent that had the job. Raises `ClusterError`: there is none of that crawl."""
+    kept = site.store.kv("agent")
+    crawl, number = (kept.get(b"crawl") or b"").decode(), int(kept.get(b"number") or b"0")
+    row = line.overview.view.numbers.get(number)
+    if crawl != line.overview.id or row is None:
+        raise ClusterError(f"{job} was not that of an agent of the crawl {line.place.crawl}")
+    _refuse_living(row)
+    return row
+
+
+def _refuse_living(row: Member) -> None:
+    if row.state in (State.ACTIVE, State.LEAVING):
+        raise ClusterError(
+            f"{row.name} is a member still: start it, so that it goes on, or `scrapy cluster "
+            f"remove {row.name} --dead` before"
+        )
+
+
+# Its packs are
+
+
+async def _of_packs(call: Call) -> Row:
+    options = call.options
+    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        row = line.overview.view.row(options.name)
+        if row is None:
+            raise ClusterError(f"no agent of the crawl had the name {options.name}")
+        _refuse_living(row)
+        facts = line.overview.facts.get(row.name, {})
+        if options.dry_run:
+            return {"dry_run": True, "agent": row.name, "lost_at_most": lost(facts, 0)}
+        shares = Shares(assignment_in(line.overview), row.name)
+        with TemporaryDirectory(prefix="suite-adopt-") as folder:
+            courier = await _courier(call, line, row.name, Path(folder))
+            try:
+                found = await rebuilt(
+                    options.packs, shares, courier, Path(folder) / _OUT, crawl=line.overview.id,
+                    view=_view(line),
+                )  # fmt: skip
+            finally:
+                await courier.close()
+    return {
+        "adopted": str(options.packs), "agent": row.name, **_facts(found),
+        "lost": lost(facts, found.urls),
+    }  # fmt: skip
+
+
+# Both
+
+
+def _facts(found: Adopted) -> Row:
+    return {
+        "parcels": found.parcels, "hosts": found.hosts, "urls": found.urls, "links": found.links,
+        "unread": found.unread,
+    }  # fmt: skip
+
+
+def _view(line: place.Line) -> Callable[[], Awaitable[View]]:
+    async def look() -> View:
+        overview = await line.office.overview()
+        if overview is None:
+            raise ClusterError(f"the crawl {line.place.crawl} is gone from Redis")
+        return overview.view
+
+    return look
+
+
+async def _courier(call: Call, line: place.Line, name: str, folder: Path) -> Courier:
+    """What the agents use among each other, by the settings of the project."""
+    wanted = ("handover_dir", "handover_rate", "cluster_key")
+    raw = {full_name(each): call.settings.get(full_name(each)) for each in wanted}
+    given: dict[str, Any] = read_given(DECLARATIONS, raw)
+    rate = given.get("handover_rate", _RATE)
+    if given.get("handover_dir") is not None:
+        courier: Courier = FolderCourier(given["handover_dir"], line.place.crawl, name, rate)
+        await courier.start(_Gone())  # for receipts
+        return courier
+    if given.get("cluster_key") is not None:
+        key = given["cluster_key"].text
+    else:
+        registry = Registry(line.place.redis.url, line.place.crawl, Lease(0.0))
+        key = await registry.secret()
+        await registry.close()
+    return TcpCourier("127.0.0.1", 0, key.encode(), folder / _OUT / "in", rate)
+
+
+def _say(text: str) -> None:
+    logging.getLogger(__name__).info(text)
+    print(text, file=sys.stderr, flush=True)
+
+
+VERBS = (
+    Verb(
+        "adopt", "what an agent had that is gone for good goes to the others", _run, _options,
+        "DIR",
+        about=(
+            "DIR is its job directory, on a disk of this machine; its lease must be over, or it\n"
+            "must have been removed. Queues, states and URLs that it had for others go to who has\n"
+            "its hosts by now; it can be broken off and done again. Where the disk is lost, what\n"
+            "the agent had fetched is known from its packs, and the answer says how many URLs are\n"
+            "lost. SUITE_HANDOVER_DIR and SUITE_CLUSTER_KEY have to be those of the agents."
+        ),
+        examples=(
+            "adopt crawls/news/b -j redis://10.0.0.1/0",
+            "adopt --packs crawls/news/packs --name b -j redis://10.0.0.1/0",
+        ),
+    ),
+)  # fmt: skip
