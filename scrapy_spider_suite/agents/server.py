@@ -22,7 +22,11 @@ from scrapy_spider_suite.errors import RegistryError, SettingsError
 
 T = TypeVar("T")
 
-_AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
+LOST: Final = (OSError, TimeoutError, RuntimeError)
+"""What goes wrong with connections, beside the client's own errors; the last is uvloop's word for
+one that the system gave up while nobody used it, and that the client writes to all the same."""
+
+_AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, *LOST)
 _PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
     ("memory", re.compile(r"\bOOM\b|> 'maxmemory'"), "is out of memory: raise its maxmemory"),

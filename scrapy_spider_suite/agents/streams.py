@@ -40,7 +40,7 @@ from scrapy_spider_suite.agents.letters import (
     unpack_receipts,
 )
 from scrapy_spider_suite.agents.posting import Post, Posts
-from scrapy_spider_suite.agents.server import connect, place, said
+from scrapy_spider_suite.agents.server import LOST, connect, place, said
 from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
 
@@ -68,7 +68,7 @@ if redis.call("XLEN", KEYS[1]) >= tonumber(ARGV[1]) then return false end
 return redis.call("XADD", KEYS[1], "*", "letter", ARGV[2])
 """
 
-_TROUBLE: Final = (RedisError, OSError, TimeoutError)
+_TROUBLE: Final = (RedisError, *LOST)
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from scrapy_spider_suite.agents.ledger import Batch, Ledger, address_key, host_k
 from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.lending import Lending
 from scrapy_spider_suite.agents.registry import boottime
+from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
@@ -144,7 +145,7 @@ class Sharing:
         await self._ask()
 
     async def _ask(self) -> None:
-        self._running = asyncio.ensure_future(self._lending.run())
+        self._running = watched(self._lending.run(), "grants")
         try:
             await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:

@@ -17,6 +17,7 @@ from scrapy_spider_suite.agents import scripts
 from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.registry import Registry
 from scrapy_spider_suite.agents.scripts import WORLD
+from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
 
@@ -236,3 +237,25 @@ def test_a_redis_that_is_silent_holds_up_nobody(
 
     with RedisServer(tmp_path, tcp=True) as server:
         in_a_real_world(server, monkeypatch, test)
+
+
+def test_a_connection_that_the_system_gave_up_is_away(tmp_path: Path) -> None:
+    """uvloop calls it a RuntimeError when the client writes to it; the next call has another."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def test(url: str) -> None:
+        server = Server(url, 5.0)
+        await server.memory()
+        (connection,) = server._client.connection_pool._available_connections
+        connection._writer.transport.abort()
+        with pytest.raises(RegistryError, match="is away") as caught:
+            await server.memory()
+        assert caught.value.kind == "away"
+        assert await server.memory()
+        await server.close()
+
+    with (
+        RedisServer(tmp_path, tcp=True) as redis,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(test(redis.url))
