@@ -32,11 +32,11 @@ from verdict import table
 
 FULL = Plan(
     size=Size(hosts=120, addresses=40, pages=400, host_delay=1.0, ip_delay=0.1),
-    agents=4, seconds=600.0, pace=(3.0, 9.0), within=900.0,
+    agents=4, seconds=600.0, pace=(3.0, 9.0),
 )  # fmt: skip
 SMALL = Plan(
     size=Size(hosts=40, addresses=14, pages=40, host_delay=0.4, ip_delay=0.03),
-    agents=3, seconds=25.0, pace=(1.0, 4.0), within=120.0,
+    agents=3, seconds=25.0, pace=(1.0, 4.0),
 )  # fmt: skip
 FAULT_GRACE = 120.0
 
@@ -55,6 +55,10 @@ def planned(options: argparse.Namespace) -> Plan:
     if options.transport == "none":
         given["transport"] = ""
     return replace(plan, **given)
+
+
+def _grace(text: str) -> float | str:
+    return text if text == "forever" else float(text)
 
 
 def show(chaos: Chaos) -> bool:
@@ -84,7 +88,7 @@ def main() -> int:
     parser.add_argument("--assignment", help="SUITE_ASSIGNMENT")
     parser.add_argument("--agents", type=int, help="how many at a time, at most")
     parser.add_argument("--seconds", type=float, help="of chaos")
-    parser.add_argument("--grace", type=float, help="SUITE_AGENT_GRACE")
+    parser.add_argument("--grace", type=_grace, help="SUITE_AGENT_GRACE; or forever")
     parser.add_argument("--seed", type=int, help="of the choices; default: 1")
     parser.add_argument("--keep", type=Path, help="an empty folder for logs and jobs")
     options = parser.parse_args()

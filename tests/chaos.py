@@ -24,7 +24,7 @@ CRAWL = "chaos"
 KEY = "known to the agents of this crawl"
 FAULTS = ("restart", "restart-aof", "pause", "cut")
 """What can happen to Redis; the first with what it held lost."""
-_FROZEN = ("DownloadTimeoutError",)
+FROZEN = ("DownloadTimeoutError",)
 """What may be said of a transfer that was under way when its process was."""
 _SLACK = 4.0
 """Seconds that a pause is longer than a lease."""
@@ -41,15 +41,16 @@ class Plan:
     """Of chaos; then all come back, and the crawl ends by itself."""
     pace: tuple[float, float] = (2.0, 6.0)
     """From one act to the next."""
-    within: float = 300.0
-    """The time that the crawl has to end, once nothing happens to it any more."""
+    within: float = 60.0
+    """The time that the crawl has to end, after the last request, or to make another one."""
     transport: str = "peers"
     """Or ``lan``; or empty, for agents that know nothing of each other."""
     assignment: str = "ring"
     fault: str = ""
     """What happens to Redis; then nothing is done to the agents."""
     fault_seconds: float = 30.0
-    grace: float | str = 20.0
+    grace: float | str = 34.0
+    """Of the agents; one is frozen for longer, or for 10 s if it is ``forever``."""
     loss: float = 0.05
     seed: int = 1
 
@@ -72,6 +73,7 @@ class Ground:
     """All that a crawl stands on, as it is while it runs."""
 
     web: FakeWebProcess
+    log: Path
     fleet: Fleet
     redis: RedisServer | None = None
     relay: Relay | None = None
@@ -94,21 +96,21 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
             if plan.fault == "cut":
                 relay = stack.enter_context(Relay(("127.0.0.1", port)))
                 port = relay.port
-            url = f"redis://127.0.0.1:{port}"
             common |= {
-                "SUITE_REDIS_URL": url, "SUITE_LEDGER": url, "SUITE_AGENT_ADDRESS": "127.0.0.1",
+                "SUITE_REDIS_URL": f"redis://127.0.0.1:{port}", "SUITE_AGENT_ADDRESS": "127.0.0.1",
             }  # fmt: skip
         elif plan.transport == "lan":
             places = {name_of(n): (f"127.0.8.{n}", free_port()) for n in range(1, plan.agents + 1)}
             told = stack.enter_context(lossy_network(places, plan.loss, plan.seed))
-            common["SUITE_CLUSTER_KEY"] = KEY
+            # No agent knows where the others go: each host has an address of its own.
+            common |= {"SUITE_CLUSTER_KEY": KEY, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}
             own = lambda name: {"SUITE_AGENTS": listed(told[name])}  # noqa: E731
         (folder / "agents").mkdir()
         fleet = stack.enter_context(
             Fleet(folder / "agents", lambda name: {**common, **own(name)},
                   {"seeds": web.ready.seeds[0]})
         )  # fmt: skip
-        yield Ground(web, fleet, redis, relay, places)
+        yield Ground(web, folder / "arrivals", fleet, redis, relay, places)
 
 
 def name_of(number: int) -> str:
@@ -148,11 +150,11 @@ class Chaos:
             self._act()
         self._all_come_back()
         self.say(f"{self._now():6.1f} s: nothing happens any more")
-        self.fleet.wait(self.plan.within)
+        self.fleet.wait(self.plan.within, lambda: self.ground.log.stat().st_size)
         self.say(f"{self._now():6.1f} s: all have ended")
         self.ground.web.stop()
         web, grace = self.ground.web, float(str(self.plan.grace).replace("forever", "inf"))
-        return verdict_of(self.fleet, web.web, self.plan.size, web.arrivals(), grace, _FROZEN)
+        return verdict_of(self.fleet, web.web, self.plan.size, web.arrivals(), grace, FROZEN)
 
     def _now(self) -> float:
         return time.monotonic() - self.began

@@ -22,8 +22,11 @@ ITEMS = "items"
 SPIDER = "crawl_spiders.Noting"
 _GOES = ("stop", "kill", "pause", "cut")
 _COMES = ("join", "resume", "plug")
-_SAID = {"this is agent": "join", "the lease of this agent ended": "lapse"}
-"""What an agent logs when it takes part, and when it was too late to renew its lease."""
+_SAID = {
+    "this is agent": "join", "the lease of this agent ended": "lapse",
+    "Crawled 0 pages (at 0 pages/min)": "open",
+}  # fmt: skip
+"""What an agent logs when it takes part, was too late to renew its lease, and begins to crawl."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -211,12 +214,17 @@ class Fleet:
             if agent.state in (State.RUNS, State.DRAINED):
                 self._ended(agent)
 
-    def wait(self, within: float) -> bool:
-        """Wait until all processes have ended by themselves; False if they have not *within*."""
-        deadline = time.monotonic() + within
+    def wait(self, within: float, progress: Callable[[], object] = lambda: None) -> bool:
+        """Wait until all processes have ended by themselves.
+
+        False if they have not *within* so many seconds after *progress* was another one.
+        """
+        known, since = progress(), time.monotonic()
         while self.alive():
             self.look()
-            if time.monotonic() > deadline:
+            if (found := progress()) != known:
+                known, since = found, time.monotonic()
+            if time.monotonic() - since > within:
                 self.wrong += [f"{name} does not end" for name in self.alive()]
                 return False
             time.sleep(0.1)
@@ -263,7 +271,10 @@ class Fleet:
             return
         agent.state = state
         self.note("gone", agent.name)
-        if sign is signal.SIGTERM and (code, reason) != (0, "shutdown"):
+        # A process that was about to begin has nothing to close.
+        past = [event.what for event in self.events if event.name == agent.name]
+        began = "open" in past[len(past) - past[::-1].index("start") :]
+        if sign is signal.SIGTERM and (code, reason) != (0, "shutdown") and began:
             self.wrong.append(f"{agent.name} was stopped and ended with code {code}, {reason}")
 
     def note(self, what: str, name: str) -> None:

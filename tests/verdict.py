@@ -21,7 +21,7 @@ SETTLE = 1.0
 REFUSED = (429, 503)
 _KILLS = ("kill", "pause", "cut")
 _FAULTS = (" ERROR: ", " CRITICAL: ", "Traceback (most")
-_SHOWN = 5
+_SHOWN = 8
 
 
 def url_of(web: SyntheticWeb, arrival: Arrival) -> str:
@@ -76,10 +76,6 @@ class Verdict:
         self.unstored = sorted(url for url in found if url not in self.kept)
         self.in_flight = sum(len(in_flight(pages, when)) for when in self.kills)
         self.early = self.size.too_early(self.arrivals)
-        self._keepers: dict[str, set[str]] = {}
-        for url, names in self.kept.items():
-            host = self.web.host_name(self.web.locate(url)[0])
-            self._keepers.setdefault(host, set()).update(names)
         for url, fetches in known.items():
             self._repeats(url, fetches)
 
@@ -97,11 +93,8 @@ class Verdict:
                 return
 
     def _taken_over(self, one: Arrival, other: Arrival) -> bool:
-        """Whether the lease of an agent of that host ended between, and others had the host too."""
-        keepers = self._keepers.get(one.host, set())
-        return len(keepers) > 1 and any(
-            one.end <= lapse.when < other.start and lapse.name in keepers for lapse in self.lapses
-        )
+        """Whether the lease of an agent ended between, so that others may have taken the host."""
+        return any(one.end <= lapse.when < other.start for lapse in self.lapses)
 
     def broken(self) -> Iterator[str]:
         """Each kind of fault, with some of them."""

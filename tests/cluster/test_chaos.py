@@ -20,7 +20,7 @@ from vandals import in_datagrams, in_streams, vandal
 REFUSED = 2
 PLAN = Plan(
     size=Size(hosts=24, addresses=9, pages=30, host_delay=0.4, ip_delay=0.03), agents=2,
-    seconds=14.0, pace=(1.0, 3.0), within=150.0,
+    seconds=14.0, pace=(1.0, 3.0), grace="forever",
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def intruders(here: Ground, folder: Path) -> Iterator[None]:
     common = {**here.fleet.settings(name_of(1)), "JOBDIR": "job", "LOG_LEVEL": "ERROR"}
     cases: dict[str, dict[str, str]] = {
         f"the name {name_of(1)}": {"SUITE_AGENT_NAME": name_of(1)},
-        "SUITE_ASSIGNMENT is host-parity here": {
+        "SUITE_ASSIGNMENT is 'host-parity'": {
             "SUITE_AGENT_NAME": "other", "SUITE_ASSIGNMENT": "host-parity",
         },
     }  # fmt: skip
