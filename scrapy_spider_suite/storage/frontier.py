@@ -351,12 +351,8 @@ class Frontier:
     def statistics(self) -> FrontierStatistics:
         """See `FrontierStatistics`."""
         return FrontierStatistics(
-            pending=self.pending,
-            leased=self._leasing.out,
-            in_sieve=self.in_sieve,
-            hosts=len(self.workbench.hosts),
-            addresses=len(self.workbench.addresses),
-            unresolved=len(self.residents.unresolved),
-            abandoning=self._health.giving_up,
+            pending=self.pending, leased=self._leasing.out, in_sieve=self.in_sieve,
+            hosts=len(self.workbench.hosts), addresses=len(self.workbench.addresses),
+            unresolved=len(self.residents.unresolved), abandoning=self._health.giving_up,
             unextracted=len(self.extraction.waiting),
-        )
+        )  # fmt: skip
