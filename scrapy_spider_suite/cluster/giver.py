@@ -273,7 +273,7 @@ class Giver:
             return
         hosts, urls, units = parcel.counts[HOST], _urls(parcel), int(parcel.mask.sum())
         self.counts.update(
-            parcels=parcel.size > 0, units=units, hosts=hosts, urls=urls, bytes=parcel.size
+            parcels=int(parcel.size > 0), units=units, hosts=hosts, urls=urls, bytes=parcel.size
         )
         self._moving.once.over(f"to {label.receiver}")
         logger.info(
