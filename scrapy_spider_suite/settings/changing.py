@@ -44,11 +44,6 @@ Step = Callable[[], None]
 
 LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
 """Those that name files which take seconds to read: they are to be prepared in a thread."""
-AT_START = {
-    "enabled": "without the suite there is nothing to be told: pause the crawl, or stop it",
-}
-"""Settings that no job fixes, but that hold from the start of a crawl on; and why."""
-
 _PLACE = frozenset({"ipv6_prefix", "ip_family", "allow_private_addresses", "dns_servers"})
 """Those by which a host may live elsewhere."""
 _NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _PLACE
@@ -102,8 +97,6 @@ def prepare_change(core: CrawlCore, name: str, raw: object) -> Change:
     field = find_setting(name)
     if DECLARATIONS[field].kind is Kind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
-    if field in AT_START:
-        raise SettingsError(f"{name} cannot be changed in a running crawl: {AT_START[field]}")
     old = core.settings
     if old.cluster and field in _IDENTITY:
         raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")

@@ -54,7 +54,7 @@ def test_a_longer_delay(frontier: Frontier, tmp_path: Path) -> None:
             ("SUITE_PROFILE", "spider", "SUITE_PROFILE is fixed for the life of a job"),
             ("SUITE_HOST_DELAY", "soon", "expected a number of seconds"),
             ("SUITE_HOST_DELLAY", "3", "did you mean SUITE_HOST_DELAY?"),
-            ("SUITE_ENABLED", "false", "pause the crawl, or stop it"),
+            ("SUITE_ENABLED", "false", "fixed for the life of a job"),
         ):
             refused = frontier("set", name, value, "-j", job)
             assert refused.code == 1

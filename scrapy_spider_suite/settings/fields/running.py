@@ -16,7 +16,9 @@ class Running:
 
     # What runs
     enabled: bool = setting(
-        v.boolean(), True, FREE, "Whether the add-on does anything at all."
+        v.boolean(), True, FIXED,
+        "Whether the add-on does anything at all; of a job that was begun with it nothing else can "
+        "go on.",
     )
     profile: Profile = setting(
         v.choice("auto", "spider", "broad"), "auto", FIXED,
