@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.commands import ScrapyCommand
@@ -67,6 +68,14 @@ def add_crawl(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON, a value a line")
+
+
+def need_redis() -> None:
+    """Raise `UsageError` if there is no client for Redis: it is an extra."""
+    if find_spec("redis") is None:
+        raise UsageError(
+            "redis is not installed: pip install 'scrapy-spider-suite[redis]'", print_help=False
+        )
 
 
 class VerbCommand(Command):

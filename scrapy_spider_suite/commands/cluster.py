@@ -36,6 +36,11 @@ class Command(base.VerbCommand):
         base.add_crawl(parser)
         super().add_common_options(parser)
 
+    def find(self, name: str) -> Verb | None:
+        """See `VerbCommand`. Raises `UsageError`: there is no client for Redis."""
+        base.need_redis()
+        return super().find(name)
+
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The Redis of the crawl, if one is named."""
         named = None if self.settings is None else self.settings.get("SUITE_REDIS_URL")

@@ -42,6 +42,7 @@ class Command(base.VerbCommand):
         """Do what *call* says; ask agents if ``-j`` names a Redis."""
         if call.redis is None:
             return verb.run(call)
+        base.need_redis()
         from scrapy_spider_suite.commands.agents.looks import over_redis
 
         return over_redis(verb, call, words)

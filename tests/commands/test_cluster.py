@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.commands import base
 from scrapy_spider_suite.commands.cluster import Command
+from scrapy_spider_suite.commands.cluster_verbs import MODULES
+from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.job.directory import FOLDER
@@ -198,3 +202,30 @@ def test_what_cannot_be_adopted(
     assert (row["dry_run"], row["agent"]) == (True, "b")
     [row] = cluster("adopt", "--packs", "x", "--name", "b", "--dry-run", "--json").rows
     assert row["lost_at_most"] == 18  # pending and done, as it last said
+
+
+@pytest.mark.parametrize("verb", MODULES)
+def test_every_verb_has_help_with_examples(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own options and examples that are parsed, and exit codes."""
+    command, options, left = commandline.parsed(Command(), [verb, "--help"])
+    command.run(left, options)
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: scrapy cluster {verb}")
+    assert "Exit codes: 0 done" in said
+    declared = command.find(verb)
+    assert declared is not None
+    assert declared.examples
+    for example in declared.examples:
+        _, _, left = commandline.parsed(Command(), shlex.split(example))
+        command.parser_of(declared).parse_args(left[1:])
+
+
+def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and what to install."""
+    monkeypatch.setattr(base, "find_spec", lambda name: None)
+    for command, words in (Command(), ["ls"]), (FrontierCommand(), ["status", "-j", "redis://x/0"]):
+        ready, options, left = commandline.parsed(command, words)
+        with pytest.raises(UsageError, match="redis is not installed: pip install"):
+            ready.run(left, options)
