@@ -4,7 +4,8 @@ Below it each crawl has a folder, and in that each agent, named by what they are
 
 =================== ============================================================
 ``ID.part``         a parcel that is being written, by its giver
-``ID.parcel``       one that is whole; its taker removes it
+``ID.parcel``       one that is whole
+``ID.taking``       one that its taker is at work on, and removes: half of it may be merged
 ``ID.kept``         the receipt for a parcel that this agent gave: the label
 ``ID.refused``      or why it cannot be taken
 =================== ============================================================
@@ -50,7 +51,7 @@ SILENCE: Final = 60.0
 OLD: Final = 7 * 86_400.0
 """Seconds after which what nobody has asked for any more is removed."""
 
-_PART, _WHOLE, _KEPT, _REFUSED = ".part", ".parcel", ".kept", ".refused"
+_PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".parcel", ".taking", ".kept", ".refused"
 _TEXT: Final = 1_000
 _AT_ONCE: Final = 16
 """Pieces that are written in one go in another thread: 1 MiB."""
@@ -121,10 +122,10 @@ class FolderCourier:
 
     async def _wait(self, label: Label) -> None:
         """Return once the receiver keeps the parcel. Raises `CourierError`: it is away."""
-        whole, loop = self._place(label, _WHOLE), asyncio.get_running_loop()
+        whole, loop = self._there(label), asyncio.get_running_loop()
         touched, since = 0, loop.time()
         while not await self._answered(label):
-            now = await asyncio.to_thread(_touched, whole)
+            now = await asyncio.to_thread(_touched, *whole)
             if now != touched:
                 touched, since = now, loop.time()
             elif loop.time() - since > self._silence:
@@ -144,7 +145,7 @@ class FolderCourier:
     async def _bring(self, path: Path, label: Label) -> None:
         part = self._place(label, _PART)
         whole = part.with_suffix(_WHOLE)
-        if await asyncio.to_thread(whole.exists):
+        if await asyncio.to_thread(_touched, *self._there(label)):
             return
         await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
         size = path.stat().st_size
@@ -166,6 +167,10 @@ class FolderCourier:
         for path in (*mine, *(self._place(label, end) for end in (_PART, _WHOLE))):
             with suppress(OSError):
                 path.unlink()
+
+    def _there(self, label: Label) -> tuple[Path, ...]:
+        """Where it may lie as a whole."""
+        return self._place(label, _WHOLE), self._place(label, _TAKING)
 
     def _place(self, label: Label, end: str) -> Path:
         return self._folder / as_file(label.receiver) / f"{label.parcel}{end}"
@@ -200,6 +205,7 @@ class FolderCourier:
         except ParcelError as error:
             self._refuse(path, error)  # nobody is known who could be told
             return
+        path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
         size = path.stat().st_size
         try:
             if not self._inbox.kept(label):
@@ -232,15 +238,16 @@ class FolderCourier:
 def _whole_in(folder: Path) -> list[Path]:
     """The parcels in *folder* that are whole. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
-    return sorted(path for path in folder.iterdir() if path.suffix == _WHOLE)
+    return sorted(path for path in folder.iterdir() if path.suffix in (_WHOLE, _TAKING))
 
 
-def _touched(path: Path) -> int:
-    """When the taker has last touched *path*, in units of its own; 0: it is not there."""
-    try:
-        return path.stat(follow_symlinks=False).st_mtime_ns
-    except FileNotFoundError:
-        return 0
+def _touched(*paths: Path) -> int:
+    """When the taker has last touched one of *paths*, in units of its own; 0: none is there."""
+    last = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            last = max(last, path.stat(follow_symlinks=False).st_mtime_ns)
+    return last
 
 
 def _remove_old(folder: Path) -> None:
@@ -248,7 +255,8 @@ def _remove_old(folder: Path) -> None:
     oldest = time.time() - OLD
     for path in folder.iterdir():
         with suppress(OSError):
-            if path.suffix != _WHOLE and path.stat(follow_symlinks=False).st_mtime < oldest:
+            last = path.stat(follow_symlinks=False).st_mtime
+            if path.suffix not in (_WHOLE, _TAKING) and last < oldest:
                 path.unlink()
 
 
