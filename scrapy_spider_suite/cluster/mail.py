@@ -80,6 +80,8 @@ class Mail:
         self._kept: list[Receipt] = []
         self._next: dict[str, int] = {}
         self._came, self._due = asyncio.Event(), asyncio.Event()
+        self._open = asyncio.Event()
+        self._open.set()
         self._tasks: list[asyncio.Task[None]] = []
         self._once = Once(logger, f"letters, agent {shares.name}")
 
@@ -114,6 +116,13 @@ class Mail:
         row = self._messages, msgpack.packb(list(message))
         return self.transport.send(to, self._packer.pack([row], self._shares.epoch))
 
+    def hear(self, on: bool) -> None:
+        """Take what comes, or let it lie: then whoever has sent it keeps it."""
+        if on:
+            self._open.set()
+        else:
+            self._open.clear()
+
     def reroute(self) -> None:
         """Others own what they owned not before: see to whom rows of the outbox are to go."""
         self._routing.reroute(self._shares.owner)
@@ -130,6 +139,7 @@ class Mail:
             await self._came.wait()
             self._came.clear()
             while self._letters:
+                await self._open.wait()
                 if self._letters[0].last < LEAST:
                     self._listen(self._letters.popleft())
                     continue
@@ -157,7 +167,7 @@ class Mail:
                 if not isinstance(message, list) or not message:
                     raise TypeError("a message that is none")
                 self._heard(letter.sender, message)
-            except (ValueError, TypeError, msgpack.UnpackException) as error:
+            except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
                 self.unread += 1
                 self._once.say("unread", f"a message of {letter.sender}: {error}")
 
@@ -196,11 +206,8 @@ class Mail:
             except TimeoutError:
                 pass
             self._due.clear()
-            if len(self._outbox):
-                # What is sent stands in the database: no number is given twice.
-                await self._written()
-                for to in self._outbox.receivers:
-                    await (self._post_to(to) if self._is_there(to) else self._readdress(to))
+            for to in self._outbox.receivers:
+                await (self._post_to(to) if self._is_there(to) else self._readdress(to))
 
     def _is_there(self, to: str) -> bool:
         """Whether *to* is another agent that owns anything, or nobody is."""
@@ -211,6 +218,8 @@ class Mail:
 
     async def _post_to(self, to: str) -> None:
         while self.transport.room(to) > 0:
+            # What is sent stands in the database: no number is given twice.
+            await self._written()
             rows = self._next_rows(to)
             if not rows:
                 break

@@ -41,6 +41,7 @@ class Peer:
         post: what the agent says of itself, with each heartbeat.
         over: called once, when the crawl has ended everywhere, or with the reason why this agent
             has to end: ``removed``, ``replaced``, ``drained``, ``refused``.
+        hear: see `Mail.hear`; an agent that has gone takes nothing any more.
 
     Attributes:
         ended: the crawl is over: all agents are idle.
@@ -51,7 +52,7 @@ class Peer:
     def __init__(
         self, registry: Registry, candidate: Callable[[], Awaitable[Candidate]], shares: Shares, *,
         changed: Callable[[], None], post: Callable[[], Post], over: Callable[[str], None],
-        joined: Callable[[Joined], None],
+        joined: Callable[[Joined], None], hear: Callable[[bool], None],
     ) -> None:  # fmt: skip
         self.ended = False
         self.away = ""
@@ -60,7 +61,9 @@ class Peer:
         self._candidate = candidate
         self._shares = shares
         self._changed, self._post, self._over, self._joined = changed, post, over, joined
+        self._hear = hear
         self._known: Tokens | None = None
+        self._held = shares.mine  # as of then
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._draining = False
@@ -185,18 +188,17 @@ class Peer:
     async def _join(self) -> None:
         if not self.registry.lease.live(boottime(), time.time()):
             # Others may hold by now what it held.
-            self._shares.number = 0
-            self._shares.refresh()
+            self._shares.become(0)
             self._changed()
         joined = await self.registry.join(await self._candidate())
-        self._shares.number = joined.number
+        self._shares.become(joined.number)
         self._joined(joined)
-        await self._learn()
+        await self._learn(anew=True)
         self._back()
 
     # What changes
 
-    async def _learn(self) -> None:
+    async def _learn(self, *, anew: bool = False) -> None:
         """Ask who holds what if that may have changed since it was asked; take what is free."""
         registry, shares = self.registry, self._shares
         other = shares.epoch != registry.view.epoch
@@ -206,7 +208,8 @@ class Peer:
         answer = registry.answer
         if known is not None and known.era != answer.era:
             await self._claim(known)
-        if known is None or (known.era, known.moves) != (answer.era, answer.moves) or other:
+        moved = known is None or (known.era, known.moves) != (answer.era, answer.moves)
+        if moved or other or anew:
             await self._look()
         # Who is dead frees what it held.
         free = shares.free()
@@ -225,7 +228,7 @@ class Peer:
 
     async def _claim(self, known: Tokens) -> None:
         """Redis has lost who holds what: say what this agent held."""
-        mine = (known.holders == self._shares.number).nonzero()[0].astype("u2")
+        mine = self._held.nonzero()[0].astype("u2")  # it may have had another number then
         if len(mine):
             claimed = await self.registry.claim(mine, known.at)
             logger.warning(
@@ -237,7 +240,8 @@ class Peer:
         before = self._shares.mine
         self._known = await self.registry.tokens()
         self._shares.hold(self._known)
-        taken = int((self._shares.mine & ~before).sum())
+        self._held = self._shares.mine
+        taken = int((self._held & ~before).sum())
         self.moved += taken
         self._changed()
 
@@ -250,12 +254,16 @@ class Peer:
     async def _drain(self) -> None:
         """One step of it."""
         row = self.registry.row
+        self._hear(True)  # it is a member still, as the heartbeat said
         if row is not None and row.state is State.ACTIVE and not await self.registry.leave():
             self._draining = False
             logger.error("there is no other agent that could take what this one has: it stays")
-        elif not self._shares.mine.any() and self._post().idle and await self.registry.left():
-            logger.info("this agent has handed over everything, and ends")
-            self._over("drained")
+        elif not self._shares.mine.any() and self._post().idle:
+            # What comes from now on would stay here.
+            self._hear(False)
+            if await self.registry.left():
+                logger.info("this agent has handed over everything, and ends")
+                self._over("drained")
 
     # Redis
 

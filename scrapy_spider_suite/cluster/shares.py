@@ -63,6 +63,13 @@ class Shares:
         self._rows = view.numbers
         return self.settle(view.epoch, view.members)
 
+    def become(self, number: int) -> None:
+        """This agent has that *number* among the holders; what another had under it is not its."""
+        if number != self.number:
+            self._holders = np.zeros(UNITS, np.uint16)
+        self.number = number
+        self.refresh()
+
     def hold(self, tokens: Tokens) -> None:
         """These are the holders."""
         self._holders = tokens.holders

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
@@ -27,14 +27,16 @@ from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.cluster.mail import Mail, nobody_listens
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.crawl.requests import hostname
+from scrapy_spider_suite.crawl.sharing import replace_sharing, sharing_of
 from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Routing
 
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_DISK = 0.25
+"""Seconds between two looks at whether a store writes again that could not."""
 _SOON = 5.0
 """Seconds for which a host waits that this agent may not visit now."""
 _CACHE = 4
@@ -95,7 +99,7 @@ class Agency:
         self._mail: Mail | None = None
         self._scheduler: FrontierScheduler | None = None
         self._meeting = asyncio.Lock()
-        self._again: asyncio.Task[None] | None = None
+        self._again: set[asyncio.Task[None]] = set()
         self._rate = Rate()
 
     # Life
@@ -107,6 +111,7 @@ class Agency:
             self._phasing.check()
         self.changed()
         await self._meet()
+        self.core.crawler.signals.connect(self._changing, settings_changing)
         self.core.crawler.signals.connect(self._settings_changed, settings_changed)
 
     async def _meet(self) -> None:
@@ -127,7 +132,7 @@ class Agency:
         self._mail = Mail(
             core.frontier, self.routing, transport,
             Packer(self.name, incarnation, transport.bounds),
-            KnownRows(core.store.kv("received")), self.shares, written=core.written,
+            KnownRows(core.store.kv("received")), self.shares, written=self._written,
             clock=core.now, news=core.wake, heard=heard,
         )  # fmt: skip
         if self._phasing is not None:
@@ -147,6 +152,7 @@ class Agency:
     def _neighbour(self, incarnation: int) -> tuple[Neighbour, Transport]:
         settings = self.core.settings
         agents = parse_agents(settings.agents)
+        self._check_names(agents)
         key = "" if settings.cluster_key is None else settings.cluster_key.text
         terms = digest_of(fixed_of(settings, self.assignment))
         neighbour = Neighbour(
@@ -156,14 +162,40 @@ class Agency:
         neighbour.tell = self._tell
         return neighbour, Datagrams(self.name, agents, key.encode())
 
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raise `SettingsError` if the agents of the list are not those that the job began with:
+        nothing is handed over, so what is another's by now would stay here for ever."""
+        kv, given = self.core.store.kv("agent"), "\n".join(sorted(names)).encode()
+        known = kv.get(b"names") or given
+        if known != given:
+            raise SettingsError(
+                f"SUITE_AGENTS: expected {', '.join(known.decode().splitlines())}, the agents that "
+                "the job was begun with: their addresses may change, and nothing else"
+            )
+        kv.put(b"names", given)
+
+    def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if new.cluster == "lan" and old.agents != new.agents:
+            try:
+                self._check_names(parse_agents(new.agents))
+            except ValueError as error:
+                raise SettingsError(f"SUITE_AGENTS: {error}") from error
+
     def _tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)
 
+    async def _written(self) -> None:
+        """`CrawlCore.written`, also while the crawl is being stopped: others are told of it."""
+        await self.core.written()
+        while self.core.store.dirty:
+            await asyncio.sleep(_DISK)
+            await self.core.written()
+
     async def close(self) -> None:
         """Stop; the others know that this agent will be back."""
-        if self._again is not None:
-            self._again.cancel()
-            await asyncio.gather(self._again, return_exceptions=True)
+        for task in self._again:
+            task.cancel()
+        await asyncio.gather(*self._again, return_exceptions=True)
         await self._part()
 
     async def _part(self) -> None:
@@ -176,7 +208,9 @@ class Agency:
         self.routing.shared_seeds = new.shared_seeds
         self.routing.resize(new.seen_cache // _CACHE)
         if any(getattr(old, name) != getattr(new, name) for name in _MEETING):
-            self._again = asyncio.get_running_loop().create_task(self._meet_again())
+            task = watched(self._meet_again(), "meetings")
+            self._again.add(task)
+            task.add_done_callback(self._again.discard)
 
     async def _meet_again(self) -> None:
         """Go, and come back by other settings; nothing is fetched in between."""
@@ -184,6 +218,9 @@ class Agency:
             logger.info("agent %s meets the others by its new settings", self.name)
             await self._part()
             try:
+                if self.core.sharing is not None and self.core.sharing.company is not None:
+                    # It may be another Redis in which they share addresses.
+                    replace_sharing(self.core, sharing_of(self.core, self.core.settings))
                 await self._meet()
             except (ClusterError, SettingsError, OSError) as error:
                 logger.error("%s: this agent ends", error)
@@ -206,6 +243,11 @@ class Agency:
         if self._scheduler is not None and (reason or self.only_waiting):
             self._scheduler.stop(reason or "waiting")
         self.core.wake()
+
+    def hear(self, on: bool) -> None:
+        """Take URLs of others, or none: see `Mail.hear`."""
+        if self._mail is not None:
+            self._mail.hear(on)
 
     # What is asked
 

@@ -273,6 +273,8 @@ class Keeper:
         if core.agency is not None:
             # It ends with the others: one of them may have something for this one.
             core.agency.only_waiting = wait is not None
+            if core.agency.ended:
+                core.agency.over("")
         elif wait is not None:
             logger.info(
                 "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "

@@ -26,6 +26,7 @@ from scrapy_spider_suite.cluster.tcp import TcpCourier
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
+from scrapy_spider_suite.crawl.sharing import longest_fetch
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -57,11 +58,11 @@ class Peering:
         self._job = job
         self._url = "" if settings.redis_url is None else settings.redis_url.url
         self._kv = core.store.kv("agent")
-        lease = Lease(settings.project.download_timeout)
+        lease = Lease(longest_fetch(core))
         self._registry = Registry(self._url, agency.crawl, lease, incarnation=incarnation)
         self._peer = Peer(
             self._registry, self._candidate, agency.shares, changed=self._changed,
-            post=agency.post, over=agency.over, joined=self._joined,
+            post=agency.post, over=agency.over, joined=self._joined, hear=agency.hear,
         )  # fmt: skip
         self.transport = Streams(self._url, agency.crawl, agency.name, incarnation)
         calling = Calling(job.folder, job.file.id, agency.name)

@@ -62,6 +62,11 @@ _tasks: set[asyncio.Task[None]] = set()
 """Those that begin and end in a running crawl: the loop itself does not hold them."""
 
 
+def longest_fetch(core: CrawlCore) -> float:
+    """Seconds after which a fetch is cut off, where others may fetch there then."""
+    return core.settings.project.download_timeout or _TIMEOUT
+
+
 def sharing_of(core: CrawlCore, settings: SuiteSettings) -> Sharing | None:
     """What *core* needs to fetch politely with others by *settings*; None if it fetches alone.
 
@@ -117,7 +122,7 @@ class Sharing:
         self._core = core
         self._ledger = ledger
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
-        self._longest = core.settings.project.download_timeout or _TIMEOUT
+        self._longest = longest_fetch(core)
         self._process = secrets.token_hex(8)
         self.grants = Grants(
             self._process, timeout=self._longest, ahead=NEAR, everything=True

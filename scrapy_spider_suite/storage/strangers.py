@@ -18,6 +18,8 @@ def unpack_strange(host: object, row: object) -> Entry:
     entry = unpack_row(host, b"", row)
     if not entry.url or entry.volatile:
         raise ValueError("a URL that is not pending")
+    if entry.url.count("/") < 2:
+        raise ValueError(f"{entry.url[:200]!r} is no URL")
     homes = {host}
     if entry.payload is not None:
         homes.add(host_of(entry.url))  # a spider may have chosen another slot than its host

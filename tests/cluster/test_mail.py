@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,8 +98,12 @@ class Agent:
             self.frontier, self.routing, self.post, Packer(name, 7, self.post.bounds),
             KnownRows(self.store.kv("received")), self.shares, written=self.written,
             clock=lambda: 0.0, news=lambda: None,
-            heard=lambda sender, message: self.heard.append((sender, message)),
+            heard=self.hear,
         )  # fmt: skip
+
+    def hear(self, sender: str, message: Sequence[Any]) -> None:
+        """A number that is none is refused as `lan` refuses it."""
+        self.heard.append((sender, [message[0], *map(int, message[1:])]))
 
     async def written(self) -> None:
         """What was said is on disk."""
@@ -237,6 +241,49 @@ def test_what_cannot_be_read_or_sent_is_counted_and_nothing_else_lost(tmp_path: 
     run(test, tmp_path)
 
 
+def test_what_is_sent_is_on_disk_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what comes while letters are sent: a kill would give its numbers to other rows."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        url = a.urls(False)[0]
+        more = [entry(f"{url}{n}", flags=Flag.DONT_FILTER) for n in range(3)]
+        dirty = []
+
+        def send(to: str, letter: Packed) -> bool:
+            dirty.append(a.store.dirty)
+            if more:
+                loop.call_soon(a.frontier.schedule, [more.pop()], 0.0)
+            a.post.sent.append((to, letter))
+            return True
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(a.post, "send", send)
+        a.frontier.schedule([entry(url)], 0.0)
+        await until(lambda: sum(letter.rows for _, letter in a.post.sent) == 4)
+        assert not any(dirty)
+
+    run(test, tmp_path)
+
+
+def test_who_hears_nothing_leaves_letters_to_their_senders(tmp_path: Path) -> None:
+    """Until it hears again."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        a.frontier.schedule([entry(a.urls(False)[0])], 0.0)
+        await until(lambda: a.post.sent)
+        b.mail.hear(False)
+        a.post.deliver()
+        await asyncio.sleep(0.05)
+        assert not b.post.kept
+        assert not b.mail.idle
+        b.mail.hear(True)
+        await until(lambda: b.post.kept)
+
+    run(test, tmp_path)
+
+
 def test_messages_are_no_rows(tmp_path: Path) -> None:
     """They come each time, are refused where nobody listens, and keep nobody from being idle."""
 
@@ -251,6 +298,8 @@ def test_messages_are_no_rows(tmp_path: Path) -> None:
         assert len(b.post.kept) == 2
         b.post.received(Letter("a", 7, 1, 9, 9, (msgpack.packb("no list"),)))
         await until(lambda: b.mail.unread)
+        b.post.received(Letter("a", 7, 1, 9, 9, (msgpack.packb(["inf", float("inf")]),)))
+        await until(lambda: b.mail.unread == 2)
 
     run(test, tmp_path)
 

@@ -265,6 +265,7 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/", flags=int(Flag.VOLATILE)))]),
     msgpack.packb([1, "", pack_row(Entry("", "file:///etc/passwd", payload=b"x"))]),
     msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http://b.t/", b"\0\0c.t\0x"))]),
+    msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http:b.t", b"\0\0b.t\0x"))]),
     msgpack.packb([0, -1, "", 0, 0, keys("http://b.t/")[0]]),
     msgpack.packb([0, 1, "", 0, -1, keys("http://b.t/")[0]]),
 ])  # fmt: skip
