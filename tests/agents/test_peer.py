@@ -1,0 +1,106 @@
+"""An agent among the others of a real Redis, heartbeat by heartbeat."""
+
+from __future__ import annotations
+
+from time import monotonic
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from membership import ALL, InTown, Town, back, beat, candidate
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.members import Candidate, Post
+from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.cluster import peer as module
+from scrapy_spider_suite.cluster.peer import Peer
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.errors import FencedError
+
+
+@pytest.fixture(autouse=True)
+def _by_the_town(monkeypatch: pytest.MonkeyPatch, in_town: InTown) -> None:
+    """Leases are looked at by the clock of the town."""
+    monkeypatch.setattr(module, "boottime", lambda: 0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0, monotonic=monotonic))
+
+
+class Here:
+    """A `Peer` of *registry*, and what it says."""
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self.registry, self.name, self.crawl = registry, name, ""
+        self.number = 0
+        self.over: list[str] = []
+        self.hears = [True]
+        self.shares = Shares(assignment_of("ring"), name)
+        self.peer = Peer(
+            registry, self._candidate, self.shares, changed=lambda: None,
+            post=lambda: Post(self.shares.epoch, True, 0, 0, 0), over=self.over.append,
+            joined=self._joined, hear=self.hears.append,
+        )  # fmt: skip
+
+    async def _candidate(self) -> Candidate:
+        return candidate(self.name, id=self.crawl, number=self.number)
+
+    def _joined(self, joined: object) -> None:
+        self.crawl, self.number = joined.id, joined.number  # type: ignore[attr-defined]
+
+
+def test_who_is_drained_takes_nothing_from_before_it_leaves(in_town: InTown) -> None:
+    """What it took after that would stay with it; if it does not leave, it takes part again."""
+
+    async def test(town: Town) -> None:
+        a = Here(town.registry(), "a")
+        await a.peer.open()
+        b = await town.agent("b")
+        a.peer.drain()
+        await a.peer._beat()
+        assert a.hears[-1]  # it holds everything still
+        await beat(b)
+        moved = await a.registry.give(ALL, 2, a.registry.answer.epoch)
+        assert len(moved.units) == len(ALL)
+        await a.peer.look()
+        left, heard = a.registry.left, list[bool]()
+
+        async def held() -> bool:
+            heard.append(a.hears[-1])
+            return len(heard) > 1 and await left()
+
+        a.registry.left = held  # type: ignore[method-assign]
+        await a.peer._beat()
+        assert not a.over
+        await a.peer._beat()
+        assert a.over == ["drained"]
+        assert heard == [False, False]
+        assert a.hears[-4:] == [True, False, True, False]
+
+    in_town(test)
+
+
+def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> None:
+    """And not what the agent held that had the number before Redis lost everything."""
+
+    async def test(town: Town) -> None:
+        a, b = await town.agent("a"), Here(town.registry(), "b")
+        await b.peer.open()
+        number = b.number
+        for name in "cf":
+            await town.agent(name)
+        await beat(a)
+        await a.give(ALL[::2], 2, a.answer.epoch)
+        await a.give(ALL[1::4], 4, a.answer.epoch)
+        await b.peer._beat()
+        mine = np.flatnonzero(b.shares.mine)
+        town.wiped()
+        town.wait(1)
+        await back(town, "a", id=b.crawl, number=1)
+        for name in "de":
+            await town.agent(name)
+        with pytest.raises(FencedError) as fenced:
+            await b.peer._beat()
+        assert await b.peer._again(fenced.value)
+        assert (number, b.number) == (2, 4)
+        assert np.flatnonzero(b.shares.mine).tolist() == mine.tolist()
+
+    in_town(test)
