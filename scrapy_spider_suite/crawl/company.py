@@ -6,11 +6,13 @@ The book itself is `agents.addresses`; here it is kept in touch with Redis and w
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from scrapy_spider_suite.agents.addresses import AddressBook, Standing
+from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.errors import FencedError, RegistryError
 from scrapy_spider_suite.frontier.workbench import AddressState
 
@@ -18,21 +20,23 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.agents.registry import Registry
     from scrapy_spider_suite.crawl.core import CrawlCore
 
+logger = logging.getLogger(__name__)
+
 _LOOK: Final = 1.0
 """Seconds between two questions; so long, or twice, another agent waits for this one's word."""
 _GATHER: Final = 0.02
 """Seconds in which addresses for a question gather."""
 _KEEP: Final = 30.0
 """Seconds between two looks at which addresses are left."""
+_TROUBLE: Final = "trouble"
 
 
 class Company:
-    """Of the agent of *core*; *news* is told the addresses of which more is known.
-
-    """
+    """Of the agent of *core*; *news* is told the addresses of which more is known."""
 
     def __init__(self, core: CrawlCore, news: Callable[[set[str]], None]) -> None:
         self._away = False
+        self._once = Once(logger, "addresses that agents share")
         self._core = core
         self._news = news
         self._book = AddressBook(self._quiet)
@@ -79,8 +83,11 @@ class Company:
             try:
                 await self._ask(registry)
                 self._away = False
-            except RegistryError:
+                self._once.over(_TROUBLE)
+            except RegistryError as error:
                 self._away = True
+                if error.kind != "away":  # which the heartbeats say
+                    self._once.say(_TROUBLE, f"{error}; nothing is fetched at new ones meanwhile")
             except FencedError:
                 self.forget()  # who joins again is told what is so by then
             with suppress(TimeoutError):
@@ -99,5 +106,5 @@ class Company:
         if self._era not in (0, registry.answer.era):
             self._book.forget()
         self._era = registry.answer.era
-        self._by_ledger.difference_update(asked.heard)
+        self._by_ledger.difference_update(asked.heard, asked.gone)
         self._news(self._book.answered(asked, states, news))

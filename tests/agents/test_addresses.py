@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from membership import GRACE, InTown, Town, back, beat
+from membership import ALL, GRACE, InTown, Town, back, beat
 
 from scrapy_spider_suite.agents.addresses import MOST, AddressBook, Standing
+from scrapy_spider_suite.agents.members import SILENCE
 from scrapy_spider_suite.agents.registry import Registry
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
@@ -122,16 +123,35 @@ def test_a_server_that_has_lost_all_lets_nobody_be_alone_before_all_have_spoken(
         await a.ask(HERE)
         town.wiped()
         town.client.delete("suite:{web}:addresses", "suite:{web}:address-eras")
-        for name, each in (("a", a), ("b", b)):
-            each.registry, _ = await back(town, name, id=each.registry.answer.id)
+        known = a.registry.answer.id
+        b.registry, _ = await back(town, "b", id=known)
         b.book.forget()
+        assert await b.ask(HERE) == [Standing.ASK]  # a has not come back yet
+        a.registry, _ = await back(town, "a", id=known)
         assert await b.ask(HERE) == [Standing.ASK]
         assert a.book.standing(HERE) is Standing.ALONE
         a.book.forget()
         assert await a.ask(HERE) == [Standing.ASK]
+        town.wait(SILENCE)  # whoever there was has spoken by now
         for _ in range(2):
             await b.ask()
         assert await a.ask(HERE) == await b.ask(HERE) == [Standing.SHARED]
+
+    in_town(test)
+
+
+def test_who_has_all_units_back_waits_for_nobody(in_town: InTown) -> None:
+    """Also not for an agent that has said that it stops."""
+
+    async def test(town: Town) -> None:
+        a, b = await process(town, "a"), await process(town, "b")
+        tokens = await a.registry.tokens()
+        await b.registry.rest()
+        town.restarted()
+        a.book.forget()
+        assert await a.ask(HERE) == [Standing.ASK]
+        await a.registry.claim(ALL, tokens.at)
+        assert await a.ask(HERE) == [Standing.ALONE]
 
     in_town(test)
 

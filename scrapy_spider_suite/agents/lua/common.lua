@@ -54,6 +54,19 @@ local function alive(row, silence)
   return counted(row) and row.incarnation ~= '' and now - row.heard < silence
 end
 
+-- Does a member hold each unit that is counted?
+local function all_held()
+  local holds, holders = {}, redis.call('GET', HOLDERS)
+  for _, each in pairs(everyone()) do holds[each.number] = counted(each) end
+  for from = 1, 2 * UNITS, 4096 do
+    local bytes = {string.byte(holders, from, from + 4095)}
+    for i = 1, 4096, 2 do
+      if not holds[256 * bytes[i] + bytes[i + 1]] then return false end
+    end
+  end
+  return true
+end
+
 -- Others own what they owned no longer. An epoch is the time when it began, so that later ones are
 -- higher, also after those of which no trace is left here.
 local function advance()
@@ -69,6 +82,7 @@ local function begin_era(silence)
   crawl.era = math.max(crawl.era + 1, now)
   crawl.claims = now + (crawl.grace > 0 and crawl.grace or silence)
   crawl.open = crawl.grace > 0
+  crawl.meets = now + silence  -- see meet.lua
   crawl.moves = crawl.moves + 1
   advance()
   redis.call('SET', HOLDERS, string.rep('\0', 2 * UNITS))

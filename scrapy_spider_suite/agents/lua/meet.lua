@@ -9,10 +9,15 @@ local prefix = string.sub(CRAWL, 1, -#'crawl' - 1)
 local AT, ERAS = prefix .. 'addresses', prefix .. 'address-eras'
 local function news_of(number) return prefix .. 'address-news:' .. number end
 
-local counts, all = {}, true
+-- Agents of which Redis has lost all have to be heard of first; who held anything claims it again.
+if (crawl.meets or 0) > now and all_held() then
+  crawl.meets = 0
+  save()
+end
+local counts, all = {}, (crawl.meets or 0) <= now
 for _, each in pairs(everyone()) do
   counts[each.number] = counted(each)
-  if counts[each.number] and each.number ~= row.number then
+  if counts[each.number] and each.number ~= row.number and each.incarnation ~= '' then
     all = all and redis.call('HGET', ERAS, each.number) == tostring(crawl.era)
   end
 end

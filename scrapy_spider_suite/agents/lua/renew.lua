@@ -2,19 +2,6 @@
 local row, refusal = own()
 if refusal then return answer(refusal) end
 
--- Does a member hold each unit that is counted?
-local function all_held()
-  local holds, holders = {}, redis.call('GET', HOLDERS)
-  for _, each in pairs(everyone()) do holds[each.number] = counted(each) end
-  for from = 1, 2 * UNITS, 4096 do
-    local bytes = {string.byte(holders, from, from + 4095)}
-    for i = 1, 4096, 2 do
-      if not holds[256 * bytes[i] + bytes[i + 1]] then return false end
-    end
-  end
-  return true
-end
-
 -- Is the crawl over? Mattern's four counters (Distributed Computing 2, 1987, 161-175): in two
 -- rounds one after the other everybody was idle, as much was received as was sent, and nothing
 -- had happened since. Who posts for a round has heard of it, so that what it posts is from within.
