@@ -42,22 +42,28 @@ class Holding:
         """
         self._elsewhere, self._by_host = elsewhere, by_host
         self._residents.elsewhere = elsewhere if by_host else None
-        hosts, self._hosts = self._hosts, set()
-        entries, self._entries, self._count = self._entries, {}, 0
-        for key, held in entries.items():
-            for entry in held.values():
-                self._fronts.unlease(entry)
-            self._bring_back(key, held)
-        for key in hosts:
-            host = self._workbench.hosts.get(key)
-            if host is not None:
-                self._residents.unresolved.want(host)
+        self._free_hosts()
+        for key, held in list(self._entries.items()):
+            self._free_entries(key, held)
 
-    def _bring_back(self, key: str, held: dict[bytes, Entry]) -> None:
+    def _free_hosts(self) -> None:
+        """Look again at hosts that may be visited by now; the others need no look."""
+        hosts, elsewhere = self._workbench.hosts, self._elsewhere if self._by_host else None
+        before, self._hosts = self._hosts, set()
+        for key in before & hosts.keys():
+            if elsewhere is not None and elsewhere(key, ""):
+                self._hosts.add(key)
+            else:
+                self._residents.unresolved.want(hosts[key])
+
+    def _free_entries(self, key: str, held: dict[bytes, Entry]) -> None:
+        free = [entry for entry in held.values() if not self.holds_back(entry)]
+        for entry in free:
+            self.let_go(entry)
         host = self._workbench.hosts.get(key)
-        if host is None:
+        if host is None or not free:
             return  # its rows are read again when it comes
-        for entry in held.values():
+        for entry in free:
             self._fronts.push(host, entry)
         self._workbench.offer(host)
 
