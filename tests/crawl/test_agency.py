@@ -1,0 +1,50 @@
+"""What an agent does beside its crawl, without one."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scrapy_spider_suite.crawl import agency
+from scrapy_spider_suite.crawl.agency import Agency
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.storage.kv import MemoryKV
+
+
+def agent(**store: Any) -> Any:
+    """An agent whose crawl is being stopped, as far as is needed here."""
+
+    async def written() -> None:
+        """It does not wait for a disk any more."""
+
+    return SimpleNamespace(core=SimpleNamespace(store=SimpleNamespace(**store), written=written))
+
+
+def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the crawl is being stopped with a disk that is full."""
+    monkeypatch.setattr(agency, "_DISK", 0.0)
+    here = agent(dirty=True)
+
+    async def test() -> None:
+        written = asyncio.ensure_future(Agency._written(here))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not written.done()
+        here.core.store.dirty = False
+        async with asyncio.timeout(60):
+            await written
+
+    asyncio.run(test())
+
+
+def test_a_list_of_other_agents_is_refused() -> None:
+    """What is in the queues for hosts of the others would never be fetched."""
+    kv = MemoryKV()
+    here = agent(kv=lambda name: kv)
+    Agency._check_names(here, {"b": None, "a": None})
+    Agency._check_names(here, {"a": 1, "b": 2})
+    with pytest.raises(SettingsError, match="expected a, b, the agents that"):
+        Agency._check_names(here, ["a", "b", "c"])
