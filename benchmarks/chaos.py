@@ -18,6 +18,7 @@ Exit code 1 if anything is wrong; ``--keep FOLDER`` keeps logs and job directori
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -93,6 +94,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="an empty folder for logs and jobs")
     options = parser.parse_args()
     plan = planned(options)
+    # Who is stopped leaves no agent behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     with tempfile.TemporaryDirectory() as name:
         folder = options.keep or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
