@@ -7,6 +7,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
+from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.cluster.moving import RETRY, Mask, Moving, logger, mask_of
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.cluster.turns import WAIT
@@ -31,6 +34,7 @@ class Taker:
         self.ready = asyncio.Event()
         self._moving = moving
         self._traces = traces
+        self._failed: Mask = np.zeros(UNITS, np.bool_)  # held back by what was not taken
 
     def kept(self, label: Label) -> bool:
         """See `courier.Inbox`."""
@@ -52,9 +56,10 @@ class Taker:
         moving, mask = self._moving, mask_of(unpacked(label.units))
         self.at_work += 1
         try:
-            while (moving.shares.giving & mask).any():
+            while (moving.shares.giving & mask & ~self._failed).any():
                 await asyncio.sleep(WAIT)  # until what goes from here is gone
             moving.hold_back(mask)
+            self._failed &= ~mask
             self._traces.come(mask)
             await self._take(label, path, mask)
             self._traces.come(mask)
@@ -63,6 +68,9 @@ class Taker:
         except ParcelError as error:
             logger.warning("refused parcel %s of %s: %s", label.parcel, label.sender, error)
             moving.let_go(mask)
+            raise
+        except OSError:
+            self._failed |= mask  # it comes again, or what takes its place does
             raise
         finally:
             self.at_work -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from errno import EIO
 from pathlib import Path
 from random import Random
 
@@ -13,17 +14,34 @@ from virtual import all_urls, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.cluster import handover
+from scrapy_spider_suite.cluster.moving import Mask
+from scrapy_spider_suite.cluster.taker import Taker
 from scrapy_spider_suite.errors import RegistryError
 from scrapy_spider_suite.storage.domains import wrong_rows
+from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 
 @pytest.mark.parametrize(
     ("kind", "courier"), [("ring", "tcp"), ("host-parity", "folder"), ("url-sum", "tcp")]
 )
-def test_agents_come_and_go(tmp_path: Path, kind: str, courier: str) -> None:
-    """Two join one, the first leaves: all that it knows is with the others in the end."""
+def test_agents_come_and_go(
+    tmp_path: Path, kind: str, courier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two join one, the first leaves: all that it knows is with the others in the end.
+
+    Though a parcel that came cannot be read at first.
+    """
     web = trees(20, 13, 20)
+    take, failed = Taker._take, list[Path]()
+
+    async def unread(taker: Taker, label: Label, path: Path, mask: Mask) -> None:
+        if not failed:
+            failed.append(path)
+            raise OSError(EIO, "Input/output error")
+        await take(taker, label, path, mask)
+
+    monkeypatch.setattr(Taker, "_take", unread)
 
     async def test() -> None:
         agents = Handing.of(web, assignment_of(kind), tmp_path, 3, courier)
