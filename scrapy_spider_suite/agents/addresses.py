@@ -108,6 +108,8 @@ class AddressBook:
         """What to ask next."""
         new = list(islice(self._open, MOST))
         heard = [address for address in islice(self._told, MOST) if self._quiet(address)]
+        # An earlier process of this agent was there.
+        self._gone.update(address for address in heard if address not in self._known)
         complete = len(self._never) <= len(new) and self._never.issubset(new)
         return Question(new, list(islice(self._gone, MOST)), heard, complete)
 

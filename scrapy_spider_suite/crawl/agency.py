@@ -288,11 +288,11 @@ class Agency:
     def idle(self) -> bool:
         """Whether nothing is left to do here."""
         scheduler, mail = self._scheduler, self._mail
-        if scheduler is None or mail is None or scheduler.starting or self.core.stays_open:
+        if scheduler is None or mail is None or self.core.stays_open:
             return False
         if self._members is None or self._members.busy:
             return False
-        done = self.only_waiting or not scheduler.has_work()
+        done = self.only_waiting or not (scheduler.starting or scheduler.has_work())
         return done and mail.idle and self.shares.settled
 
     def post(self) -> Post:

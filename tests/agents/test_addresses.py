@@ -99,16 +99,16 @@ def test_who_has_gone_shares_nothing(in_town: InTown) -> None:
 
 
 def test_another_process_of_an_agent_is_the_same_agent(in_town: InTown) -> None:
-    """Who was asked to wait for it still waits."""
+    """Who was asked to wait for it still waits; where it is not any more, it is not for long."""
 
     async def test(town: Town) -> None:
         a, b = await process(town, "a"), await process(town, "b")
-        await a.ask(HERE)
-        assert await b.ask(HERE) == [Standing.ASK]
+        await a.ask(HERE, THERE)
+        assert await b.ask(HERE, THERE) == [Standing.ASK, Standing.ASK]
         a = Process((await back(town, "a"))[0])
         assert await a.ask(HERE) == [Standing.SHARED]
         await a.ask()
-        assert await b.ask(HERE) == [Standing.SHARED]
+        assert await b.ask(HERE, THERE) == [Standing.SHARED, Standing.ALONE]
 
     in_town(test)
 
