@@ -241,6 +241,8 @@ class Mail:
         left = min(bounds.raw, _UNPACKED * bounds.packed)
         found = []
         for number, row in self._outbox.rows(to, self._next.get(to, 0)):
+            if found and number != found[-1][0] + 1:
+                break  # a letter says that it holds all from its first to its last
             found.append((number, row))
             left -= len(row)
             if left < 0:

@@ -2,8 +2,9 @@
 
 A row goes in with the commit of the page that led there, so that a kill finds each URL on disk: in
 the outbox or with its owner. Rows of one receiver are numbered through for the life of the job,
-with gaps where a run was killed. They begin anywhere, so that the rows of a directory that was lost
-and those of the next one of the same agent have other numbers.
+with a gap from run to run. They begin anywhere, and gaps are of any length: so the rows of a
+directory that was lost, or of an earlier state of one, and those of the next of the same agent
+have other numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ LEAST: Final = 1 << 32
 _BITS: Final = 62
 _AHEAD: Final = 1_000
 """Numbers that are set aside at a time: a run that is killed leaves some of them unused."""
+_GAP_BITS: Final = 40
 _ROW, _NEXT = b"r", b"n"
 
 
@@ -43,7 +45,8 @@ class Outbox:
             self._count(_receiver(key[len(_ROW) : -_NUMBER.size - 1]), 1)
         for key, value in kv.items(_NEXT):
             name = _receiver(key[len(_NEXT) :])
-            self._next[name] = self._set_aside[name] = _number(value)
+            number = _number(value) + secrets.randbits(_GAP_BITS)
+            self._next[name] = self._set_aside[name] = number
         self.put_in = len(self)
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -87,7 +88,7 @@ def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_another_directory_have_other_numbers() -> None:
-    """An agent that begins anew is not taken for the one that it was."""
+    """An agent that begins anew, or from an earlier state, is not taken for the one that it was."""
     firsts = []
     for _ in range(2):
         outbox = Outbox(MemoryKV())
@@ -95,6 +96,15 @@ def test_the_rows_of_another_directory_have_other_numbers() -> None:
         firsts.append(next(outbox.rows("b"))[0])
     assert abs(firsts[0] - firsts[1]) > 1 << 32
     assert LEAST <= min(firsts) <= max(firsts) < LAST
+    kv = MemoryKV()
+    Outbox(kv).put("b", b"row")
+    later = []
+    for state in (deepcopy(kv), kv):
+        outbox = Outbox(state)
+        for _ in range(5_000):
+            outbox.put("b", b"another")
+        later.append({number for number, _ in outbox.rows("b")})
+    assert len(later[0] & later[1]) == 1
 
 
 @settings(max_examples=40, deadline=None)
