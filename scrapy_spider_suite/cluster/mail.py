@@ -239,7 +239,7 @@ class Mail:
         """What comes next for *to*, about as much as a letter may hold."""
         bounds = self.transport.bounds
         left = min(bounds.raw, _UNPACKED * bounds.packed)
-        found = []
+        found: list[tuple[int, bytes]] = []
         for number, row in self._outbox.rows(to, self._next.get(to, 0)):
             if found and number != found[-1][0] + 1:
                 break  # a letter says that it holds all from its first to its last
