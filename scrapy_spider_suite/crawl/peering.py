@@ -26,7 +26,6 @@ from scrapy_spider_suite.cluster.tcp import TcpCourier
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
-from scrapy_spider_suite.crawl.sharing import longest_fetch
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -58,7 +57,7 @@ class Peering:
         self._job = job
         self._url = "" if settings.redis_url is None else settings.redis_url.url
         self._kv = core.store.kv("agent")
-        lease = Lease(longest_fetch(core))
+        lease = Lease(settings.project.longest_fetch)
         self._registry = Registry(self._url, agency.crawl, lease, incarnation=incarnation)
         self._peer = Peer(
             self._registry, self._candidate, agency.shares, changed=self._changed,

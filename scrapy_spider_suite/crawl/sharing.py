@@ -47,9 +47,6 @@ NO_GATE: Final = "SUITE_LEDGER needs the downloader of the suite: remove DOWNLOA
 NAME: Final = "shared"
 """Of the ledger in a Redis: crawls that name the same Redis share it."""
 
-_TIMEOUT: Final = 180.0
-"""Seconds that a fetch may last where DOWNLOAD_TIMEOUT sets no bound."""
-
 _UNKNOWN: Final = 1.0
 """Seconds until a host is looked at again for which nobody can say more before."""
 
@@ -60,11 +57,6 @@ Taken = tuple[Need, ...]
 
 _tasks: set[asyncio.Task[None]] = set()
 """Those that begin and end in a running crawl: the loop itself does not hold them."""
-
-
-def longest_fetch(core: CrawlCore) -> float:
-    """Seconds after which a fetch is cut off, where others may fetch there then."""
-    return core.settings.project.download_timeout or _TIMEOUT
 
 
 def sharing_of(core: CrawlCore, settings: SuiteSettings) -> Sharing | None:
@@ -122,7 +114,7 @@ class Sharing:
         self._core = core
         self._ledger = ledger
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
-        self._longest = longest_fetch(core)
+        self._longest = core.settings.project.longest_fetch
         self._process = secrets.token_hex(8)
         self.grants = Grants(
             self._process, timeout=self._longest, ahead=NEAR, everything=True

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _COUNT = v.integer(0)
 _SECONDS = v.duration()
+_LONGEST_FETCH = 180.0
+"""Seconds of a fetch where DOWNLOAD_TIMEOUT is 0 and sets no bound."""
 # Scrapy's deprecated spider attributes and the settings they stand for.
 _ATTRIBUTES = {
     "DOWNLOAD_DELAY": "download_delay",
@@ -66,6 +68,11 @@ class ProjectSettings:
     robotstxt_user_agent: str | None
     urllength_limit: int
     user_agent: str
+
+    @property
+    def longest_fetch(self) -> float:
+        """Seconds after which a fetch is cut off, where others may fetch there then."""
+        return self.download_timeout or _LONGEST_FETCH
 
     @classmethod
     def from_settings(

@@ -266,7 +266,7 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
         # Nobody could keep the delay of an address that has hosts of two of them.
         allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_LEDGER, with SUITE_CLUSTER = 'lan'"
         raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
-    least = s.project.download_timeout + _BEFORE_THE_END
+    least = s.project.longest_fetch + _BEFORE_THE_END
     if s.agent_grace is not None and s.agent_grace < least:
         allowed = f"{least:g} or more: DOWNLOAD_TIMEOUT and {_BEFORE_THE_END:g} s"
         raise SettingsError.of("SUITE_AGENT_GRACE", s.agent_grace, allowed)
