@@ -66,9 +66,9 @@ class Company:
         return {"addresses": len(self._book), "shared": self._book.count(Standing.SHARED)}
 
     def begun(self, address: AddressState) -> None:
-        """A fetch by the ledger has begun at *address*: those without it are over, and its delay.
-        """
-        if self._book.is_told(address.key):
+        """A fetch by the ledger is about to begin at *address*, alone there: those without it are
+        over, and its delay."""
+        if not address.wire and self._book.is_told(address.key):
             self._by_ledger.add(address.key)
 
     def _quiet(self, key: str) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from scrapy_spider_suite.agents.addresses import Question
 from scrapy_spider_suite.crawl import agency
 from scrapy_spider_suite.crawl.agency import Agency
+from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.storage.kv import MemoryKV
 
@@ -38,6 +40,21 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
             await written
 
     asyncio.run(test())
+
+
+def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
+    """Also where several fetches at a time are allowed, and one by the ledger comes between."""
+    address: Any = SimpleNamespace(key="10.0.0.1", wire=2, next_fetch=0.0)
+    bench = SimpleNamespace(addresses={address.key: address})
+    core: Any = SimpleNamespace(frontier=SimpleNamespace(workbench=bench), now=lambda: 1.0)
+    company = Company(core, lambda addresses: None)
+    company._book.answered(Question([], [], [], complete=True), [], [address.key])
+    heard = []
+    for address.wire in (2, 1, 0):
+        company.begun(address)
+        address.wire += 1
+        heard.append(company._book.question().heard)
+    assert heard == [[], [], [address.key]]
 
 
 def test_a_list_of_other_agents_is_refused() -> None:

@@ -74,6 +74,13 @@ def test_every_declaration_is_whole(name: str, declared: Any) -> None:
             "SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'",
         ),
         (
+            {
+                "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": "redis://a.test",
+                "SUITE_AGENT_GRACE": 200, "DOWNLOAD_TIMEOUT": 0,
+            },
+            "SUITE_AGENT_GRACE = 200.0: expected 210 or more: DOWNLOAD_TIMEOUT and 30 s",
+        ),
+        (
             {"DOWNLOAD_DELAY": "x"},
             "DOWNLOAD_DELAY = 'x': expected a number of seconds >= 0, or one like 10m, 2h, 7d",
         ),
