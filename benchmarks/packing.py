@@ -67,7 +67,7 @@ class Clocks:
         from scrapy_spider_suite.storage.committing import Committing
 
         for step, owner, name in [
-            ("wire", http1, "_sent"), ("fetched", PagePacking, "_fetched"),
+            ("wire", http1, "_sent"), ("fetched", PagePacking, "fetched"),
             ("settled", PagePacking, "settled"), ("let go", PagePacking, "_let_go"),
             ("pulse", PagePacking, "pulse"), ("commit", Committing, "_commit"),
             ("writer", PackWriter, "_run"),

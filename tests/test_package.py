@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -66,3 +67,14 @@ def test_what_is_imported_is_required_and_nothing_else() -> None:
     extras = config["options.extras_require"]
     lines = "\n".join(extras[name] for name in extras.keys() - TOOLS)
     assert needed - {name.lower() for name in versions(lines, ">=")} == required
+
+
+def test_who_crawls_alone_needs_no_client_for_redis() -> None:
+    """It is an extra: what every crawl imports does without."""
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "import scrapy_spider_suite.addon, scrapy_spider_suite.scheduler\n"
+        "import scrapy_spider_suite.downloader, scrapy_spider_suite.spiders\n"
+        "import scrapy_spider_suite.crawl.agency, scrapy_spider_suite.commands.frontier"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from scrapy_spider_suite.agents.addresses import Question
+from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.desk import TIMEOUT, Desk, Tokens
 from scrapy_spider_suite.agents.lease import Lease, Skew
 from scrapy_spider_suite.agents.members import (
@@ -44,11 +45,6 @@ from scrapy_spider_suite.errors import FencedError, JoinRefusedError
 
 CHUNK: Final = 4_096
 """Units of one call: some milliseconds of Redis's time."""
-
-
-def boottime() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Joined(NamedTuple):

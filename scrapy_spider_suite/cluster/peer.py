@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.desk import Tokens
 from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State
-from scrapy_spider_suite.agents.registry import Joined, Registry, boottime
+from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError

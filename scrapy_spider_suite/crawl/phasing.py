@@ -39,8 +39,8 @@ class Phasing:
 
     async def meet(self, url: str, crawl: str) -> None:
         """Look in Redis how many agents *crawl* has and how far its clock is off, then `check`."""
+        from scrapy_spider_suite.agents.clocks import boottime
         from scrapy_spider_suite.agents.office import Office  # Redis is an extra
-        from scrapy_spider_suite.agents.registry import boottime
 
         office = Office(url, crawl)
         names: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ def refused(
 
 # Settings
 
-_SECRET = {"redis_url"}
+_SECRET = {"cluster_key", "redis_url"}
 """Whose value may hold a password, and is not shown."""
 
 

@@ -298,7 +298,7 @@ def test_redirects_make_twins(core: CrawlCore, tmp_path: Path) -> None:
     try:
         assert _followed(again, "http://b.test/2", *hrefs) == merged
     finally:
-        again._let_go()
+        again.let_go()
 
 
 def test_equal_pages_make_twins(core: CrawlCore) -> None:

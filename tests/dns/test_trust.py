@@ -46,7 +46,7 @@ def use_job(nameserver: Any, tmp_path: Path) -> Callable[..., None]:
                 core.close()
             finally:
                 core.resolver.close()
-                core._let_go()
+                core.let_go()
 
         asyncio.run(main())
 
