@@ -11,8 +11,7 @@ import numpy as np
 from virtual import Crawl, Web, copy_of
 from virtual_agents import Agents
 
-from scrapy_spider_suite.agents.desk import Tokens
-from scrapy_spider_suite.agents.members import Row, State, View
+from scrapy_spider_suite.agents.members import Row, State, Tokens, View
 from scrapy_spider_suite.agents.registry import Moved
 from scrapy_spider_suite.agents.tables import UNITS, Assignment, Units
 from scrapy_spider_suite.cluster.courier import Courier

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from scrapy_spider_suite.agents import scripts
-from scrapy_spider_suite.agents.members import SILENCE, Answer, decode_answer, decode_units
+from scrapy_spider_suite.agents.members import SILENCE, Answer, Tokens, decode_answer, decode_units
 from scrapy_spider_suite.agents.server import Server
-from scrapy_spider_suite.agents.tables import UNITS, Units
+from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.errors import RegistryError
 
 TIMEOUT: Final = 5.0
@@ -20,22 +20,6 @@ _TYPES: Final = {"crawl": "string", "members": "hash", "facts": "hash", "holders
 _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 EVERY: Final = "suite:{*}:crawl"
 """What the first key of every crawl fits."""
-
-
-class Tokens(NamedTuple):
-    """Who holds what."""
-
-    holders: Units
-    """The number of the holder of each unit; 0 if nobody holds it."""
-
-    at: float
-    """Redis's time in seconds: when this was so."""
-
-    epoch: int
-    era: int
-    moves: int
-    claims: float
-    """Redis's time in seconds, until which what nobody holds is kept for who held it."""
 
 
 def prefix_of(crawl: str) -> str:

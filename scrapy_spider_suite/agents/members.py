@@ -103,6 +103,22 @@ class View(NamedTuple):
         return next((row for row in self.rows if row.name == name), None)
 
 
+class Tokens(NamedTuple):
+    """Who holds what."""
+
+    holders: Units
+    """The number of the holder of each unit; 0 if nobody holds it."""
+
+    at: float
+    """Redis's time in seconds: when this was so."""
+
+    epoch: int
+    era: int
+    moves: int
+    claims: float
+    """Redis's time in seconds, until which what nobody holds is kept for who held it."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a script answers. Times are in milliseconds since 1970."""
 

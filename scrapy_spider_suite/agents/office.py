@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from scrapy_spider_suite.agents.desk import EVERY, TIMEOUT, Desk, Tokens, crawl_of
-from scrapy_spider_suite.agents.members import FACTS_MAX, Answer, View
+from scrapy_spider_suite.agents.desk import EVERY, TIMEOUT, Desk, crawl_of
+from scrapy_spider_suite.agents.members import FACTS_MAX, Answer, Tokens, View
 from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.errors import ClusterError
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from scrapy_spider_suite.agents.addresses import Question
 from scrapy_spider_suite.agents.clocks import boottime
-from scrapy_spider_suite.agents.desk import TIMEOUT, Desk, Tokens
+from scrapy_spider_suite.agents.desk import TIMEOUT, Desk
 from scrapy_spider_suite.agents.lease import Lease, Skew
 from scrapy_spider_suite.agents.members import (
     FACTS_MAX,
@@ -35,6 +35,7 @@ from scrapy_spider_suite.agents.members import (
     Candidate,
     Post,
     Row,
+    Tokens,
     View,
     decode_units,
     encode_units,

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from scrapy_spider_suite.agents.clocks import boottime
-from scrapy_spider_suite.agents.desk import Tokens
-from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State
+from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State, Tokens
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from scrapy_spider_suite.agents.desk import Tokens
-from scrapy_spider_suite.agents.members import Row, State, View
+from scrapy_spider_suite.agents.members import Row, State, Tokens, View
 from scrapy_spider_suite.agents.tables import UNITS, Assignment, Member, Table, Units
 
 _NOBODY: Final = 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.desk import Tokens
-from scrapy_spider_suite.agents.members import Row, State, View
+from scrapy_spider_suite.agents.members import Row, State, Tokens, View
 from scrapy_spider_suite.agents.tables import UNITS, Member, Units
 from scrapy_spider_suite.cluster.shares import Shares
 
