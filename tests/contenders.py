@@ -89,7 +89,7 @@ class Contender:
             self.note(needs, "start")
             self.left -= 1
             await asyncio.sleep(random.uniform(0, 0.01))
-            if self.fetches - self.left == self.slain:
+            if self.slain and self.fetches - self.left >= self.slain:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.note(needs, "end")
             lending.end(taken)
