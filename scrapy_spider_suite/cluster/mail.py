@@ -174,16 +174,20 @@ class Mail:
     async def _schedule(self, rows: Iterable[bytes]) -> None:
         """Have what *rows* hold pending, or on its way to whom it belongs to by now."""
         for row in rows:
-            try:
-                entries = list(arrived([row]))
-            except LetterError as error:
-                self.unread += 1
-                self._once.say("unread", error)
-                continue
-            self._frontier.schedule(entries, self._clock(), came=True)
-            if len(entries) > 1:
+            if self._schedule_row(row) > 1:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+    def _schedule_row(self, row: bytes) -> int:
+        """How many URLs there are in *row*; one that cannot be read is counted, and has none."""
+        try:
+            entries = list(arrived([row]))
+        except LetterError as error:
+            self.unread += 1
+            self._once.say("unread", error)
+            return 0
+        self._frontier.schedule(entries, self._clock(), came=True)
+        return len(entries)
 
     async def _tell(self) -> None:
         await self._written()
@@ -256,11 +260,7 @@ class Mail:
         while rows := list(islice(self._outbox.rows(to), _PORTION)):
             for number, row in rows:
                 # In one turn of the loop, so in one batch.
-                try:
-                    self._frontier.schedule(list(arrived([row])), self._clock(), came=True)
-                except LetterError as error:
-                    self.unread += 1
-                    self._once.say("unread", error)
+                self._schedule_row(row)
                 self._outbox.drop(to, number, number)
             await asyncio.sleep(0)
         self._news()

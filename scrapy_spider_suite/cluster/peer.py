@@ -39,6 +39,7 @@ class Peer:
     Args:
         changed: called when this agent owns or holds other units than before.
         post: what the agent says of itself, with each heartbeat.
+        idle: whether it has nothing to do, as of now.
         over: called once, when the crawl has ended everywhere, or with the reason why this agent
             has to end: ``removed``, ``replaced``, ``drained``, ``refused``.
         hear: see `Mail.hear`; an agent that has gone takes nothing any more.
@@ -51,8 +52,9 @@ class Peer:
 
     def __init__(
         self, registry: Registry, candidate: Callable[[], Awaitable[Candidate]], shares: Shares, *,
-        changed: Callable[[], None], post: Callable[[], Post], over: Callable[[str], None],
-        joined: Callable[[Joined], None], hear: Callable[[bool], None],
+        changed: Callable[[], None], post: Callable[[], Post], idle: Callable[[], bool],
+        over: Callable[[str], None], joined: Callable[[Joined], None],
+        hear: Callable[[bool], None],
     ) -> None:  # fmt: skip
         self.ended = False
         self.away = ""
@@ -60,8 +62,8 @@ class Peer:
         self.registry = registry
         self._candidate = candidate
         self._shares = shares
-        self._changed, self._post, self._over, self._joined = changed, post, over, joined
-        self._hear = hear
+        self._changed, self._post, self._idle = changed, post, idle
+        self._over, self._joined, self._hear = over, joined, hear
         self._known: Tokens | None = None
         self._held = shares.mine  # as of then
         self._poked = asyncio.Event()
@@ -138,7 +140,7 @@ class Peer:
                 await self._beat()
                 self._back()
                 wait = _FIRST
-                await self._sleep(WHILE_IDLE if self._post().idle else HEARTBEAT)
+                await self._sleep(WHILE_IDLE if self._idle() else HEARTBEAT)
             except RegistryError as error:
                 self._failed(error)
                 await asyncio.sleep(wait)
@@ -258,7 +260,7 @@ class Peer:
         if row is not None and row.state is State.ACTIVE and not await self.registry.leave():
             self._draining = False
             logger.error("there is no other agent that could take what this one has: it stays")
-        elif not self._shares.mine.any() and self._post().idle:
+        elif not self._shares.mine.any() and self._idle():
             # What comes from now on would stay here.
             self._hear(False)
             if await self.registry.left():

@@ -61,7 +61,8 @@ class Peering:
         self._registry = Registry(self._url, agency.crawl, lease, incarnation=incarnation)
         self._peer = Peer(
             self._registry, self._candidate, agency.shares, changed=self._changed,
-            post=agency.post, over=agency.over, joined=self._joined, hear=agency.hear,
+            post=agency.post, idle=lambda: agency.idle, over=agency.over, joined=self._joined,
+            hear=agency.hear,
         )  # fmt: skip
         self.transport = Streams(self._url, agency.crawl, agency.name, incarnation)
         calling = Calling(job.folder, job.file.id, agency.name)

@@ -250,19 +250,21 @@ class Sharing:
 
     def _news(self, keys: set[str]) -> None:
         """Let those look again who wait for one of *keys*."""
-        core = self._core
         kinds = [key.partition(" ") for key in keys]
-        hosts = [name for kind, _, name in kinds if kind == "host"]
-        addresses = [name for kind, _, name in kinds if kind != "host"]
-        core.frontier.permits.news(hosts, addresses, core.now())
-        if core.wire is not None and keys:
-            core.wire.wake(*hosts, *addresses)
-        core.wake()
+        hosts = {name for kind, _, name in kinds if kind == "host"}
+        self._look_again(hosts, {name for kind, _, name in kinds if kind != "host"})
 
     def _met(self, addresses: set[str]) -> None:
         """More is known of *addresses*: let those look again who wait there."""
         if addresses:
-            self._news(set(map(address_key, addresses)))
+            self._look_again(set(), addresses)
+
+    def _look_again(self, hosts: set[str], addresses: set[str]) -> None:
+        core = self._core
+        core.frontier.permits.news(hosts, addresses, core.now())
+        if core.wire is not None and (hosts or addresses):
+            core.wire.wake(*hosts, *addresses)
+        core.wake()
 
     # What is shared
 

@@ -36,8 +36,8 @@ class Here:
         self.shares = Shares(assignment_of("ring"), name)
         self.peer = Peer(
             registry, self._candidate, self.shares, changed=lambda: None,
-            post=lambda: Post(self.shares.epoch, True, 0, 0, 0), over=self.over.append,
-            joined=self._joined, hear=self.hears.append,
+            post=lambda: Post(self.shares.epoch, True, 0, 0, 0), idle=lambda: True,
+            over=self.over.append, joined=self._joined, hear=self.hears.append,
         )  # fmt: skip
 
     async def _candidate(self) -> Candidate:
