@@ -166,7 +166,12 @@ class TcpCourier:
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving[task] = ""
-        task.add_done_callback(lambda done: self._serving.pop(done, None))
+
+        def served(done: asyncio.Task[None]) -> None:
+            self._serving.pop(done, None)
+            writer.close()  # one that is cancelled before it began has not closed it
+
+        task.add_done_callback(served)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection. Never raises, unless it is cancelled."""
