@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from scrapy_spider_suite.agents.letters import (
 )
 from scrapy_spider_suite.agents.posting import Post, Posts
 from scrapy_spider_suite.agents.server import LOST, connect, place, said
+from scrapy_spider_suite.agents.steps import forever
 from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
 
@@ -55,9 +56,6 @@ RECEIPTS: Final = 200
 
 RECEIPTS_MAX: Final = 10_000
 """Entries of receipts that nobody has read: older ones are forgotten, as receipts may be."""
-
-FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
-"""Seconds until a server that failed is asked again: at first, and at most."""
 
 # KEYS: an inbox. ARGV: its most entries; a letter; the entry where it was put before, or "".
 # Returns the entry where it lies; nothing if the inbox is full.
@@ -126,7 +124,8 @@ class Streams:
         self._kept: list[Receipt] = []  # to be told to their senders
         self._done: dict[bytes, None] = {}  # entries to be removed, in order
         self._work, self._space = asyncio.Event(), asyncio.Event()
-        self._once = Once(logger, f"letters through Redis, agent {name}")
+        self._what = f"letters through Redis, agent {name}"
+        self._once = Once(logger, self._what)
         self._received: Received | None = None
         self._acknowledged: Acknowledged | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,7 +137,8 @@ class Streams:
         """Begin to send and to receive; a server that is away is asked until it is there."""
         self._received, self._acknowledged = received, acknowledged
         for step in (self._write, self._read_letters, self._read_receipts):
-            self._tasks.append(asyncio.create_task(self._forever(step)))
+            work = forever(step, self._failed, self._once.over, self._what)
+            self._tasks.append(asyncio.create_task(work))
 
     def room(self, to: str) -> int:
         """How many letters `send` takes for *to*."""
@@ -181,25 +181,12 @@ class Streams:
             async with asyncio.timeout(self._timeout):
                 await self._client.aclose()
 
-    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Do *step* again and again, and after a pause where the server fails."""
-        pause, kind = FIRST_PAUSE, ""
-        while True:
-            try:
-                await step()
-            except _TROUBLE as error:
-                kind = self._failed(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MOST_PAUSE)
-            else:
-                if kind:
-                    self._once.over(kind)
-                pause, kind = FIRST_PAUSE, ""
-
     def _failed(self, error: Exception) -> str:
-        """Count it and say so; what kind of trouble it is."""
-        trouble = said(error, self._where)
+        """Count it and say so; what kind of trouble it is, "" if it is no trouble of the server."""
         self.counters.failed += 1
+        if not isinstance(error, _TROUBLE):
+            return ""
+        trouble = said(error, self._where)
         self._once.say(trouble.kind, trouble)
         return trouble.kind
 

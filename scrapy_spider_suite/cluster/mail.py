@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import LEAST
 from scrapy_spider_suite.storage.routing import Routing, arrived
@@ -153,10 +154,29 @@ class Mail:
     async def _keep(self, letter: Letter) -> None:
         if self._known.covers(letter):
             return
-        for start in range(0, len(letter.rows), _PORTION):
-            await self._schedule(letter.rows[start : start + _PORTION])
+        whole = letter.last - letter.first == len(letter.rows) - 1
+        for number, row in enumerate(letter.rows, letter.first):
+            if whole and self._known.has(letter.sender, number, number):
+                continue  # an earlier process died within the letter
+            urls = self._take_row(letter.sender, number, row) if whole else self._schedule_row(row)
+            if urls > 1 or number % _PORTION == 0:
+                await asyncio.sleep(0)
         self._known.add(letter)
         self.taken += len(letter.rows)
+        await asyncio.sleep(0)
+
+    def _take_row(self, sender: str, number: int, row: bytes) -> int:
+        """`_schedule_row`, and note that it has come in the batch that keeps what it holds.
+
+        Links are noted after the last of them: that some are looked up twice does no harm.
+        """
+        entries = self._entries(row)
+        if len(entries) == 1:
+            self._known.put(sender, number, number)
+        self._frontier.schedule(entries, self._clock(), came=True)
+        if len(entries) != 1:
+            self._known.put(sender, number, number)
+        return len(entries)
 
     def _listen(self, letter: Letter) -> None:
         """It is from no outbox, but what another agent said by `tell`."""
@@ -171,23 +191,21 @@ class Mail:
                 self.unread += 1
                 self._once.say("unread", f"a message of {letter.sender}: {error}")
 
-    async def _schedule(self, rows: Iterable[bytes]) -> None:
-        """Have what *rows* hold pending, or on its way to whom it belongs to by now."""
-        for row in rows:
-            if self._schedule_row(row) > 1:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
     def _schedule_row(self, row: bytes) -> int:
-        """How many URLs there are in *row*; one that cannot be read is counted, and has none."""
+        """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
+        that are."""
+        entries = self._entries(row)
+        self._frontier.schedule(entries, self._clock(), came=True)
+        return len(entries)
+
+    def _entries(self, row: bytes) -> list[Entry]:
+        """What *row* holds; one that cannot be read is counted, and holds nothing."""
         try:
-            entries = list(arrived([row]))
+            return list(arrived([row]))
         except LetterError as error:
             self.unread += 1
             self._once.say("unread", error)
-            return 0
-        self._frontier.schedule(entries, self._clock(), came=True)
-        return len(entries)
+            return []
 
     async def _tell(self) -> None:
         await self._written()

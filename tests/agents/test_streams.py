@@ -226,6 +226,29 @@ class TestBadStreams(StreamsAgents):
         assert 1 <= len(lines) <= 3
         assert all("another type" in line for line in lines)
 
+    def test_what_nobody_foresaw(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
+        """It is said once, with its traceback, and letters go on."""
+
+        async def test(a: Agent, b: Agent) -> None:
+            post, errors = a.transport._posts.due, [KeyError("never"), KeyError("ever")]
+
+            def due(now: float, most: int) -> Any:
+                if errors:
+                    raise errors.pop()
+                return post(now, most)
+
+            a.transport._posts.due = due  # type: ignore[attr-defined, method-assign]
+            await b.start()
+            a.write("b", [b"one"])
+            await self.settle(a, b)
+            assert not errors
+            assert b.kept == [b"one"]
+
+        both(test)
+        (record,) = [each for each in caplog.records if each.levelname == "CRITICAL"]
+        assert "agent a: KeyError('ever')" in record.message
+        assert record.exc_info is not None
+
     def test_a_full_inbox(self, both: Any) -> None:
         """An agent that is not there is sent no more than its inbox takes."""
 

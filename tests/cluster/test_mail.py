@@ -187,6 +187,40 @@ def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_who_dies_within_a_letter_takes_the_rest_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on disk of it is not taken twice, though it is not to be filtered."""
+
+    async def test(a: Agent, b: Agent) -> None:
+        entries = [entry(a.urls(False)[0], flags=Flag.DONT_FILTER) for _ in range(5)]
+        a.frontier.schedule(entries, 0.0)
+        await until(lambda: a.post.sent)
+        schedule = b.frontier.schedule
+
+        def dies(*given: Any, **more: Any) -> int:
+            found = schedule(*given, **more)
+            if b.frontier.pending == 2:
+                b.mail._tasks[0].cancel()
+            return found
+
+        monkeypatch.setattr("scrapy_spider_suite.cluster.mail._PORTION", 1)
+        monkeypatch.setattr(b.frontier, "schedule", dies)
+        a.post.deliver()
+        await until(lambda: b.mail._tasks[0].done())
+        b.frontier.flush()
+        monkeypatch.undo()
+        b.mail._letters.clear()
+        b.mail._known = KnownRows(b.store.kv("received"))
+        await b.mail.start()
+        a.post.deliver()
+        await until(lambda: b.post.kept)
+        assert b.frontier.pending == 5
+        assert b.mail._known.covers(unpack(a.post.sent[0][1].data, a.post.bounds))
+
+    run(test, tmp_path)
+
+
 def test_what_another_agent_owns_by_now_goes_on(tmp_path: Path) -> None:
     """Even back to where it came from, and although it was sent there before."""
 
@@ -324,3 +358,15 @@ def test_intervals_of_rows_grow_together(reopened: bool) -> None:
     assert not known.covers(letter(4, 10))
     assert not known.covers(letter(23, 23))
     assert not known.covers(Letter("b", 1, 1, 11, 12, (b"",)))
+
+
+def test_names_that_somebody_made_up_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of who has not written of late it is read again what has come."""
+    monkeypatch.setattr("scrapy_spider_suite.cluster.known._SENDERS", 3)
+    known = KnownRows(MemoryKV())
+    known.add(letter(1, 4))
+    for number in range(50):
+        known.add(Letter(f"forged {number}", 1, 1, 7, 7, (b"",)))
+        assert not known.covers(Letter(f"other {number}", 1, 1, 7, 7, (b"",)))
+    assert len(known._of) == 3
+    assert known.covers(letter(1, 4))
