@@ -245,7 +245,7 @@ class PoliteDownloader(Downloader):
             raise StoppedError("the crawl is being stopped")
         core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
         if core.agency is not None:
-            core.agency.refuse_fetch(request, lease)
+            core.agency.refuse_fetch(request, lease, max(host.gap(), address.delay))
         if lease is not None:
             core.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit

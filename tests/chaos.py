@@ -49,7 +49,7 @@ class Plan:
     fault: str = ""
     """What happens to Redis; then nothing is done to the agents."""
     fault_seconds: float = 30.0
-    grace: float | str = 34.0
+    grace: float | str = 36.0
     """Of the agents; one is frozen for longer, or for 10 s if it is ``forever``."""
     loss: float = 0.05
     seed: int = 1

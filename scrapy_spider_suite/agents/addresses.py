@@ -7,7 +7,9 @@ fetched there alone until then is told, and only when it has said that it goes b
 is the other one told that it may begin.
 
 An agent that hears nothing any more goes on alone where it was alone, for as long as its lease
-lasts: whoever comes to one of its addresses waits for its word until then.
+lasts: whoever comes to one of its addresses waits for its word until then. It does so also if the
+server has lost what it knew meanwhile: nobody is alone anywhere anew before all that was held is
+claimed, or a lease is over, and all have said again where they are.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class Question(NamedTuple):
     new: list[str]
     gone: list[str]
     heard: list[str]
+    mine: list[str]
     complete: bool
+    known: int
+    """The era, as of the last answer."""
 
 
 class AddressBook:
@@ -56,6 +61,7 @@ class AddressBook:
         self._never: set[str] = set()  # of these, those that nothing is known of
         self._gone: set[str] = set()
         self._told: set[str] = set()
+        self._mine: dict[str, None] = {}  # where it goes on, and the server is to hear of it
         self._complete = False
 
     def __len__(self) -> int:
@@ -91,27 +97,42 @@ class AddressBook:
                 self._open.pop(address, None)
                 self._never.discard(address)
                 self._told.discard(address)
+                self._mine.pop(address, None)
                 self._gone.add(address)
 
     def forget(self) -> None:
-        """The server has lost what it knew: everything has to be asked anew."""
+        """Others may have thought that this agent was gone: everything has to be asked anew."""
         self._complete = False
+        self._mine.clear()
         for address in self._known:
             self._ask(address)
+
+    def again(self) -> None:
+        """The server has lost what it knew, and nobody thought that this agent was gone: it goes on
+        where it was, and says so; where it was not yet, it has to ask anew."""
+        self._complete = False
+        self._told.clear()  # whoever waits is heard of again
+        for address, standing in self._known.items():
+            if standing in (Standing.ALONE, Standing.SHARED):
+                self._mine[address] = None
+            else:
+                self._ask(address)
 
     @property
     def pressing(self) -> bool:
         """Whether somebody waits for an answer, here or elsewhere."""
-        return bool(self._open or self._told) or not self._complete
+        return bool(self._open or self._told or self._mine) or not self._complete
 
-    def question(self) -> Question:
-        """What to ask next."""
+    def question(self, known: int) -> Question:
+        """What to ask next, in the era *known*."""
         new = list(islice(self._open, MOST))
         heard = [address for address in islice(self._told, MOST) if self._quiet(address)]
         # An earlier process of this agent was there.
         self._gone.update(address for address in heard if address not in self._known)
+        mine = list(islice(self._mine, MOST))
         complete = len(self._never) <= len(new) and self._never.issubset(new)
-        return Question(new, list(islice(self._gone, MOST)), heard, complete)
+        complete = complete and len(mine) == len(self._mine)
+        return Question(new, list(islice(self._gone, MOST)), heard, mine, complete, known)
 
     def answered(self, asked: Question, states: Sequence[int], news: Sequence[str]) -> set[str]:
         """To *asked* came *states* and *news*; return the addresses of which more is known now.
@@ -119,6 +140,8 @@ class AddressBook:
         self._complete = self._complete or asked.complete
         self._gone.difference_update(asked.gone)
         self._told.difference_update(asked.heard)
+        for address in asked.mine:
+            self._mine.pop(address, None)
         changed = set()
         for address, state in zip(asked.new, states, strict=True):
             if address not in self._open:

@@ -2,9 +2,11 @@
 
 Redis counts a lease from when it hears of the agent, the agent from before it spoke: so the agent's
 end is the earlier one. Nobody takes what an agent holds before the end that Redis knows; the agent
-starts no fetch that may last longer. Time is read twice, by a clock that goes on in sleep
-(``CLOCK_BOOTTIME``) and by the wall's, for a virtual machine that was frozen knows of it by one of
-them, if at all; whichever is further decides.
+starts no fetch that may last longer, nor one whose host, or address, may be fetched from again only
+after that: whoever takes it knows nothing of what was fetched, and begins at once.
+
+Time is read twice, by a clock that goes on in sleep (``CLOCK_BOOTTIME``) and by the wall's, for a
+virtual machine that was frozen knows of it by one of them, if at all; whichever is further decides.
 """
 
 from __future__ import annotations
@@ -18,6 +20,13 @@ DRIFT: Final = 500e-6
 
 SLACK: Final = 1.0
 """Seconds between the check of a lease and the first byte on the wire."""
+
+
+SPARE: Final = 30.0
+"""Seconds that a lease lasts beyond the longest fetch and delay: it is renewed every five."""
+
+_RENEWAL: Final = SPARE / 2
+"""Seconds within which it is renewed, if anything answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class Lease:
         self._timeout = timeout
         self._end = self._wall_end = -math.inf
         self._margin = 0.0
+        self._length = 0.0  # of the longest that was granted
 
     def renewed(self, sent: float, wall: float, granted: float | None) -> None:
         """It was granted for *granted* seconds, None for ever, to who asked at *sent* and *wall*.
@@ -58,6 +68,7 @@ class Lease:
         """
         seconds = math.inf if granted is None else granted
         self._margin = 0.0 if granted is None else SLACK + 2 * DRIFT * seconds
+        self._length = max(self._length, seconds)
         self._end = max(self._end, sent + seconds)
         self._wall_end = max(self._wall_end, wall + seconds)
 
@@ -69,9 +80,16 @@ class Lease:
         """Nobody else can have been given what this agent holds."""
         return now < self._end - self._margin and wall < self._wall_end - self._margin
 
-    def may_fetch(self, now: float, wall: float) -> bool:
-        """A fetch that is started now ends before the lease does, also by the clock of Redis."""
+    def may_fetch(self, now: float, wall: float, delay: float = 0.0) -> bool:
+        """A fetch that is started now ends before the lease does, also by the clock of Redis, and
+        *delay* seconds after it are over.
+
+        Of a delay for which a lease is too short counts as much as there is room for: otherwise
+        nothing were ever fetched there.
+        """
         ahead = self._timeout + self._margin
+        if delay:
+            ahead += max(0.0, min(delay, self._length - ahead - _RENEWAL))
         return now < self._end - ahead and wall < self._wall_end - ahead
 
     def seconds(self, now: float, wall: float) -> float:

@@ -35,6 +35,7 @@ from scrapy_spider_suite.agents.members import (
     Candidate,
     Post,
     Row,
+    State,
     Tokens,
     View,
     decode_units,
@@ -88,6 +89,7 @@ class Registry(Desk):
         view: the members, as of the last answer.
         answer: the last answer, for epoch, era, moves and whether the crawl has ended.
         skew: between the clocks of this machine and of Redis.
+        lapses: how often it was granted a lease that had none, or none any more.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Registry(Desk):
         self.view = View(0, ())
         self.answer = Answer(code="", now=0)
         self.skew: Skew | None = None
+        self.lapses = 0
         drawn = secrets.randbits(64) if incarnation is None else incarnation
         self._incarnation = f"{drawn:016x}"
         self._clock, self._wall = clock, wall
@@ -157,16 +160,27 @@ class Registry(Desk):
         return await self._go("leaving") != "alone"
 
     async def left(self) -> bool:
-        """Be gone, after `leave`; False if it still holds anything."""
-        if await self._go("left") == "holds":
-            return False
+        """Be gone, after `leave`; False if it still holds anything.
+
+        Who asks once more, since no answer came, has left all the same.
+        """
+        try:
+            if await self._go("left") == "holds":
+                return False
+        except FencedError:
+            if self.answer.code != State.LEFT:
+                raise
         self.lease.dropped()
         return True
 
-    async def rest(self) -> None:
-        """Say that this process stops, and that the agent will be back: so it may be, at once."""
-        await self._go("resting")
+    async def rest(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
+        """Say that this process stops, and that the agent will be back: so it may be, at once.
+
+        From the call on it may fetch nothing; *quiet* says in how many seconds what it has begun is
+        over, and the delay of every address that it was at.
+        """
         self.lease.dropped()
+        await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
     async def tokens(self) -> Tokens:
         """Who holds what."""
@@ -183,11 +197,8 @@ class Registry(Desk):
 
     async def meet(self, asked: Question) -> tuple[list[int], list[str]]:
         """Which addresses others fetch from, too: see `addresses.AddressBook`, and ``meet.lua``."""
-        given = {
-            "new": asked.new, "gone": asked.gone, "heard": asked.heard, "complete": asked.complete,
-        }  # fmt: skip
         async with self._one:
-            answer, _ = await self._own("meet", given)
+            answer, _ = await self._own("meet", asked._asdict())
         states, news = [int(each) for each in answer.states], list(answer.news)
         if len(states) != len(asked.new):
             raise self._damaged(f"{len(states)} answers to {len(asked.new)} questions")
@@ -225,9 +236,9 @@ class Registry(Desk):
             found.append(decode_units(moved))
         return Moved(np.concatenate(found) if found else np.empty(0, np.uint16), why)
 
-    async def _go(self, to: str) -> str:
+    async def _go(self, to: str, **more: int) -> str:
         async with self._one:
-            return (await self._own("leave", {"to": to}))[0].code
+            return (await self._own("leave", {"to": to, **more}))[0].code
 
     async def _own(
         self, script: str, given: dict[str, Any], more: bytes = b""
@@ -259,6 +270,7 @@ class Registry(Desk):
         if answer.code == "ok" and script in ("join", "renew"):
             if not self.lease.live(sent, wall):
                 self._since = answer.now / 1000
+                self.lapses += 1
             granted = (answer.ends - answer.now) / 1000 if answer.ends else None
             self.lease.renewed(sent, wall, granted)
         return answer, data

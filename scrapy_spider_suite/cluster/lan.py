@@ -90,7 +90,7 @@ class Neighbour:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def may_fetch(self) -> bool:
+    def may_fetch(self, delay: float = 0.0) -> bool:
         """Always: nobody else ever holds what is here."""
         return True
 

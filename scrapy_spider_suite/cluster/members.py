@@ -25,8 +25,9 @@ class Members(Protocol):
     async def close(self) -> None:
         """Stop; this agent will be back."""
 
-    def may_fetch(self) -> bool:
-        """Whether a fetch that is started now ends before anybody else may hold what is here."""
+    def may_fetch(self, delay: float = 0.0) -> bool:
+        """Whether a fetch that is started now ends, and *delay* seconds after it are over, before
+        anybody else may hold what is here."""
         ...
 
     def drain(self) -> None:

@@ -33,6 +33,11 @@ _FIRST, _MOST = 0.5, 5.0
 """Seconds until a Redis that failed is asked again: at first, and at most."""
 
 
+def no_time() -> float:
+    """No seconds: nothing is under way."""
+    return 0.0
+
+
 class Peer:
     """What *candidate* says that this agent is, in *registry*.
 
@@ -97,22 +102,22 @@ class Peer:
         """Send heartbeats from now on."""
         self._task = watched(self._run(), "heartbeats")
 
-    async def close(self) -> None:
-        """Stop, and say that this agent will be back."""
+    async def close(self, quiet: Callable[[], float] = no_time) -> None:
+        """Stop, and say that this agent will be back; *quiet* is that of `Registry.rest`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(RegistryError, FencedError):  # its lease runs out by itself
-            await self.registry.rest()
+            await self.registry.rest(quiet)
         await self.registry.close()
 
     def poke(self) -> None:
         """Something has happened that others should hear of now."""
         self._poked.set()
 
-    def may_fetch(self) -> bool:
-        """Whether a fetch that is started now ends before anybody else may hold what is here."""
-        return self.registry.lease.may_fetch(boottime(), time.time())
+    def may_fetch(self, delay: float = 0.0) -> bool:
+        """See `Members`."""
+        return self.registry.lease.may_fetch(boottime(), time.time(), delay)
 
     def drain(self) -> None:
         """Hand over everything, then end."""
@@ -170,8 +175,11 @@ class Peer:
     async def _again(self, error: FencedError) -> bool:
         """This process is not the member any more: join again, if that is of use."""
         if not error.again:
-            logger.error("%s: this agent ends", error)
-            self._over(_reason(str(error)))
+            if self.registry.answer.code == State.LEFT:
+                self._drained()  # no answer came when it left
+            else:
+                logger.error("%s: this agent ends", error)
+                self._over(_reason(str(error)))
             return False
         logger.warning("%s: it joins again", error)
         try:
@@ -264,8 +272,11 @@ class Peer:
             # What comes from now on would stay here.
             self._hear(False)
             if await self.registry.left():
-                logger.info("this agent has handed over everything, and ends")
-                self._over("drained")
+                self._drained()
+
+    def _drained(self) -> None:
+        logger.info("this agent has handed over everything, and ends")
+        self._over("drained")
 
     # Redis
 
@@ -281,4 +292,4 @@ class Peer:
 
 
 def _reason(text: str) -> str:
-    return next((each for each in ("removed", "left", "taken") if each in text), "fenced")
+    return next((each for each in ("removed", "taken") if each in text), "fenced")

@@ -29,13 +29,14 @@ from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.phasing import Phasing
+from scrapy_spider_suite.crawl.rate import Rate
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.sharing import replace_sharing, sharing_of
 from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.settings.suite import SuiteSettings, refuse_short_lease
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Routing
@@ -54,8 +55,6 @@ _SOON = 5.0
 """Seconds for which a host waits that this agent may not visit now."""
 _CACHE = 4
 """Of SUITE_SEEN_CACHE, the part that remembers what was sent to others."""
-_RATE = 10.0
-"""Seconds over which the rate of pages is told."""
 _MEETING = (
     "redis_url", "agent_weight", "agent_address", "agents", "cluster_key", "handover_dir",
     "handover_rate",
@@ -109,6 +108,9 @@ class Agency:
         self._scheduler = scheduler
         if self._phasing is not None:
             self._phasing.check()
+        if self.core.settings.cluster == "peers":
+            rules = self.core.overriding.policy.overrides
+            refuse_short_lease(self.core.settings, rules.longest_delay)
         self.changed()
         await self._meet()
         self.core.crawler.signals.connect(self._changing, settings_changing)
@@ -260,13 +262,14 @@ class Agency:
         """Whether a fetch may be started: nobody else can hold before its end what is here."""
         return self._members is not None and self._members.may_fetch()
 
-    def refuse_fetch(self, request: Request, lease: Lease | None) -> None:
-        """Raise `HostBarred` if this agent may not send *request* now.
+    def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
+        """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
+        its host before *delay* seconds after the fetch are over.
 
         What has no visit may go to a host of another agent only by a ledger that all share.
         """
         until = time.time() + _SOON
-        if not self.may_fetch():
+        if self._members is None or not self._members.may_fetch(delay):
             raise HostBarred("the lease of this agent has run out", until)
         if lease is not None:
             elsewhere = self.core.frontier.holding.holds_back(lease.entry)
@@ -332,18 +335,3 @@ class Agency:
         stats.set_value("suite/mail/spared", self.routing.spared)
         stats.set_value("suite/cluster/foreign_seeds", self.routing.foreign_seeds)
         stats.set_value("suite/cluster/units", int(self.shares.mine.sum()))
-
-
-class Rate:
-    """Pages by second, over the last ten seconds or so."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, int]] = []
-
-    def of(self, now: float, done: int) -> float:
-        """The rate, where *done* pages are done at *now*."""
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE:
-            self._seen.pop(0)
-        then, before = self._seen[0]
-        return round((done - before) / (now - then), 2) if now > then else 0.0

@@ -56,6 +56,16 @@ class Company:
         """Whether the standing of *address* is known in a moment."""
         return not self._away and self._book.standing(address.key) is Standing.NEW
 
+    def quiet_in(self) -> float:
+        """Seconds until all that was begun is over, and the delay of every address."""
+        core = self._core
+        now, longest = core.now(), core.settings.project.longest_fetch
+        addresses = core.frontier.workbench.addresses.values()
+        return max(
+            (longest + each.delay if each.wire else each.next_fetch - now for each in addresses),
+            default=0.0,
+        )
+
     def forget(self) -> None:
         """Others may have thought that this agent is gone: all has to be asked anew."""
         self._book.forget()
@@ -89,7 +99,7 @@ class Company:
                 if error.kind != "away":  # which the heartbeats say
                     self._once.say(_TROUBLE, f"{error}; nothing is fetched at new ones meanwhile")
             except FencedError:
-                self.forget()  # who joins again is told what is so by then
+                pass  # when it joins again, it is known what it has to ask anew
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await self._asked.wait()
@@ -101,10 +111,10 @@ class Company:
         if core.now() - self._kept > _KEEP:
             self._kept = core.now()
             self._book.keep(core.frontier.workbench.addresses)
-        asked = self._book.question()
+        asked = self._book.question(self._era or registry.answer.era)
         states, news = await registry.meet(asked)
-        if self._era not in (0, registry.answer.era):
-            self._book.forget()
+        if asked.known != registry.answer.era:
+            self._book.again()
         self._era = registry.answer.era
         self._by_ledger.difference_update(asked.heard, asked.gone)
         self._news(self._book.answered(asked, states, news))

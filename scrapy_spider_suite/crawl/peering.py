@@ -21,7 +21,7 @@ from scrapy_spider_suite.agents.streams import Streams
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.handover import HandOver
-from scrapy_spider_suite.cluster.peer import Peer
+from scrapy_spider_suite.cluster.peer import Peer, no_time
 from scrapy_spider_suite.cluster.tcp import TcpCourier
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.control.calling import Calling
@@ -70,6 +70,7 @@ class Peering:
         self._courier: Courier | None = None
         self._handover: HandOver | None = None
         self._id = ""
+        self._lapses = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     # Life
@@ -99,7 +100,8 @@ class Peering:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._courier is not None:
             await self._courier.close()
-        await self._peer.close()
+        company = self._company
+        await self._peer.close(no_time if company is None else company.quiet_in)
 
     async def _hand_over(self) -> None:
         while self._handover is not None:
@@ -151,7 +153,8 @@ class Peering:
 
     def _joined(self, joined: Joined) -> None:
         self._id = joined.id
-        if not joined.kept and (company := self._company) is not None:
+        lapsed, self._lapses = self._registry.lapses != self._lapses, self._registry.lapses
+        if lapsed and not joined.kept and (company := self._company) is not None:
             company.forget()
         self._kv.put(b"crawl", joined.id.encode())
         self._kv.put(b"number", str(joined.number).encode())
@@ -178,9 +181,9 @@ class Peering:
         """See `Members`."""
         return self._handover is None or self._handover.busy
 
-    def may_fetch(self) -> bool:
+    def may_fetch(self, delay: float = 0.0) -> bool:
         """See `Members`."""
-        return self._peer.may_fetch()
+        return self._peer.may_fetch(delay)
 
     def drain(self) -> None:
         """See `Members`."""

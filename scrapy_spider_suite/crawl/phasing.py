@@ -84,10 +84,8 @@ class Phasing:
 
 def _terms(core: CrawlCore, settings: SuiteSettings) -> Terms:
     project = settings.project
-    slots = [float(slot.get("delay", 0.0)) for slot in project.download_slots.values()]
     rules = core.overriding.policy.overrides
     return Terms(
         settings.assignment, settings.phases, settings.phase_guard, project.longest_fetch,
-        max(settings.host_delay, settings.ip_delay, rules.longest_delay, *slots),
-        settings.ledger is not None,
+        max(settings.longest_delay, rules.longest_delay), settings.ledger is not None,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from scrapy_spider_suite.agents.lease import SPARE
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import (
     KEY,
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 
-_BEFORE_THE_END = 30.0
-"""Seconds that a lease lasts beyond the longest fetch: an agent renews it every five of them."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SuiteSettings(
     Agents, Watching, Revisits, Duplicates, Pages, Network, Store, Links, Limits, Politeness,
@@ -62,6 +59,12 @@ class SuiteSettings(
 
     project: ProjectSettings
     """Those of Scrapy's own settings that the suite takes as inputs."""
+
+    @property
+    def longest_delay(self) -> float:
+        """Seconds: the longest that is set for hosts, addresses, or one of DOWNLOAD_SLOTS."""
+        slots = (float(slot.get("delay", 0.0)) for slot in self.project.download_slots.values())
+        return max(self.host_delay, self.ip_delay, *slots)
 
     @classmethod
     def from_settings(
@@ -266,9 +269,16 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
         # Nobody could keep the delay of an address that has hosts of two of them.
         allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_LEDGER, with SUITE_CLUSTER = 'lan'"
         raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
-    least = s.project.longest_fetch + _BEFORE_THE_END
+    if s.cluster == "peers":
+        refuse_short_lease(s, s.longest_delay)
+
+
+def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
+    """Raise `SettingsError` if a fetch, and *delay* seconds after it, might outlast the lease that
+    the agent has when it begins."""
+    least = s.project.longest_fetch + delay + SPARE
     if s.agent_grace is not None and s.agent_grace < least:
-        allowed = f"{least:g} or more: DOWNLOAD_TIMEOUT and {_BEFORE_THE_END:g} s"
+        allowed = f"{least:g} or more: DOWNLOAD_TIMEOUT, the longest delay and {SPARE:g} s"
         raise SettingsError.of("SUITE_AGENT_GRACE", s.agent_grace, allowed)
 
 

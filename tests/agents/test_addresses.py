@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from membership import ALL, GRACE, InTown, Town, back, beat
+from membership import ALL, GRACE, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.agents.addresses import MOST, AddressBook, Standing
 from scrapy_spider_suite.agents.members import SILENCE
 from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.agents.tables import Units
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
+NOTHING = ALL[:0]
 
 
 class Process:
@@ -19,6 +21,7 @@ class Process:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
+        self.era = registry.answer.era
         self.busy: set[str] = set()
         self.book = AddressBook(lambda address: address not in self.busy)
 
@@ -26,8 +29,11 @@ class Process:
         """How those stand, after a call."""
         for address in addresses:
             self.book.standing(address)
-        asked = self.book.question()
+        asked = self.book.question(self.era)
         states, news = await self.registry.meet(asked)
+        if self.era != self.registry.answer.era:
+            self.book.again()
+        self.era = self.registry.answer.era
         self.book.answered(asked, states, news)
         return [self.book.standing(address) for address in addresses]
 
@@ -113,29 +119,109 @@ def test_another_process_of_an_agent_is_the_same_agent(in_town: InTown) -> None:
     in_town(test)
 
 
-def test_a_server_that_has_lost_all_lets_nobody_be_alone_before_all_have_spoken(
+def all_lost(town: Town) -> None:
+    """Redis has lost the crawl, and who fetches where."""
+    town.wait(1)
+    town.wiped()
+    for key in town.client.scan_iter("suite:{web}:address*"):
+        town.client.delete(key)
+
+
+async def returned(town: Town, here: Process, name: str, held: Units = NOTHING) -> None:
+    """That agent takes part again, in the process that it was, with what it held."""
+    await here.registry.join(candidate(name, id=here.registry.answer.id, number=ord(name) - 96))
+    await here.registry.claim(held, town.now)
+
+
+def test_a_server_that_has_lost_all_lets_nobody_be_alone_anew_before_all_have_spoken(
     in_town: InTown,
 ) -> None:
-    """Else two agents would be, at one address."""
+    """Who is cut off goes on where it was alone, as long as its lease may last."""
 
     async def test(town: Town) -> None:
         a, b = await process(town, "a"), await process(town, "b")
         await a.ask(HERE)
-        town.wiped()
-        town.client.delete("suite:{web}:addresses", "suite:{web}:address-eras")
-        known = a.registry.answer.id
-        b.registry, _ = await back(town, "b", id=known)
-        b.book.forget()
+        await b.ask(THERE)
+        all_lost(town)
+        await returned(town, b, "b")
         assert await b.ask(HERE) == [Standing.ASK]  # a has not come back yet
-        a.registry, _ = await back(town, "a", id=known)
+        town.wait(4 * SILENCE)
+        await beat(b.registry)
+        assert await b.ask(HERE, THERE) == [Standing.ASK, Standing.ALONE]
+        await returned(town, a, "a", ALL)
         assert await b.ask(HERE) == [Standing.ASK]
         assert a.book.standing(HERE) is Standing.ALONE
-        a.book.forget()
+        a.busy.add(HERE)
+        await a.ask()
+        await a.ask()
+        assert a.book.standing(HERE) is Standing.SHARED
+        assert await b.ask(HERE) == [Standing.ASK]  # a fetch of before is under way there
+        a.busy.clear()
+        for _ in range(2):
+            await a.ask()
+        assert await b.ask(HERE) == [Standing.SHARED]
+        assert not a.book.pressing
+
+    in_town(test)
+
+
+def test_after_a_loss_a_lease_is_waited_for_at_most(in_town: InTown) -> None:
+    """By then whoever did not come back fetches nothing."""
+
+    async def test(town: Town) -> None:
+        a, b = await process(town, "a"), await process(town, "b")
+        await a.ask(HERE)
+        all_lost(town)
+        await returned(town, b, "b")
+        town.wait(GRACE / 2)
+        await beat(b.registry)
+        assert await b.ask(HERE) == [Standing.ASK]
+        town.wait(GRACE / 2)
+        await beat(b.registry)
+        assert await b.ask(HERE) == [Standing.ALONE]
+
+    in_town(test)
+
+
+def test_who_has_stopped_is_waited_for_until_its_last_delay_is_over(in_town: InTown) -> None:
+    """And not until it is back, or its lease over; then it asks like any other."""
+
+    async def test(town: Town) -> None:
+        a, b = await process(town, "a"), await process(town, "b")
+        await a.ask(HERE)
+        assert await b.ask(HERE) == [Standing.ASK]
+        await a.registry.rest(lambda: 10.0)
+        assert await b.ask(HERE) == [Standing.ASK]
+        town.wait(10)
+        assert await b.ask(HERE, THERE) == [Standing.ALONE, Standing.ALONE]
+        a = Process((await back(town, "a"))[0])
         assert await a.ask(HERE) == [Standing.ASK]
-        town.wait(SILENCE)  # whoever there was has spoken by now
         for _ in range(2):
             await b.ask()
-        assert await a.ask(HERE) == await b.ask(HERE) == [Standing.SHARED]
+        assert await a.ask(HERE) == [Standing.SHARED]
+        assert b.book.standing(HERE) is Standing.SHARED
+
+    in_town(test)
+
+
+def test_who_was_dead_asks_like_any_other(in_town: InTown) -> None:
+    """Though it stood at the address when another one began to wait there."""
+
+    async def test(town: Town) -> None:
+        a, b = await process(town, "a"), await process(town, "b")
+        await a.ask(HERE)
+        await b.ask(HERE)
+        town.wait(GRACE / 2)
+        await beat(b.registry)
+        town.wait(GRACE / 2)
+        await beat(b.registry)
+        assert await b.ask(HERE) == [Standing.ALONE]
+        await a.registry.join(candidate("a", number=1))
+        a.book.forget()
+        assert await a.ask(HERE) == [Standing.ASK]
+        for _ in range(2):
+            await b.ask()
+        assert await a.ask(HERE) == [Standing.SHARED]
 
     in_town(test)
 
@@ -148,7 +234,7 @@ def test_who_has_all_units_back_waits_for_nobody(in_town: InTown) -> None:
         tokens = await a.registry.tokens()
         await b.registry.rest()
         town.restarted()
-        a.book.forget()
+        assert await a.ask(HERE) == [Standing.ASK]
         assert await a.ask(HERE) == [Standing.ASK]
         await a.registry.claim(ALL, tokens.at)
         assert await a.ask(HERE) == [Standing.ALONE]
@@ -170,20 +256,36 @@ def test_more_addresses_than_one_call_takes(in_town: InTown) -> None:
 
 
 def test_no_two_are_alone_whatever_they_do(in_town: InTown) -> None:
-    """Four agents, five addresses, calls whose answers are lost, in any order."""
+    """Four agents, five addresses, calls whose answers are lost, in any order; and a server that
+    loses all that it knew."""
 
     async def test(town: Town) -> None:
         random = Random(5)
         agents = [await process(town, name) for name in "abcd"]
         addresses = [f"10.0.0.{n}" for n in range(5)]
-        for _ in range(400):
+        first = agents[0].registry
+        epoch = (await beat(first)).epoch
+        for number in range(1, 4):
+            await first.give(ALL[number::4], number + 1, epoch)
+        away: set[Process] = set()
+        for turn in range(600):
             each, address = random.choice(agents), random.choice(addresses)
+            if turn % 100 == 99:
+                all_lost(town)
+                town.wait(4 * SILENCE)
+                away = set(agents)
+            if each in away:
+                if random.randrange(4):
+                    continue
+                number = agents.index(each)
+                await returned(town, each, "abcd"[number], ALL[number::4])
+                away.discard(each)
             match random.randrange(5):
                 case 0:
                     each.busy.discard(address)
                     each.book.keep([a for a in addresses if a != address])
-                case 1:
-                    await each.registry.meet(each.book.question())  # nobody hears the answer
+                case 1:  # nobody hears the answer
+                    await each.registry.meet(each.book.question(each.era))
                 case 2 if each.book.standing(address) is Standing.ALONE:
                     each.busy.add(address)
                 case 3:

@@ -42,6 +42,20 @@ def test_fetches_end_before_the_lease_does() -> None:
     assert new.may_fetch(last + 499, 1_000)
 
 
+def test_a_delay_is_over_before_the_lease_is() -> None:
+    """Who takes the host then begins at once. A longer one counts as far as there is room."""
+    new, margin = lease(), SLACK + 2 * DRIFT * 900
+    last = 900 - FETCH - margin
+    assert new.may_fetch(last - 10.01, 1_000, delay=10)
+    assert not new.may_fetch(last - 9.99, 1_000, delay=10)
+    for seconds in (800, 10**6):
+        assert new.may_fetch(10, 1_010, delay=seconds)
+        assert not new.may_fetch(20, 1_020, delay=seconds)
+    new.renewed(300, 1_300, 600)  # it was removed: the end stays what it was
+    assert not new.may_fetch(last - 9.5, 1_000, delay=10)
+    assert lease(None).may_fetch(1e12, 1e12, delay=10**6)
+
+
 def test_the_clock_that_is_further_decides() -> None:
     """A machine that was frozen may learn of it by either."""
     for now, wall in ((800, 1_000), (0, 1_800), (10**9, 0)):

@@ -15,7 +15,7 @@ from scrapy_spider_suite.agents.registry import Registry
 from scrapy_spider_suite.cluster import peer as module
 from scrapy_spider_suite.cluster.peer import Peer
 from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.errors import FencedError
+from scrapy_spider_suite.errors import FencedError, RegistryError
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,35 @@ def test_who_is_drained_takes_nothing_from_before_it_leaves(in_town: InTown) -> 
         assert a.over == ["drained"]
         assert heard == [False, False]
         assert a.hears[-4:] == [True, False, True, False]
+
+    in_town(test)
+
+
+def test_who_left_and_heard_no_answer_is_drained(in_town: InTown) -> None:
+    """The next heartbeat says that it has left: no other process has its place."""
+
+    async def test(town: Town) -> None:
+        a = Here(town.registry(), "a")
+        await a.peer.open()
+        b = await town.agent("b")
+        a.peer.drain()
+        await a.peer._beat()
+        await beat(b)
+        await a.registry.give(ALL, 2, a.registry.answer.epoch)
+        await a.peer.look()
+        left = a.registry.left
+
+        async def unheard() -> bool:
+            await left()
+            raise RegistryError("no answer in time", "away")
+
+        a.registry.left = unheard  # type: ignore[method-assign]
+        with pytest.raises(RegistryError):
+            await a.peer._beat()
+        with pytest.raises(FencedError) as fenced:
+            await a.peer._beat()
+        assert not await a.peer._again(fenced.value)
+        assert a.over == ["drained"]
 
     in_town(test)
 

@@ -23,7 +23,7 @@ from scrapy_spider_suite.testing import FakeWebProcess
 PLAN = Plan(
     size=Size(hosts=20, addresses=8, pages=60, host_delay=0.5, ip_delay=0.03), agents=2, seconds=0
 )
-GRACE = 34.0
+GRACE = 36.0
 PORT = 6379
 
 

@@ -48,12 +48,12 @@ def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
     bench = SimpleNamespace(addresses={address.key: address})
     core: Any = SimpleNamespace(frontier=SimpleNamespace(workbench=bench), now=lambda: 1.0)
     company = Company(core, lambda addresses: None)
-    company._book.answered(Question([], [], [], complete=True), [], [address.key])
+    company._book.answered(Question([], [], [], [], complete=True, known=1), [], [address.key])
     heard = []
     for address.wire in (2, 1, 0):
         company.begun(address)
         address.wire += 1
-        heard.append(company._book.question().heard)
+        heard.append(company._book.question(1).heard)
     assert heard == [[], [], [address.key]]
 
 

@@ -82,7 +82,7 @@ local function begin_era(silence)
   crawl.era = math.max(crawl.era + 1, now)
   crawl.claims = now + (crawl.grace > 0 and crawl.grace or silence)
   crawl.open = crawl.grace > 0
-  crawl.meets = now + silence  -- see meet.lua
+  crawl.met = false  -- see meet.lua
   crawl.moves = crawl.moves + 1
   advance()
   redis.call('SET', HOLDERS, string.rep('\0', 2 * UNITS))

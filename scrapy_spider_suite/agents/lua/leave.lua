@@ -1,4 +1,5 @@
--- An agent goes: 'leaving' hands over what it holds, 'left' has done so, 'resting' will be back.
+-- An agent goes: 'leaving' hands over what it holds, 'left' has done so, 'resting' will be back, and
+-- a.quiet milliseconds from now its last fetch is over, and the delay of every address.
 local row, refusal = own()
 if refusal then return answer(refusal) end
 
@@ -24,10 +25,10 @@ if a.to == 'leaving' then
   end
 elseif a.to == 'left' then
   if row.state == 'active' or holds(row.number) then return answer('holds') end
-  row.state, row.incarnation = 'left', ''
+  row.state = 'left'  -- its process is told so if it asks again, having heard no answer
   advance()
 else
-  row.incarnation = ''
+  row.incarnation, row.quiet = '', now + a.quiet
   crawl.version = crawl.version + 1
 end
 put(row)
