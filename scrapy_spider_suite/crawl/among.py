@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Others: TypeAlias = "list[Sharing | Agency]"
 """What leads to others: the ledger, and the agents."""
 
+_PATIENCE = 1.0
+"""Seconds for which tasks that were cancelled are waited for, and other crawls of the process."""
+
 
 async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
     """Open *others* one after the other; where that is refused, end the process.
@@ -29,11 +32,20 @@ async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
     Raises the `SuiteError` that says why instead, if there are other crawls in the process.
     """
     opening = asyncio.ensure_future(_open(others, scheduler))
-    with _before_shutdown(lambda: _give_up(opening, others, scheduler, "shutdown")):
+    closed = asyncio.Event()
+
+    async def shut_down() -> None:
+        await _give_up(opening, others, scheduler, "shutdown")
+        if not _by_deferreds():
+            closed.set()
+            await _all_ended()
+
+    with _before_shutdown(shut_down):
         try:
             await opening
         except asyncio.CancelledError:
-            await asyncio.get_running_loop().create_future()  # the process ends
+            await closed.wait()
+            raise  # Scrapy's tasks end by it, too
         except (SuiteError, OSError) as error:
             await _give_up(opening, others, scheduler, "refused")
             if not other_crawls(scheduler.crawler):
@@ -60,6 +72,19 @@ async def _give_up(
     scheduler.core.let_go(reason)
 
 
+def _by_deferreds() -> bool:
+    """Whether Scrapy waits for its engine by a Deferred (`CrawlerProcess`): that would tell of a
+    cancellation with a traceback, as of an error for which nobody cares."""
+    names = (getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks())
+    return "open_spider_async" in names
+
+
+async def _all_ended() -> None:
+    """Let all tasks of the crawl end: asyncio tells of those that end with the process."""
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(left, timeout=_PATIENCE)
+
+
 @contextmanager
 def _before_shutdown(what: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
     """Within it, have the reactor do *what* before it stops: Scrapy's engine cannot be stopped
@@ -70,10 +95,16 @@ def _before_shutdown(what: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
-    trigger = reactor.addSystemEventTrigger(
-        "before", "shutdown", lambda: deferred_from_coro(what())
-    )
+    begun = False
+
+    def begin() -> Any:
+        nonlocal begun
+        begun = True
+        return deferred_from_coro(what())
+
+    trigger = reactor.addSystemEventTrigger("before", "shutdown", begin)
     try:
         yield
     finally:
-        reactor.removeSystemEventTrigger(trigger)
+        if not begun:
+            reactor.removeSystemEventTrigger(trigger)

@@ -252,6 +252,18 @@ def test_a_paused_crawl_is_not_stalled(small: Supervised) -> None:
 # Being told
 
 
+def test_a_crawl_that_is_stopped_while_it_meets_others(small: Supervised) -> None:
+    """Nothing is left behind: not even a task that the loop would tell of."""
+    others = {"SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": "redis://127.0.0.1:1/0"}
+    with small.crawling(**others) as process:
+        until(lambda: "it is asked again" in small.said() or process.poll() is not None)
+        process.terminate()
+        assert process.wait(60) == ExitCode.INTERRUPTED, small.said()
+    assert "ERROR" not in small.said()
+    assert "Traceback" not in small.said()
+    assert small.status()["finish_reason"] == "shutdown"
+
+
 def test_notifications(small: Supervised) -> None:
     """READY, STATUS, WATCHDOG and STOPPING reach a real socket, here one with an abstract name."""
     name = f"suite-{os.getpid()}-{time.monotonic_ns()}"
