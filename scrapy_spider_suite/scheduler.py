@@ -147,7 +147,7 @@ class FrontierScheduler(BaseScheduler):
         for sink in self.sinks:
             await ended(sink.finish())
         if self.core.agency is not None:
-            await self.core.agency.close()
+            await self.core.agency.close(reason)
         self._keeper.stop()
         self.core.close()
         for sink in self.sinks:

@@ -3,13 +3,18 @@
 Who is on the list owns and holds its part for the life of the crawl: an agent that is gone is
 waited for. The first of the list by name finds out that the crawl is over: in rounds, of which two
 one after the other have to say the same (Mattern, Distributed Computing 2, 1987, 161-175).
+
+Whoever hears that it is over writes that down before it says so, and goes when the first has noted
+it; the first stays until all have said so. So an agent that is killed in between ends when it is
+back, whoever is gone by then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite.agents.members import PROTOCOL, Post
@@ -17,19 +22,24 @@ from scrapy_spider_suite.agents.tables import Member
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
+from scrapy_spider_suite.storage.kv import KV
 
 logger = logging.getLogger(__name__)
 
 Tell = Callable[[str, Sequence[Any]], bool]
 """Sends a message to an agent, if there is room for it."""
 
-ASK, POST, REFUSE, END = range(100, 104)
-"""What a message is: what do you say in this round? this; I take no part; the crawl is over."""
+ASK, POST, REFUSE, END, NOTED = range(100, 105)
+"""What a message is: what do you say in this round? this; I take no part; the crawl is over (and
+from others: I know); I have noted that you know."""
+
+OVER: Final = b"over"
+"""Under which an agent keeps that the crawl is over; the first of them, who knows it."""
 
 _BEAT: Final = 1.0
 _LAST: Final = 15.0
-"""Seconds for which the first agent goes on saying that the crawl is over, where somebody does not
-answer."""
+"""Seconds for which an agent that knows that the crawl is over waits for the first to note it; and
+after which the first says who does not answer."""
 
 
 class _Said(NamedTuple):
@@ -46,8 +56,9 @@ class _Said(NamedTuple):
 class Neighbour:
     """The agent of *shares* among *names*, all of those on the list.
 
-    *terms* is the same for agents that agree on their settings. The other arguments are those of
-    `peer.Peer`. Messages of others are given to `heard`; *tell* is to be set before `start`.
+    *terms* is the same for agents that agree on their settings; *kv* is this agent's, and *written*
+    makes durable what it holds. The other arguments are those of `peer.Peer`. Messages of others
+    are given to `heard`; *tell* is to be set before `start`.
 
     Attributes:
         ended: the crawl is over: all agents are idle.
@@ -58,6 +69,7 @@ class Neighbour:
     def __init__(
         self, names: Sequence[str], shares: Shares, incarnation: int, terms: str, *,
         changed: Callable[[], None], post: Callable[[], Post], over: Callable[[str], None],
+        kv: KV, written: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.ended = False
         self._names = sorted(names)
@@ -69,7 +81,13 @@ class Neighbour:
         self._round = 1
         self._said: dict[str, _Said] = {}
         self._before: list[_Said] = []
-        self._told: set[str] = set()  # who has heard that it is over
+        self._kv, self._written = kv, written
+        known = kv.get(OVER)
+        self._over_before = known is not None  # as of an earlier process
+        self._found = self._over_before  # that it is over
+        self._know = set((known or b"").decode().splitlines())  # who knows it
+        self._noted = set(self._know)
+        self._dismissed = asyncio.Event()
         self._once = Once(logger, f"agent {shares.name}")
         self._task: asyncio.Task[None] | None = None
 
@@ -82,10 +100,14 @@ class Neighbour:
     def start(self) -> None:
         """Ask the others from now on, if that is this agent's business."""
         if self._first == self._shares.name:
-            self._task = watched(self._ask(), "rounds")
+            self._task = watched(self._lead(), "rounds")
+        elif self._over_before:
+            self._task = watched(self._follow(), "rounds")
 
-    async def close(self) -> None:
-        """Stop; the others wait for this agent."""
+    async def close(self, *, over: bool = False) -> None:
+        """Stop; the others wait for this agent, unless it is *over*."""
+        if over and self.ended:
+            self._kv.delete(OVER)  # whoever begins this job anew begins another crawl
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -114,8 +136,13 @@ class Neighbour:
 
     # Rounds
 
+    async def _lead(self) -> None:
+        await self._ask()
+        await self._tell_all()
+        self._end()
+
     async def _ask(self) -> None:
-        while not self.ended:
+        while not self._found:
             self._say(self._shares.name, self._own())
             for name in self._others:
                 if name not in self._said:
@@ -123,26 +150,59 @@ class Neighbour:
             await asyncio.sleep(_BEAT)
             if len(self._said) == len(self._names):
                 self._next_round()
-        await self._tell_all()
-        self._over("")
 
     def _next_round(self) -> None:
         said = [self._said[name] for name in self._names]
         sent, received = sum(each.sent for each in said), sum(each.received for each in said)
         quiet = all(each.idle for each in said) and sent == received
         same = [each._replace(round=0) for each in said]
-        self.ended = quiet and same == self._before
+        self._found = quiet and same == self._before
         self._before = same if quiet else []
         self._round += 1
         self._said.clear()
 
     async def _tell_all(self) -> None:
+        """Say that it is over until all others know: who is away hears of it when it is back."""
+        until, wait = asyncio.get_running_loop().time() + _LAST, _BEAT / 4
+        await self._note()
+        while left := [name for name in self._others if name not in self._noted]:
+            for name in left:
+                self.tell(name, [END])
+            if asyncio.get_running_loop().time() > until:
+                wait = _BEAT
+                names = ", ".join(left)
+                self._once.say("left", f"the crawl is over; {names} are waited for: start them")
+            await asyncio.sleep(wait)
+            if self._know > self._noted:
+                await self._note()
+
+    async def _note(self) -> None:
+        """Write down that it is over, and let those go who know."""
+        self._kv.put(OVER, "\n".join(sorted(self._know)).encode())
+        know = set(self._know)
+        await self._written()
+        for name in know - self._noted:
+            self.tell(name, [NOTED])
+        self._noted |= know
+
+    async def _follow(self) -> None:
+        """Write down that it is over, and say so until the first agent has noted it."""
+        self._found = True
+        await self._note()
         until = asyncio.get_running_loop().time() + _LAST
-        while len(self._told) < len(self._others) and asyncio.get_running_loop().time() < until:
-            for name in self._others:
-                if name not in self._told:
-                    self.tell(name, [END])
-            await asyncio.sleep(_BEAT / 4)
+        while not self._dismissed.is_set() and asyncio.get_running_loop().time() < until:
+            self.tell(self._first, [END])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEAT / 4):
+                    await self._dismissed.wait()
+        self._end()
+
+    def _goes_on(self) -> None:
+        """An earlier process heard that it is over; by now it is another crawl of this job."""
+        if self._task is not None:
+            self._task.cancel()
+        self._over_before = self._found = False
+        self._kv.delete(OVER)
 
     def _own(self) -> _Said:
         said = self._post()
@@ -159,32 +219,45 @@ class Neighbour:
     def heard(self, sender: str, message: Sequence[Any]) -> None:
         """Take in a *message* of another agent. Raises `ValueError` or `TypeError`: it is none."""
         kind, *rest = message
+        leads = self._first == self._shares.name
         if kind == ASK and sender == self._first:
             protocol, terms, number = rest
             if (protocol, terms) == (PROTOCOL, self._terms):
                 self._round = int(number)
-                self.tell(sender, [POST, *self._own()])
+                if self._over_before and not self.ended:
+                    self._goes_on()
+                if not self._found:  # otherwise it was asked before that was known
+                    self.tell(sender, [POST, *self._own()])
             else:
                 self._differs(sender)
-        elif kind == POST and self._first == self._shares.name:
+        elif kind == POST and leads and self._found:
+            self.tell(sender, [END])
+        elif kind == POST and leads:
             incarnation, number, idle, sent, received, activity = map(int, rest)
             said = _Said(incarnation, number, bool(idle), sent, received, activity)
             self._say(sender, said)
-        elif kind == REFUSE and self._first == self._shares.name:
+        elif kind == REFUSE and leads:
             self._once.say(f"terms {sender}", f"{sender} has other settings, or another release")
         elif kind == END and sender == self._first:
-            self.tell(sender, [END])
-            # The answer has to get there; if it is lost, it is asked for again meanwhile.
-            asyncio.get_running_loop().call_later(2 * _BEAT, self._end)
-        elif kind == END and self._first == self._shares.name:
-            self._told.add(sender)
+            if not self._found:
+                self._task = watched(self._follow(), "rounds")
+        elif kind == END and leads:
+            self._hears(sender)
+        elif kind == NOTED and sender == self._first:
+            self._dismissed.set()
         else:
             raise ValueError(f"no message has the number {kind!r} from {sender}")
 
+    def _hears(self, sender: str) -> None:
+        """*sender* knows that it is over; so it thought in an earlier process, if it is not."""
+        if self._found and sender in self._noted:
+            self.tell(sender, [NOTED])
+        elif self._found:
+            self._know.add(sender)
+
     def _end(self) -> None:
-        if not self.ended:
-            self.ended = True
-            self._over("")
+        self.ended = True
+        self._over("")
 
     def _differs(self, sender: str) -> None:
         logger.error(

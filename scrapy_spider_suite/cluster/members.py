@@ -22,8 +22,8 @@ class Members(Protocol):
     def start(self) -> None:
         """Hear of the others, and let them hear, from now on."""
 
-    async def close(self) -> None:
-        """Stop; this agent will be back."""
+    async def close(self, *, over: bool = False) -> None:
+        """Stop; this agent will be back, unless the crawl is *over* for it."""
 
     def may_fetch(self, delay: float = 0.0) -> bool:
         """Whether a fetch that is started now ends, and *delay* seconds after it are over, before

@@ -55,6 +55,8 @@ _SOON = 5.0
 """Seconds for which a host waits that this agent may not visit now."""
 _CACHE = 4
 """Of SUITE_SEEN_CACHE, the part that remembers what was sent to others."""
+_DONE = ("finished", "waiting")
+"""Reasons for which all agents end."""
 _MEETING = (
     "redis_url", "agent_weight", "agent_address", "agents", "cluster_key", "handover_dir",
     "handover_rate",
@@ -159,7 +161,7 @@ class Agency:
         terms = digest_of(fixed_of(settings, self.assignment))
         neighbour = Neighbour(
             list(agents), self.shares, incarnation, terms, changed=self.changed, post=self.post,
-            over=self.over,
+            over=self.over, kv=self.core.store.kv("agent"), written=self._written,
         )  # fmt: skip
         neighbour.tell = self._tell
         return neighbour, Datagrams(self.name, agents, key.encode())
@@ -193,18 +195,18 @@ class Agency:
             await asyncio.sleep(_DISK)
             await self.core.written()
 
-    async def close(self) -> None:
-        """Stop; the others know that this agent will be back."""
+    async def close(self, reason: str = "") -> None:
+        """Stop, for that *reason*; the others know that this agent will be back."""
         for task in self._again:
             task.cancel()
         await asyncio.gather(*self._again, return_exceptions=True)
-        await self._part()
+        await self._part(over=reason in _DONE)
 
-    async def _part(self) -> None:
+    async def _part(self, *, over: bool = False) -> None:
         if self._mail is not None:
             await self._mail.close()
         if self._members is not None:
-            await self._members.close()
+            await self._members.close(over=over)
 
     def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         self.routing.shared_seeds = new.shared_seeds

@@ -93,7 +93,7 @@ class Peering:
         sharing = self._agency.core.sharing
         return None if sharing is None else sharing.company
 
-    async def close(self) -> None:
+    async def close(self, *, over: bool = False) -> None:
         """See `Members`."""
         for task in self._tasks:
             task.cancel()
