@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 _DISK = 0.25
 """Seconds between two looks at whether a store writes again that could not."""
+_PORTIONS = 0.01
+"""Seconds between two portions of what is looked at again."""
 _SOON = 5.0
 """Seconds for which a host waits that this agent may not visit now."""
 _CACHE = 4
@@ -102,6 +104,7 @@ class Agency:
         self._meeting = asyncio.Lock()
         self._again: set[asyncio.Task[None]] = set()
         self._rate = Rate()
+        self._looking: asyncio.TimerHandle | None = None
 
     # Life
 
@@ -197,6 +200,8 @@ class Agency:
 
     async def close(self, reason: str = "") -> None:
         """Stop, for that *reason*; the others know that this agent will be back."""
+        if self._looking is not None:
+            self._looking.cancel()
         for task in self._again:
             task.cancel()
         await asyncio.gather(*self._again, return_exceptions=True)
@@ -240,7 +245,18 @@ class Agency:
             self._phasing.changed()
         if self._mail is not None:
             self._mail.reroute()
+        self._look_on()
+
+    def _look_on(self) -> None:
+        """Have what is free by now looked for in portions."""
         self.core.wake()
+        if self._looking is None and self.core.frontier.holding.at_work:
+            self._looking = asyncio.get_running_loop().call_later(_PORTIONS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._looking = None
+        self.core.frontier.holding.go_on()
+        self._look_on()
 
     def over(self, reason: str) -> None:
         """The crawl is over; or this agent has to end, for that *reason*."""

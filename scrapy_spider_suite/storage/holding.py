@@ -7,6 +7,8 @@ is: everyone may store what comes for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
@@ -15,6 +17,8 @@ from scrapy_spider_suite.storage.residents import Elsewhere, Residents
 
 _MOST: Final = 10_000
 """Entries in memory that are held back."""
+_PORTION: Final = 1_500
+"""Hosts, or entries, that are looked at again in one turn: some milliseconds."""
 
 
 class Holding:
@@ -36,36 +40,54 @@ class Holding:
         self._hosts: set[str] = set()
         self._entries: dict[str, dict[bytes, Entry]] = {}
         self._count = 0
+        self._again: Iterator[None] | None = None
 
     def change(self, elsewhere: Elsewhere | None, *, by_host: bool = True) -> None:
         """Hold back what is *elsewhere* from now on, and nothing else; with *by_host* whole hosts.
+
+        What was held back before and is free by now is looked for in portions: the first of them
+        at once, the others with `go_on`, while it is `at_work`.
         """
         self._elsewhere, self._by_host = elsewhere, by_host
         self._residents.elsewhere = elsewhere if by_host else None
-        self._free_hosts()
+        self._again = self._look_again()
+        self.go_on()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether more is to be looked at again."""
+        return self._again is not None
+
+    def go_on(self) -> None:
+        """Look at a portion of what was held back before."""
+        if self._again is not None and sum(1 for _ in islice(self._again, _PORTION)) < _PORTION:
+            self._again = None
+
+    def _look_again(self) -> Iterator[None]:
+        for key in list(self._hosts):
+            self._free_host(key)
+            yield
         for key, held in list(self._entries.items()):
-            self._free_entries(key, held)
+            yield from self._free_entries(key, list(held.values()))
 
-    def _free_hosts(self) -> None:
-        """Look again at hosts that may be visited by now; the others need no look."""
-        hosts, elsewhere = self._workbench.hosts, self._elsewhere if self._by_host else None
-        before, self._hosts = self._hosts, set()
-        for key in before & hosts.keys():
-            if elsewhere is not None and elsewhere(key, ""):
-                self._hosts.add(key)
-            else:
-                self._residents.unresolved.want(hosts[key])
+    def _free_host(self, key: str) -> None:
+        """Have a host that may be visited by now placed again; the others need no look."""
+        host, elsewhere = self._workbench.hosts.get(key), self._elsewhere if self._by_host else None
+        if host is not None and elsewhere is not None and elsewhere(key, ""):
+            return
+        self._hosts.discard(key)
+        if host is not None:
+            self._residents.unresolved.want(host)
 
-    def _free_entries(self, key: str, held: dict[bytes, Entry]) -> None:
-        free = [entry for entry in held.values() if not self.holds_back(entry)]
-        for entry in free:
-            self.let_go(entry)
-        host = self._workbench.hosts.get(key)
-        if host is None or not free:
-            return  # its rows are read again when it comes
-        for entry in free:
-            self._fronts.push(host, entry)
-        self._workbench.offer(host)
+    def _free_entries(self, key: str, held: list[Entry]) -> Iterator[None]:
+        for entry in held:
+            if not self.holds_back(entry) and self.counts_as_out(entry):
+                self.let_go(entry)
+                host = self._workbench.hosts.get(key)
+                if host is not None:  # otherwise its rows are read again when it comes
+                    self._fronts.push(host, entry)
+                    self._workbench.offer(host)
+            yield
 
     def __bool__(self) -> bool:
         """Whether anything in memory is held back at present."""

@@ -45,6 +45,45 @@ def test_few_entries_are_held_back_in_memory(
     a.close()
 
 
+@pytest.mark.parametrize("by_host", [True, False])
+def test_what_is_free_again_is_looked_for_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_host: bool
+) -> None:
+    """However much is held back, a change takes no longer; another one begins anew."""
+    a, asked = Side(tmp_path / "a"), list[str]()
+    for page in range(12):
+        a.put(f"h{page}.t", page, "pending")
+    holding = a.frontier.holding
+
+    def nothing_but(host: str, url: str) -> bool:
+        asked.append(host)
+        return host != "h3.t"
+
+    def visits() -> int:
+        a.now += 5.0
+        for host in a.frontier.wanting_address(a.now, 99):
+            a.frontier.resolved(host, f"10.0.0.{host.key[1:-2]}", host.key, 1e18, a.now)
+        return sum(len(a.frontier.acquire(a.now)) for _ in range(20))
+
+    holding.change(lambda host, url: True, by_host=by_host)
+    assert visits() == 0
+    monkeypatch.setattr("scrapy_spider_suite.storage.holding._PORTION", 5)
+    for _ in range(2):
+        asked.clear()
+        holding.change(nothing_but, by_host=by_host)
+        assert len(asked) == 5
+    while holding.at_work:
+        holding.go_on()
+    assert visits() == 1
+    holding.change(None)
+    assert holding.at_work
+    while holding.at_work:
+        holding.go_on()
+    assert visits() == 11
+    assert not holding
+    a.close()
+
+
 def test_hosts_that_are_held_back_leave_their_places_to_others(tmp_path: Path) -> None:
     """Whether they were in memory when that began or not; they have visits when it is over."""
     hosts = [f"h{n}.t" for n in range(12)]
