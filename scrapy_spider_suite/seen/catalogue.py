@@ -19,10 +19,11 @@ from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.seen.filters import WORD
 from scrapy_spider_suite.seen.identity import LOW
+from scrapy_spider_suite.seen.wayback import Way
 
-FORMAT: Final = 2
-_READ: Final = (1, FORMAT)
-"""Format 1 had another filter before its tries: segments of both may be in one store."""
+FORMAT: Final = 3
+_READ: Final = (1, 2, FORMAT)
+"""Segments of all of these may be in one store: see `segments`."""
 COPIES: Final = ("catalogue-0", "catalogue-1")
 
 
@@ -40,6 +41,7 @@ class SegmentRow:
         removed: prefixes whose URLs in it count no more.
         gone: how many those are.
         words: of the filter; 0 in format 1, which had another one.
+        way: of the table that leads back from ids; None in formats 1 and 2.
     """
 
     name: str
@@ -51,6 +53,7 @@ class SegmentRow:
     removed: tuple[str, ...] = ()
     gone: int = 0
     words: int = 0
+    way: Way | None = None
 
     @property
     def way_back(self) -> int:
@@ -133,7 +136,9 @@ def _range(row: dict[str, Any]) -> RangeRow:
 def _segment(row: dict[str, Any] | None) -> SegmentRow | None:
     if row is None:
         return None
-    return SegmentRow(**row | {"sums": tuple(row["sums"]), "removed": tuple(row["removed"])})
+    way = Way(**row["way"]) if row.get("way") else None
+    some = {"sums": tuple(row["sums"]), "removed": tuple(row["removed"]), "way": way}
+    return SegmentRow(**row | some)
 
 
 def read(folder: Path) -> tuple[Catalogue | None, list[str]]:

@@ -126,12 +126,13 @@ class TrieStore:
 
         Raises `UnknownUrlError` if there is none, JobError if the store was made without ids.
         """
-        if not self._ids:
-            raise JobError(f"{self.path} was made without ids")
         part = self._ranges.only or self._ranges.at(ident)
         key = None if part.base is None else part.base.key_of(ident)
-        if key is None and (key := self._key_beside(part, ident)) is None:
-            raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
+        if key is None:
+            if not self._ids:
+                raise JobError(f"{self.path} was made without ids")
+            if (key := self._key_beside(part, ident)) is None:
+                raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
         return key.decode("utf-8", "surrogatepass")
 
     def iter(self, prefix: str = "") -> Iterator[str]:
@@ -158,7 +159,7 @@ class TrieStore:
 
     def _look(self, key: bytes, ident: int) -> int:
         """`HELD`, or `MAYBE` if another URL may have the id, or `ABSENT`."""
-        part = self._ranges.at(ident)
+        part = self._ranges.only or self._ranges.at(ident)
         said = ABSENT if part.base is None else part.base.look(key, ident)
         if said != HELD and part.recent is not None:
             said = part.recent.look(key, ident) or said

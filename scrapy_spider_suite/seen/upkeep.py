@@ -71,9 +71,9 @@ class Upkeep:
     def keep(self, rows: Rows) -> None:
         """Add *rows*, none of which is there. Raises `StoreWriteError`; nothing is added then."""
         handles = self._log.append(rows)
-        at = self._ranges.at
+        only, at = self._ranges.only, self._ranges.at
         for (ident, _), handle in zip(rows, handles, strict=True):
-            at(ident).put(ident, handle)
+            (only or at(ident)).put(ident, handle)
         self.fresh += len(rows)
         if self._build is not None or self.fresh >= self._look_at:
             self.poll()

@@ -157,7 +157,7 @@ def test_a_newer_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as patch:
         patch.setattr(catalogue, "FORMAT", 9)
         TrieStore(tmp_path).close()
-    with pytest.raises(JobFormatError, match="in format 9; this release reads 2"):
+    with pytest.raises(JobFormatError, match="in format 9; this release reads 3"):
         TrieStore(tmp_path)
 
 

@@ -11,12 +11,12 @@ import pytest
 from seen_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import UnknownUrlError
-from scrapy_spider_suite.seen import filters, identity, store
+from scrapy_spider_suite.seen import filters, identity, store, wayback
 from scrapy_spider_suite.seen.identity import LOW, SLOT_SHIFT, Identity, digest
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.seen.table import Table
 
-OLDER = Path(__file__).parents[1] / "data" / "seen" / "store-format-1.tar.xz"
+OLDER = Path(__file__).parents[1] / "data" / "seen"
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
 
 
@@ -47,10 +47,39 @@ def test_a_filter(count: int) -> None:
     assert all(pattern.bit_count() == 2 for pattern in filters.PATTERNS)
 
 
+@pytest.mark.parametrize("count", [1, 2, 300, 20_000, 70_000])
+def test_a_way_back(count: int) -> None:
+    """It leads to the numbers of its ids; and if it is exact, from no id of another slot."""
+    draw = np.random.default_rng(count)
+    ids = draw.integers(1, 1 << 64, count, np.uint64)
+    numbers = draw.permutation(count).astype(np.uint32)
+    table, way = wayback.table_of(ids, numbers, 3)
+    total = way.places + way.window
+    assert len(table) == 4 * total
+    assert total <= count * 8 / 7 + 200
+    checks, rest = np.frombuffer(table[:total], np.uint8), table[total:]
+
+    def found(ident: int) -> Iterator[int]:
+        for at in range(ident % way.places, ident % way.places + way.window):
+            if checks[at] == ident % wayback.CHECKS:
+                yield int.from_bytes(rest[3 * at : 3 * at + 3], "little")
+
+    some = list(zip(ids.tolist(), numbers.tolist(), strict=True))[:500]
+    assert all(number in found(ident) for ident, number in some)
+    assert way.exact or count < 20_000
+    if way.exact:
+        for ident, number in some[:20]:
+            slots = draw.integers(0, 1 << 16, 200).tolist()
+            slots += [(ident >> SLOT_SHIFT) + n * wayback.CHECKS for n in range(-50, 50) if n]
+            for slot in {slot & 0xFFFF for slot in slots} - {ident >> SLOT_SHIFT}:
+                assert number not in found(slot << SLOT_SHIFT | ident & LOW)
+
+
 @pytest.mark.parametrize("name", ["ids", "no-ids"])
-def test_a_store_of_an_earlier_release(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_store_of_an_earlier_release(number: int, name: str, tmp_path: Path) -> None:
     """It is served as it is, beside segments of this one, and is one of this release in time."""
-    with tarfile.open(OLDER) as tar:
+    with tarfile.open(OLDER / f"store-format-{number}.tar.xz") as tar:
         tar.extractall(tmp_path, filter="data")
     rows = (tmp_path / "ids" / "ids.txt").read_text().splitlines()
     ids = {url: int(ident) for ident, _, url in (row.partition(" ") for row in rows)}
@@ -82,6 +111,7 @@ def test_hosts_whose_urls_all_have_the_same_hash(
 
     monkeypatch.setattr(identity, "digest", poor)
     monkeypatch.setattr(store, "digest", poor)
+    monkeypatch.setattr(wayback, "digest", poor)
     urls = [f"http://{host}/" for host in (_host_of_slot_0(), "a.t", "b.t", "c.t", "d.t")]
     others = ["http://e.t/", "http://a.t/x"]
     with small(tmp_path) as one:

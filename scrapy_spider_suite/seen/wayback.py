@@ -1,0 +1,116 @@
+"""The way back in a segment: from an id to the number that the trie gives its URL.
+
+A table with open addressing, seven eighths full: a byte of *checks* for each place, then in the
+same order the trie's *numbers*. A URL's place is the first free one from the remainder of its id by
+the number of places; its check is the remainder by `CHECKS`. So a look-up searches some bytes for
+one of them, and asks the trie.
+
+Whether what is found has that id its hash says, but for the 16 bits of its host's slot, which cost
+as much again. Both remainders depend on these bits. If no two ids that differ in nothing else have
+the same check and places that are near each other, a table is *exact*: who has the place, the check
+and the hash has the slot. For the most part a table of thousands is; else the next size is tried.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrapy_spider_suite.seen.identity import LOW, SLOT_SHIFT, Identity, digest
+from scrapy_spider_suite.seen.table import Ids
+
+CHECKS: Final = 251
+"""A prime below 255, which is the check of a place that is free."""
+_FREE: Final = 255
+_FULL: Final = 7 / 8
+_SIZES: Final = 16
+"""Sizes of a table that are tried."""
+_SLOTS: Final = 1 << 64 - SLOT_SHIFT
+_BYTES: Final = [bytes([number]) for number in range(CHECKS)]
+
+KeyOf = Callable[[int], bytes | None]
+Numbers = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the table of a segment is laid out.
+
+    Attributes:
+        places: by which ids are divided; as many as *window* follow for those that found none free.
+        window: no URL is as far from where it belongs as this.
+        exact: see above.
+    """
+
+    places: int
+    window: int
+    exact: bool
+
+
+def leading_back(
+    data: mmap.mmap, start: int, end: int, width: int, way: Way, trie: Any, identity: Identity,
+    twins: Mapping[bytes, int], removed: tuple[bytes, ...],
+) -> KeyOf:  # fmt: skip
+    """`Segment.key_of` by the table in *data* from *start* to *end*; *width* is of its numbers."""
+    places, window = way.places, way.window
+    # Four bytes are read, of which the last ones are the number.
+    numbers = start + (end - start) // (1 + width)
+    before, spare = numbers - start * width + width - 4, 8 * (4 - width)
+    four, find, restore, bytes_of = Struct("<I").unpack_from, data.find, trie.restore_key, _BYTES
+    seed, hash_of, low, has = identity.seed, digest, LOW, identity.has
+    by_hash = way.exact and identity.mask == LOW
+
+    def key_of(ident: int) -> bytes | None:
+        at = start + ident % places
+        last, check = at + window, bytes_of[ident % CHECKS]
+        while (at := find(check, at, last)) >= 0:
+            (number,) = four(data, before + at * width)
+            key: bytes = restore(number >> spare)
+            if twins:
+                mine = twins[key] == ident if key in twins else has(key, ident)
+            else:
+                mine = (by_hash and not (hash_of(key, seed) ^ ident) & low) or has(key, ident)
+            if mine and not (removed and key.startswith(removed)):
+                return key
+            at += 1
+        return None
+
+    return key_of
+
+
+def table_of(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, Way]:
+    """The table for *ids*, of which each has one of *numbers*, in *width* bytes."""
+    size = int(len(ids) / _FULL) | 1
+    for places in range(size, size + 2 * _SIZES, 2):
+        order, place, way = _placed(ids, places)
+        if way.exact:
+            break
+    total = places + way.window  # as far as is searched
+    checks, held = np.full(total, _FREE, np.uint8), np.zeros((total, width), np.uint8)
+    checks[place] = (ids[order] % np.uint64(CHECKS)).astype(np.uint8)
+    held[place] = numbers[order].astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
+    return checks.tobytes() + held.tobytes(), way
+
+
+def _placed(ids: Ids, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Way]:
+    """In what order *ids* come, and which place each has then, if there are so many *places*."""
+    home = (ids % np.uint64(places)).astype(np.int64)
+    order = np.argsort(home, kind="stable")
+    home, before = home[order], np.arange(len(ids))
+    place = np.maximum.accumulate(home - before) + before
+    window = int((place - home).max()) + 1
+    return order, place, Way(places, window, _is_exact(places, window))
+
+
+def _is_exact(places: int, window: int) -> bool:
+    """Whether ids that differ in their slots alone, and have one check, are a window apart."""
+    if places % CHECKS == 0:
+        return False
+    apart = np.arange(CHECKS, _SLOTS, CHECKS) * ((1 << SLOT_SHIFT) % places) % places
+    return bool((apart >= window).all() and (apart <= places - window).all())
