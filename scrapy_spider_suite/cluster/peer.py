@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from scrapy_spider_suite.agents.clocks import boottime
-from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State, Tokens
+from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State, Tokens, View
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
@@ -213,7 +213,7 @@ class Peer:
         registry, shares = self.registry, self._shares
         other = shares.epoch != registry.view.epoch
         if other:
-            self._meet()
+            await self._meet(registry.view)
         known = self._known
         answer = registry.answer
         if known is not None and known.era != answer.era:
@@ -226,10 +226,13 @@ class Peer:
         if len(free) and (await registry.seize(free, shares.epoch)).units.size:
             await self._look()
 
-    def _meet(self) -> None:
+    async def _meet(self, view: View) -> None:
+        shares = self._shares
         try:
-            if self._shares.meet(self.registry.view):
-                members = ", ".join(member.name for member in self.registry.view.members)
+            # It takes long where many are new.
+            table = await asyncio.to_thread(shares.table_of, view.members)
+            if shares.meet(view, table):
+                members = ", ".join(member.name for member in view.members)
                 logger.info("agents that share the crawl: %s", members or "none")
         except SettingsError as error:
             logger.error("%s: this agent ends", error)

@@ -44,23 +44,33 @@ class Shares:
 
     # What is known
 
-    def settle(self, epoch: int, members: Iterable[Member]) -> bool:
+    def table_of(self, members: Iterable[Member]) -> Table | None:
+        """Who owns what if those are the members; None if there are none.
+
+        Takes up to 0.2 s with many that are new, and may be called in a thread. Raises
+        `SettingsError`: the assignment has no answer for them.
+        """
+        members = tuple(members)
+        return Table.of(self.assignment, members) if members else None
+
+    def settle(
+        self, epoch: int, members: Iterable[Member], table: Table | None = None
+    ) -> bool:  # fmt: skip
         """Those are the *members* of *epoch*; whether others own what they owned not before.
 
-        Raises `SettingsError`: the assignment has no answer for them.
+        *table* is what `table_of` made of them, if it was asked. Raises as that does.
         """
         before, self.epoch = self._names, epoch
-        members = tuple(members)
-        self.table = Table.of(self.assignment, members) if members else None
+        self.table = table or self.table_of(members)
         if self.table is not None:
             names = [member.name for member in self.table.members]
             self._names = [names[index] for index in self.table.owners.tolist()]
         return self._names != before
 
-    def meet(self, view: View) -> bool:
+    def meet(self, view: View, table: Table | None = None) -> bool:
         """`settle`, by the *view* that Redis has of them."""
         self._rows = view.numbers
-        return self.settle(view.epoch, view.members)
+        return self.settle(view.epoch, view.members, table)
 
     def become(self, number: int) -> None:
         """This agent has that *number* among the holders; what another had under it is not its."""

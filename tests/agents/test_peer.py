@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from threading import get_ident
 from time import monotonic
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from membership import ALL, InTown, Town, back, beat, candidate
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.members import Candidate, Post
 from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.agents.tables import Member, Owners
 from scrapy_spider_suite.cluster import peer as module
 from scrapy_spider_suite.cluster.peer import Peer
 from scrapy_spider_suite.cluster.shares import Shares
@@ -103,6 +106,30 @@ def test_who_left_and_heard_no_answer_is_drained(in_town: InTown) -> None:
             await a.peer._beat()
         assert not await a.peer._again(fenced.value)
         assert a.over == ["drained"]
+
+    in_town(test)
+
+
+def test_who_owns_what_is_found_out_beside_the_loop(
+    in_town: InTown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of many new agents takes long."""
+
+    async def test(town: Town) -> None:
+        a, threads = Here(town.registry(), "a"), list[int]()
+        table = a.shares.assignment.table
+
+        def noting(members: Sequence[Member]) -> Owners:
+            threads.append(get_ident())
+            return table(members)
+
+        monkeypatch.setattr(a.shares.assignment, "table", noting)
+        await a.peer.open()
+        await town.agent("b")
+        await a.peer._beat()
+        assert [member.name for member in a.shares.table.members] == ["a", "b"]  # type: ignore[union-attr]
+        assert len(threads) == 2
+        assert get_ident() not in threads
 
     in_town(test)
 
