@@ -1,0 +1,51 @@
+"""KSpider itself: every agent has a part of every host, and phases and a ledger keep them apart."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from chaos import CRAWL, name_of
+from fleet import Fleet
+from polite import Size
+from redis_servers import RedisServer
+from verdict import verdict_of
+
+from scrapy_spider_suite.testing import FakeWebProcess
+
+AGENTS = 3
+TURN, GUARD, TIMEOUT = 4.0, 2.5, 1.5
+SIZE = Size(hosts=30, addresses=10, pages=6, host_delay=0.25, ip_delay=0.02)
+
+
+@pytest.mark.slow
+def test_agents_that_share_hosts_are_one_polite_crawl(tmp_path: Path) -> None:
+    """Each page once, no delay too short over the swaps, a part for each; it ends by itself."""
+    web = FakeWebProcess(SIZE.web(tmp_path / "arrivals", redirects=0.0))
+    with web, RedisServer(tmp_path / "redis", tcp=True) as redis:
+        settings = {
+            **SIZE.settings(web.ready),
+            "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": redis.url, "SUITE_CRAWL_NAME": CRAWL,
+            "SUITE_AGENT_ADDRESS": "127.0.0.1", "SUITE_ASSIGNMENT": "url-sum",
+            "SUITE_LEDGER": redis.url, "SUITE_PHASES": AGENTS, "SUITE_PHASE_SECONDS": TURN,
+            "SUITE_PHASE_GUARD": GUARD, "DOWNLOAD_TIMEOUT": TIMEOUT,
+        }  # fmt: skip
+        seeds = {"seeds": str(web.config.seeds_file)}
+        with Fleet(tmp_path, lambda name: settings, seeds) as fleet:
+            for number in range(1, AGENTS + 1):
+                fleet.start(name_of(number))
+            since = time.monotonic()
+            while fleet.alive():
+                fleet.look()
+                time.sleep(0.2)
+                assert time.monotonic() - since < 300
+            fleet.look()
+            web.stop()
+            verdict = verdict_of(fleet, web.web, SIZE, web.arrivals())
+            assert list(verdict.broken()) == []
+            reasons = [agent.stats["closed"] for agent in fleet.agents.values()]
+            assert reasons == ["finished"] * AGENTS
+            assert {name for names in verdict.kept.values() for name in names} == set(fleet.agents)
+            swaps = (verdict.arrivals[-1].end - verdict.arrivals[0].start) / TURN
+            assert swaps > AGENTS - 1
