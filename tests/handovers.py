@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from virtual import POLICY, WALL, copy_of, entry
@@ -25,6 +26,8 @@ from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.records import UrlState, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import UNITS, Units, packed
 
@@ -39,19 +42,25 @@ def label(units: frozenset[int] = frozenset(range(UNITS)), parcel: str = "p1") -
 
 @dataclass
 class Side:
-    """A store with a frontier on it; its archive is used for URLs that are ``archived``."""
+    """A store with a frontier on it; its archive is used for URLs that are ``archived``.
+
+    With a *sieve* its links go through that.
+    """
 
     folder: Path
     now: float = 0.0
+    sieve: bool = False
     frontier: Frontier = field(init=False)
     store: RocksStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = RocksStore(self.folder / "store", memory=1 << 20)
         self.store.archive = Archive(self.folder / FOLDER)
+        if self.sieve:
+            self.store.sieve = Sieved(self.folder / SIEVE, self.store.kv(DROPPED), capacity=50)
         self.frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL, capacity=100,
-            counters=Counters.load(self.store),
+            counters=Counters.load(self.store), sift=self.sieve,
         )  # fmt: skip
         self.frontier.open(self.now)
 
@@ -137,11 +146,13 @@ class Side:
         """The next run, after a clean end; or, of *folder*, what a kill has left now."""
         if folder is None:
             self.close()
-            return Side(self.folder, self.now)
+            return Side(self.folder, self.now, self.sieve)
         folder.mkdir()
+        if self.sieve:
+            copy_of(self.folder / SIEVE, folder / SIEVE)
         copy_of(self.folder / "store", folder / "store")
         copy_of(self.folder / FOLDER, folder / FOLDER)
-        return Side(folder, self.now)
+        return Side(folder, self.now, self.sieve)
 
 
 def units_of(kind: str, numbers: Iterable[int] = range(UNITS)) -> Units:
@@ -153,13 +164,15 @@ def units_of(kind: str, numbers: Iterable[int] = range(UNITS)) -> Units:
     )  # fmt: skip
 
 
-def drain(steps: Iterator[bool], waits: int = 100) -> int:
+def drain(steps: Iterator[bool], waits: int = 5_000) -> int:
     """Do all *steps*; how many there were."""
     number = 0
     for waiting in steps:
         number += 1
         waits -= waiting
         assert waits, "it waits for ever"
+        if waiting:
+            sleep(0.001)  # for a thread
     return number
 
 

@@ -31,9 +31,8 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_stat
 from scrapy_spider_suite.packs.choosing import entries_of, host_of
 from scrapy_spider_suite.packs.formats import is_pack, plain
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.giving import STATE
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.parcels import Label, Writer
+from scrapy_spider_suite.storage.parcels import STATE, Label, Writer
 from scrapy_spider_suite.storage.records import UrlState, host_key, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import arrived
@@ -88,7 +87,7 @@ async def adopted(
     Raises:
         ClusterError: the agent is still a member, or nobody is there to take what it had.
         CourierError: nobody has taken anything for *patience* seconds; what has gone is gone.
-        JobError: the job knows its URLs by fingerprints, which cannot be handed over.
+        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
     """
     await _meet(shares, view)
 

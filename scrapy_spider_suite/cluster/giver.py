@@ -22,8 +22,8 @@ from scrapy_spider_suite.cluster.moving import Mask, Moving, logger
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import CourierError, FencedError, ParcelError, RegistryError
 from scrapy_spider_suite.storage.forgetting import Forgetting
-from scrapy_spider_suite.storage.giving import HOST, KEPT, ROW, STATE, Giving
-from scrapy_spider_suite.storage.parcels import Label
+from scrapy_spider_suite.storage.giving import Giving
+from scrapy_spider_suite.storage.parcels import HOST, KEPT, PRINTS, ROW, STATE, Label
 
 SILENCE: Final = 30.0
 """Seconds without a byte after which a parcel is called off, so that its hosts are fetched here."""
@@ -283,4 +283,4 @@ class Giver:
 
 
 def _urls(parcel: Parcel) -> int:
-    return parcel.counts[ROW] + parcel.counts[STATE]
+    return parcel.counts[ROW] + parcel.counts[STATE] + parcel.counts[PRINTS]

@@ -20,7 +20,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +34,10 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.taker import Taker
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import ParcelError
-from scrapy_spider_suite.storage.giving import Clock, Giving, given
+from scrapy_spider_suite.storage.giving import Giving, given
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import Label
+from scrapy_spider_suite.storage.settling import Clock, Steps, settled
 from scrapy_spider_suite.storage.units import packed
 
 PARCEL_URLS: Final = 50_000
@@ -68,7 +69,7 @@ class HandOver:
         changed: called when other units are held back than before.
 
     Raises:
-        JobError: the job knows its URLs by fingerprints, which cannot be handed over.
+        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
         OSError: there is no such folder.
     """
 
@@ -232,7 +233,8 @@ class HandOver:
         moving, found = self._moving, np.zeros(UNITS, np.bool_)
         units, unit = moving.units(unknown), self._shares.assignment.unit
 
-        def steps() -> Iterator[bool]:
+        def steps() -> Steps:
+            yield from settled(moving.hands, moving.clock)  # of some hosts nothing else is known
             for host in Giving(moving.hands, units, moving.clock).hosts():
                 if host is None:
                     yield False
@@ -242,6 +244,6 @@ class HandOver:
                     found[unknown] = True  # which of them takes a packing to say
                     return
 
-        await moving.turns.run(steps())
+        await moving.through(steps)
         self._traces.looked(unknown, found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 import numpy as np
@@ -16,8 +17,9 @@ from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.turns import Turns
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.storage.giving import Clock, Steps, refuse_sieve
 from scrapy_spider_suite.storage.hands import Hands
+from scrapy_spider_suite.storage.printed import refuse_sieve
+from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.units import Units
 
 BACKLOG: Final = 2_000
@@ -49,15 +51,15 @@ class Moving:
         crawl: the id of the crawl; nothing goes on before it is known.
 
     Raises:
-        JobError: the job knows its URLs by fingerprints, which cannot be handed over.
+        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
     """
 
     def __init__(
         self, hands: Hands, shares: Shares, clock: Clock, changed: Callable[[], None]
     ) -> None:
-        refuse_sieve(hands)
         self.hands = hands
         self.shares = shares
+        refuse_sieve(hands, self.units(np.zeros(UNITS, np.bool_)))
         self.clock = clock
         self.crawl = ""
         self.turns = Turns(self._relieve)
@@ -96,7 +98,8 @@ class Moving:
         """
         while True:
             try:
-                done = await self.turns.run(make(), goes_on)
+                with closing(make()) as steps:
+                    done = await self.turns.run(steps, goes_on)
                 self.hands.flush()
             except StoreWriteError as error:
                 self.once.say("store", error)

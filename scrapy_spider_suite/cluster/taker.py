@@ -14,8 +14,7 @@ from scrapy_spider_suite.cluster.moving import RETRY, Mask, Moving, logger, mask
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.cluster.turns import WAIT
 from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteError
-from scrapy_spider_suite.storage.giving import HOST, ROW, STATE
-from scrapy_spider_suite.storage.parcels import Label
+from scrapy_spider_suite.storage.parcels import HOST, PRINTS, ROW, STATE, Label
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import unpacked
 
@@ -85,7 +84,8 @@ class Taker:
         taking = self._taking(label, path)
         await self._moving.through(taking.take)
         await self._on_the_medium()
-        hosts, urls = taking.counts[HOST], taking.counts[ROW] + taking.counts[STATE]
+        counts = taking.counts
+        hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
         self.counts.update(parcels=1, hosts=hosts, urls=urls, bytes=size)
         logger.info(
             "took parcel %s of %s: %d hosts, %d URLs, in %.1f s", label.parcel, label.sender,

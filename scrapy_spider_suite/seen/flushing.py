@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -43,8 +44,8 @@ class Flush:
     """One flush of what lies in *parts*; `Sieve.begin` makes it.
 
     *verdict* says which items it is about, and with *prints*, their fingerprints, it is still to be
-    reached; *fresh* says that all of them are new. `step` and `run` may be called in another thread
-    than everything else.
+    reached; *fresh* says that all of them are new. `step` and `run` may be called in other threads
+    than everything else, and in several.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Flush:
         self._done = done
         self._fresh = fresh
         self._merge: Merge | None = None
+        self._one = Lock()
 
     def __len__(self) -> int:
         return self.end - self.first
@@ -77,9 +79,9 @@ class Flush:
         Raises `StoreWriteError` if the disk is full or broken. Nothing is lost then, and the next
         step begins the work anew. Raises `JobDamagedError` if a file of the sieve is gone.
         """
-        if self.decided:
-            return False
-        with writing(self._parts.folder):
+        with self._one, writing(self._parts.folder):
+            if self.decided:
+                return False
             try:
                 if self._merge is None:
                     rows = rows_of(self.prints, self._parts.words * 8)

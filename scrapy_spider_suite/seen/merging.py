@@ -24,8 +24,8 @@ from scrapy_spider_suite.seen.rows import (
     merged,
     place,
     slices,
+    slots_of,
     sorted_and_unique,
-    without,
 )
 from scrapy_spider_suite.seen.sortedfile import CHUNK, SortedFile, SortedWriter
 
@@ -62,8 +62,8 @@ class Merge:
     """One merge: `step` until there are no more, then `conclude`; or `abandon` before that.
 
     *batch* is in the order of arrival; if it is *fresh*, nothing of it is in the set, and bases are
-    read only where they are written anew. The range *drop* of slots is left out of what is written,
-    and the parts for which *anew* is true are written anew, whatever the batch.
+    read only where they are written anew. The slots for which *drop* is true are left out of what
+    is written, and the parts for which *anew* is true are written anew, whatever the batch.
 
     Attributes:
         new: of each row of the batch, once there are no more steps: whether it is the first of its
@@ -74,7 +74,7 @@ class Merge:
         self,
         parts: SortedParts,
         batch: Rows,
-        drop: range = range(0),
+        drop: Mask | None = None,
         fresh: bool = False,
         anew: Callable[[Part, int], bool] = lambda part, end: False,
     ) -> None:
@@ -147,10 +147,11 @@ class Merge:
                 self._keep(part.low, part.base, part.recent)
             begin = stop
         self.new[first[~known]] = True
-        slots = (unique[~known, 0] >> np.uint64(48)).astype(np.int64)
+        slots = slots_of(unique[~known])
         # Of what was damaged too much is counted: to the bound that this is for it is no harm.
         self._manifest.counts += np.bincount(slots, minlength=SLOTS)
-        self._manifest.counts[self._drop.start : self._drop.stop] = 0
+        if self._drop is not None:
+            self._manifest.counts[self._drop] = 0
         yield
 
     def _merge_part(self, part: Part, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
@@ -193,7 +194,7 @@ class Merge:
         """The rows of *file*, without what is dropped, in pieces."""
         try:
             for rows in file.chunks() if file else ():
-                left = without(rows, self._drop.start << 48, self._drop.stop << 48)
+                left = rows if self._drop is None else rows[~self._drop[slots_of(rows)]]
                 if len(left):
                     yield left
         except FileNotFoundError as error:  # that does not end, as a full disk does

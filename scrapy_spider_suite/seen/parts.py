@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from struct import Struct
+
+import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError
 from scrapy_spider_suite.seen.manifest import Manifest
 from scrapy_spider_suite.seen.merging import Merge, Part
-from scrapy_spider_suite.seen.rows import TOP, Rows, empty
+from scrapy_spider_suite.seen.rows import TOP, Mask, Rows, empty, slots_of
 from scrapy_spider_suite.seen.sortedfile import SortedFile
 
 PART = 1 << 20
@@ -148,25 +151,49 @@ class SortedParts:
         """The parts, each with the end of its range."""
         return zip(self.parts, [*self._serving.lows[1:], TOP], strict=True)
 
-    def rows(self, slots: range) -> Iterator[Rows]:
-        """The fingerprints of a contiguous range of *slots*, in pieces; sorted within a file."""
-        low, high = slots.start << 48, slots.stop << 48
+    def rows(self, slots: Mask, low: int = 0, high: int = TOP) -> Iterator[Rows]:
+        """The fingerprints of *slots*, in pieces; sorted within a file.
+
+        Those whose first words are at least *low* and less than *high*. Raises `OSError` if files
+        are replaced meanwhile.
+        """
         for part, end in self.ranges():
             if part.low < high and end > low:
                 for file in part.files:
-                    yield from file.chunks(low, high)
+                    for rows in file.chunks(low, high):
+                        yield rows[slots[slots_of(rows)]]
+
+    def spans(self, slots: Mask, most: int) -> Iterator[tuple[int, int]]:
+        """Ranges of first words, in which together all fingerprints of *slots* lie, and in each of
+        them about as many as *most* at the most."""
+        begin = end = count = 0
+        for slot in np.flatnonzero(slots & (self.manifest.counts > 0)).tolist():
+            number = int(self.manifest.counts[slot])
+            if count and count + number > most:
+                yield begin << 48, end << 48
+                count = 0
+            if number > most:
+                # Behind the slot they are those of a hash, and lie as close anywhere.
+                pieces = -(-number // most)
+                yield from pairwise((slot << 48) + (n << 48) // pieces for n in range(pieces + 1))
+            else:
+                begin = begin if count else slot
+                count, end = count + number, slot + 1
+        if count:
+            yield begin << 48, end << 48
 
     def merge(self, batch: Rows, fresh: bool = False) -> Merge:
         """Begin to merge *batch*, which is in the order of its arrival; see `Merge` for *fresh*."""
         return Merge(self, batch, fresh=fresh)
 
-    def remove(self, slots: range) -> None:
-        """Remove the fingerprints of a contiguous range of *slots*. Raises `OSError`."""
-        low, high = slots.start << 48, slots.stop << 48
-        touched = Merge(
-            self, empty(self.words), slots, anew=lambda part, end: part.low < high and end > low
-        )
-        self._carry_out(touched)
+    def remove(self, slots: Mask) -> Iterator[None]:
+        """Remove the fingerprints of *slots*, in steps. Raises `OSError`."""
+
+        def touched(part: Part, end: int) -> bool:
+            return bool(slots[part.low >> 48 : (end - 1 >> 48) + 1].any())
+
+        if (slots & (self.manifest.counts > 0)).any():
+            yield from self._carry_out(Merge(self, empty(self.words), slots, anew=touched))
 
     def repair(self) -> None:
         """Write anew what can be read of damaged files. Raises `OSError`."""
@@ -175,12 +202,17 @@ class SortedParts:
         def damaged(part: Part, end: int) -> bool:
             return any(file.path.name in bad for file in part.files)
 
-        self._carry_out(Merge(self, empty(self.words), anew=damaged))
+        for _ in self._carry_out(Merge(self, empty(self.words), anew=damaged)):
+            pass
         self.damaged.clear()
 
-    def _carry_out(self, merge: Merge) -> None:
-        while merge.step():
-            pass
+    def _carry_out(self, merge: Merge) -> Iterator[None]:
+        try:
+            while merge.step():
+                yield
+        except GeneratorExit:
+            merge.abandon()
+            raise
         merge.conclude(self.manifest.notes)
 
     def check(self) -> list[str]:

@@ -6,7 +6,7 @@ random bits in it two rows hardly ever agree in that, and where they do a loop c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -45,11 +45,16 @@ def within(rows: Rows, low: int, high: int) -> Rows:
     return rows[place(rows, low) : place(rows, high)]
 
 
-def without(rows: Rows, low: int, high: int) -> Rows:
-    """Those of the sorted *rows* that `within` leaves out."""
-    if low >= high:
-        return rows
-    return np.concatenate((rows[: place(rows, low)], rows[place(rows, high) :]))
+def mask_of(slots: Iterable[int]) -> Mask:
+    """For each slot whether it is one of *slots*."""
+    mask = np.zeros(1 << 16, np.bool_)
+    mask[list(slots)] = True
+    return mask
+
+
+def slots_of(rows: Rows) -> Places:
+    """The slot of each of *rows*."""
+    return (rows[:, 0] >> np.uint64(48)).astype(np.intp)
 
 
 def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]:
@@ -74,17 +79,29 @@ def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]
 
 def found(rows: Rows, asked: Rows) -> Mask:
     """Which of *asked* are among the sorted *rows*."""
+    return _find(rows, asked)[0]
+
+
+def places_of(rows: Rows, asked: Rows) -> Places:
+    """Where in the sorted *rows* those of *asked* stand that are there."""
+    hit, at = _find(rows, asked)
+    return at[hit]
+
+
+def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
+    """Which of *asked* are among the sorted *rows*, and where those stand."""
     if not len(rows):
-        return np.zeros(len(asked), np.bool_)
+        return np.zeros(len(asked), np.bool_), np.zeros(len(asked), np.intp)
     firsts = np.ascontiguousarray(rows[:, 0])
-    places = np.searchsorted(firsts, asked[:, 0])
-    at = np.minimum(places, len(rows) - 1)
+    at = np.minimum(np.searchsorted(firsts, asked[:, 0]), len(rows) - 1)
     hit: Mask = (rows[at] == asked).all(axis=1)
     half = (firsts[at] == asked[:, 0]) & ~hit  # in common
     for number in np.flatnonzero(half):
         last = np.searchsorted(firsts, asked[number, 0], "right")
-        hit[number] = (rows[at[number] : last] == asked[number]).all(axis=1).any()
-    return hit
+        same = np.flatnonzero((rows[at[number] : last] == asked[number]).all(axis=1))
+        if len(same):
+            hit[number], at[number] = True, at[number] + same[0]
+    return hit, at
 
 
 def merged(*several: Rows) -> Rows:

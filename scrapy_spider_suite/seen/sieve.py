@@ -14,7 +14,7 @@ what is handed out together with its number gets nothing twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from scrapy_spider_suite.seen.fingerprints import (
 from scrapy_spider_suite.seen.flushing import Flush, Verdict, writing
 from scrapy_spider_suite.seen.opening import lock
 from scrapy_spider_suite.seen.parts import PART, SortedParts
-from scrapy_spider_suite.seen.rows import bytes_of, rows_of
+from scrapy_spider_suite.seen.rows import TOP, Mask, Rows, bytes_of, mask_of, rows_of
 from scrapy_spider_suite.seen.waiting import Item, WaitingLog
 
 CAPACITY = 1 << 20
@@ -215,9 +215,23 @@ class Sieve:
         """How many different items flushes have decided about."""
         return len(self._parts)
 
-    def extract(self, slots: range) -> Iterator[bytes]:
-        """The fingerprints of a contiguous range of *slots*, many in one piece of bytes."""
-        return map(bytes_of, self._parts.rows(slots))
+    def extract(self, slots: Iterable[int]) -> Iterator[bytes]:
+        """The fingerprints of *slots*, many in one piece of bytes."""
+        mask = mask_of(slots)
+        for low, high in self._parts.spans(mask, TOP):
+            yield from map(bytes_of, self._parts.rows(mask, low, high))
+
+    def spans(self, slots: Mask, most: int) -> list[tuple[int, int]]:
+        """Ranges in which together all fingerprints of *slots* lie, some *most* or fewer in each.
+        """
+        return list(self._parts.spans(slots, most))
+
+    def rows(self, slots: Mask, low: int, high: int) -> Iterator[Rows]:
+        """The fingerprints of *slots* in the range from *low* to *high* (see `spans`), in pieces.
+
+        While no flush runs, in any thread. Raises `OSError`.
+        """
+        return self._parts.rows(slots, low, high)
 
     def absorb(self, pieces: Iterable[bytes]) -> None:
         """Know the fingerprints that another sieve of the same width has extracted.
@@ -232,11 +246,19 @@ class Sieve:
                     pass
                 merge.conclude(self._parts.manifest.notes)
 
-    def remove(self, slots: range) -> None:
-        """Forget the fingerprints of a contiguous range of *slots*. Raises `StoreWriteError`."""
-        self._idle()
+    def remove(self, slots: Iterable[int]) -> None:
+        """Forget the fingerprints of *slots*. Raises `StoreWriteError`."""
+        for _ in self.removing(mask_of(slots)):
+            pass
+
+    def removing(self, slots: Mask) -> Generator[None, None, None]:
+        """`remove` in steps of some milliseconds, in any thread, while no flush runs.
+
+        A verdict that was not accepted stays.
+        """
+        self._decided()
         with writing(self.path):
-            self._parts.remove(slots)
+            yield from self._parts.remove(slots)
 
     def check(self) -> list[str]:
         """Read all files; what is damaged, one line for each."""
@@ -247,10 +269,13 @@ class Sieve:
 
         A verdict that was not accepted stays.
         """
-        if self._flush is None or not self._flush.decided:
-            self._idle()
+        self._decided()
         with writing(self.path):
             self._parts.repair()
+
+    def _decided(self) -> None:
+        if self._flush is None or not self._flush.decided:
+            self._idle()
 
     def _idle(self) -> None:
         if self._flush is not None:

@@ -9,8 +9,9 @@ from typing import Final
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archiving import bring_back, holding
-from scrapy_spider_suite.storage.giving import GIVEN, NAME, ROWS, Clock, Giving, Steps
+from scrapy_spider_suite.storage.giving import GIVEN, NAME, ROWS, Giving
 from scrapy_spider_suite.storage.hands import Hands
+from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.units import Units
 
 _PLAN: Final = b"p"
@@ -34,6 +35,7 @@ class Forgetting:
         within bounds of their own, and may be of use to other hosts of a site, nothing is removed.
         Raises what the store does.
         """
+        yield from self._giving.printed.forget()
         for host in self._giving.hosts():
             if host is None:
                 yield False

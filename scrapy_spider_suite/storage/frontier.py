@@ -276,6 +276,7 @@ class Frontier:
         return Hands(
             store, self.workbench, self.residents, self._ledger, self._health, self.holding,
             self.planner.revisits, self.grounds, self.rework(store), self._let_go, self.flush,
+            self.sift,
         )  # fmt: skip
 
     # Keeping house

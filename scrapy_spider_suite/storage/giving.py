@@ -11,12 +11,11 @@ All of these go on a portion at a time, while the crawl of everything else goes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -25,17 +24,25 @@ from scrapy_spider_suite.storage.archiving import archived
 from scrapy_spider_suite.storage.families import GOES, By, domain_of, origin_of, parts_of_hosts
 from scrapy_spider_suite.storage.grounds import page_rows
 from scrapy_spider_suite.storage.hands import Hands
-from scrapy_spider_suite.storage.parcels import Item, Label, Writer
+from scrapy_spider_suite.storage.parcels import (
+    CLOCK,
+    HOST,
+    KEPT,
+    ROW,
+    STATE,
+    Item,
+    Label,
+    Writer,
+)
 from scrapy_spider_suite.storage.plans import Plan
+from scrapy_spider_suite.storage.printed import Given, refuse_sieve, weight
 from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState, pack_row
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.units import Units, unpacked
 from scrapy_spider_suite.urls.domains import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
-HOST, ROW, STATE, KEPT, CLOCK = range(5)
-"""What an item is: a host's record, a pending URL, one that is done or failed, a row of a mapping,
-the clock of an address."""
 NAME: Final = "handover"
 """The mapping of a job's store that says what was given, and how far what is taken."""
 GIVEN: Final = b"g"
@@ -45,27 +52,20 @@ _RANGES: Final = 50
 """Ranges of keys with nothing in them that are a portion."""
 _NOT_A_URL: Final = b"\xff"
 
-Steps = Generator[bool, None, None]
-"""Portions of work; True: it waits for something else."""
-Clock = Callable[[], tuple[float, float]]
-"""The time of the frontier, and wall time."""
-
-
-def refuse_sieve(hands: Hands) -> None:
-    """Raise `JobError` where URLs are known by fingerprints, which neither side can hand over."""
-    if hands.store.sieve is not None:
-        raise JobError("with SUITE_SEEN = 'sieve' no host can be handed over yet")
-
 
 class Giving:
     """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time.
 
     Attributes:
         counts: how many items of each kind were packed.
+        printed: what of them is in the sieve.
+
+    Raises `JobError` for units whose fingerprints do not lie together.
     """
 
     def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
-        refuse_sieve(hands)
+        refuse_sieve(hands, units)
+        self.printed = Given(hands, units, clock)
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
@@ -89,13 +89,14 @@ class Giving:
                 if isinstance(item, bool):
                     yield item
                     continue
-                self.counts[item[0]] += 1
+                self.counts[item[0]] += weight(item, self.printed.width)
                 if parcel.put(item) or not count % ROWS:
                     yield False
         new.replace(path)
 
     def _items(self) -> Iterator[Item | bool]:
         """What goes; in between, whether it waits."""
+        yield from self.printed.begin()
         jars = self._jars()
         for host in self.hosts():
             if host is None:
@@ -106,6 +107,7 @@ class Giving:
                 value = self._store.kv("cookies").get(jar)
                 if value is not None:
                     yield [KEPT, host, "cookies", jar, value]
+        yield from self.printed.done()
         yield from self._robots()
         now, wall = self._clock()
         for key, address in list(self._hands.workbench.addresses.items()):

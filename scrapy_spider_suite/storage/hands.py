@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_spider_suite.frontier.entries import Entry
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class Hands(NamedTuple):
-    """See `giving` and `taking`."""
+    """See `giving` and `taking`.
+
+    Attributes:
+        sift: what `Frontier.sift` is.
+        open_sieve: has the store have a sieve, where it has none; None: nobody can.
+    """
 
     store: RocksStore
     workbench: Workbench
@@ -33,3 +38,5 @@ class Hands(NamedTuple):
     rework: Rework
     let_go: Callable[[Entry, float], None]
     flush: Callable[[], None]
+    sift: Callable[[float], Iterator[None]]
+    open_sieve: Callable[[], None] | None = None

@@ -103,12 +103,24 @@ class Ledger:
         self._count_end(entry.host, record, state, event)
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:
-            if self.sifter is not None and self.sifter.concluded(entry.identity, last):
-                self._store.delete_state(entry.identity)
-            else:
-                self._store.put_state(entry.identity, last)
+            self._end(entry.identity, last)
         elif entry.holder is not None:
             entry.holder.states.append((entry.identity, last))
+
+    def _end(self, key: bytes, state: bytes) -> None:
+        """Write the packed last *state* of a URL, unless nothing but the sieve need know it."""
+        if self.sifter is not None and self.sifter.concluded(key, state):
+            self._store.delete_state(key)
+        else:
+            self._store.put_state(key, state)
+
+    def count_done(self, host: str, record: HostRecord, number: int) -> None:
+        """So many more pages of *host*, with *record*, are done, and have no rows."""
+        record.done += number
+        self.counters.done += number
+        self.domains.count(host, pages=number)
+        events = self.counters.events
+        events[Event.SUCCESS] = events.get(Event.SUCCESS, 0) + number
 
     def refuse(self, entry: Entry, record: HostRecord, event: Event, wall: float) -> None:
         """Write the last word on *entry*, which waited and was not asked for."""
@@ -148,7 +160,7 @@ class Ledger:
 
     def take_over_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
         """Write that a URL of *host*, with *record*, is done or failed, as another agent found."""
-        self._store.put_state(key, state.to_bytes())
+        self._end(key, state.to_bytes())
         self.cache.add(key)
         if state.event is not None:
             self._count_end(host, record, state.state, state.event)

@@ -43,6 +43,11 @@ _HEAD: Final = struct.Struct(">IIQ")
 _LEVEL: Final = 3
 _OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
 
+HOST, ROW, STATE, KEPT, CLOCK, SIEVE, DROPPED, PRINTS = range(8)
+"""What an item is: a host's record, a pending URL, one that is done or failed, a row of a mapping,
+the clock of an address; the bits of all fingerprints that come, how often a host was dropped, some
+fingerprints."""
+
 Item = list[Any]
 
 

@@ -75,16 +75,35 @@ class Sieved:
 
     def keep(self, keys: Iterable[bytes]) -> None:
         """Let the URLs with these state keys wait, whose rows are written with the next batch."""
+        self.sieve.keep((), self.prints(keys))
+
+    def prints(self, keys: Iterable[bytes]) -> bytes:
+        """The fingerprints of the URLs with these state keys, one after the other."""
         if self._times:
             keys = map(self._key, keys)
-        self.sieve.keep((), fingerprints(keys, self._width))
+        return fingerprints(keys, self._width)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a fingerprint."""
+        return self._width
 
     def forget_host(self, host: str) -> None:
         """Know nothing of *host* any more, from the next batch on."""
-        name = host_key(host)
-        times = int.from_bytes(self._times.get(name, b""), "big") + 1
-        self._times[name] = times.to_bytes(4, "big")
-        self._dropped.put(name, self._times[name])
+        self.was_dropped(host, int.from_bytes(self._times.get(host_key(host), b""), "big") + 1)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How often hosts were dropped, those that were."""
+        times = self._times.items()
+        return {name[2:-1].decode(): int.from_bytes(often, "big") for name, often in times}
+
+    def was_dropped(self, host: str, times: int) -> None:
+        """*host* was dropped so often, or oftener, here or by an agent that had it."""
+        name, often = host_key(host), times.to_bytes(4, "big")
+        if often > self._times.get(name, b""):
+            self._times[name] = often
+            self._dropped.put(name, often)
 
     def _key(self, key: bytes) -> bytes:
         """What the sieve knows a state key by; no URL has a NUL in it."""

@@ -75,7 +75,7 @@ class Sifter:
             if number >= sieve.decided:
                 if number != sieve.next:
                     raise JobDamagedError(f"links that wait for the sieve are missing at {number}")
-                self._sieved.keep(keys)
+                sieve.keep((), _prints(row) or self._sieved.prints(keys))
         first = sieve.next if first is None else first
         if flush is not None and first >= flush.end:
             flush.accept()  # all of it was handed out
@@ -106,6 +106,12 @@ class Sifter:
         self._store.put_fresh(self._sieve.next, msgpack.packb([keys, *way]))
         self._sieved.keep(keys)
 
+    def keep_prints(self, prints: bytes) -> None:
+        """Let the URLs with these fingerprints be known after the next flush, as an agent knew them
+        that handed them over; they are written with the next batch."""
+        self._store.put_fresh(self._sieve.next, msgpack.packb([prints, self._sieved.width]))
+        self._sieve.keep((), prints)
+
     def knows(self, key: bytes) -> bool:
         """Whether a flush has met the URL with this state key."""
         return self._sieved.has(key)
@@ -116,6 +122,16 @@ class Sifter:
     def waiting(self) -> int:
         """How many links wait for a flush, or to be handed out."""
         return self._sieve.next - self._at
+
+    @property
+    def first(self) -> int:
+        """The number of the first link that waits so."""
+        return self._at
+
+    @property
+    def end(self) -> int:
+        """The number after the last one."""
+        return self._sieve.next
 
     @property
     def full(self) -> bool:
@@ -241,10 +257,19 @@ def entry_of(key: bytes, way: Way) -> Entry:
 def unpack(number: int, row: bytes) -> tuple[Way | None, list[bytes]]:
     """What the links of a row have in common, None for marks, and their state keys.
 
-    Raises `JobDamagedError`.
+    Empty keys stand for what is none, or no more: so do those of a row of fingerprints. Raises
+    `JobDamagedError`.
     """
     try:
         keys, *way = msgpack.unpackb(row)
+        if isinstance(keys, bytes):
+            return None, [b""] * (len(keys) // way[0])
         return (Way(*way) if way else None), keys
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise JobDamagedError(f"links that wait for the sieve cannot be read ({error})") from error
+
+
+def _prints(row: bytes) -> bytes:
+    """The fingerprints that a row holds in the place of links; none, if it holds those."""
+    prints: object = msgpack.unpackb(row)[0]
+    return prints if isinstance(prints, bytes) else b""

@@ -23,25 +23,29 @@ from scrapy_spider_suite.errors import JobDamagedError, ParcelError
 from scrapy_spider_suite.frontier.entries import sequence_of
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER, wait_of
 from scrapy_spider_suite.storage.families import BAD, part_of
-from scrapy_spider_suite.storage.giving import (
-    CLOCK,
-    HOST,
-    KEPT,
-    NAME,
-    ROW,
-    ROWS,
-    STATE,
-    Clock,
-    refuse_sieve,
-)  # fmt: skip
-from scrapy_spider_suite.storage.giving import Steps as Steps
+from scrapy_spider_suite.storage.giving import NAME, ROWS
 from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.storage.hands import Hands
-from scrapy_spider_suite.storage.parcels import Item, Label, Reader
+from scrapy_spider_suite.storage.parcels import (
+    CLOCK,
+    DROPPED,
+    HOST,
+    KEPT,
+    PRINTS,
+    ROW,
+    SIEVE,
+    STATE,
+    Item,
+    Label,
+    Reader,
+)
 from scrapy_spider_suite.storage.plans import Plan
+from scrapy_spider_suite.storage.printed import Taken, refuse_sieve, weight
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, unpack_row
+from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.strangers import unpack_strange
 from scrapy_spider_suite.storage.units import Units, unpacked
 from scrapy_spider_suite.storage.waiting import RESIDENT
@@ -78,7 +82,8 @@ class Taking:
     def __init__(
         self, hands: Hands, units: Units, clock: Clock, path: Path, label: Label
     ) -> None:  # fmt: skip
-        refuse_sieve(hands)
+        refuse_sieve(hands, units)
+        self._printed = Taken(hands, units, clock)
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
@@ -103,6 +108,7 @@ class Taking:
                     yield from self._check(reader)
                 yield from self._merge(reader)
                 yield from self._drop_twice()
+                yield from self._printed.finish(reader)
             self._note(Place(_END, 0))
             self._hands.flush()
 
@@ -145,6 +151,9 @@ class Taking:
             if not (isinstance(host, str) and -LATEST < wall < 1e12):
                 raise ValueError("no clock of an address")
             return
+        if kind in (SIEVE, PRINTS) and host == "":
+            self._printed.check(kind, host, rest)
+            return
         if not isinstance(host, str) or "\0" in host or not self._units.has_host(host):
             raise ValueError(f"{str(host)[:100]!r} is no host of what was to be handed over")
         if kind == HOST:
@@ -166,6 +175,8 @@ class Taking:
             if part is None or type(value) is not bytes:
                 raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
             part.merge(None, value)
+        elif kind == DROPPED:
+            self._printed.check(kind, host, rest)
         else:
             raise ValueError(f"no item has the number {kind!r}")
 
@@ -182,7 +193,7 @@ class Taking:
             portion = items[place.items : place.items + ROWS]
             for item in portion:
                 self._take(item)
-                self.counts[item[0]] += 1
+                self.counts[item[0]] += weight(item, self._printed.width)
             self._records.save()
             place = Place(place.at, place.items + ROWS)
             if place.items >= len(items):
@@ -190,6 +201,7 @@ class Taking:
                 items, end = reader.chunk(end)
             self._note(place)
             yield False
+            yield from self._printed.relieve()
 
     def _take(self, item: Item) -> None:
         kind, host, *rest = item
@@ -201,6 +213,8 @@ class Taking:
             self._take_state(host, host_key(host) + rest[0], UrlState.from_bytes(rest[1]))
         elif kind == KEPT:
             self._take_kept(host, *rest)
+        elif kind != CLOCK:
+            self._printed.take(kind, host, *rest)
         else:
             now, wall = self._clock()
             self._hands.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
@@ -229,9 +243,14 @@ class Taking:
                 record.dead = theirs.dead
                 hands.ledger.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
 
+    def _known(self, key: bytes) -> bytes | None:
+        """What is known of a URL here, also by its fingerprint."""
+        row = self._store.row(key)
+        return ARCHIVED if row is None and self._printed.knows(key) else row
+
     def _take_row(self, host: str, row: bytes, packed: bytes, last: bool) -> None:
         entry = unpack_row(host, b"", row)
-        mine = self._store.row(entry.identity)
+        mine = self._known(entry.identity)
         if mine is not None:
             if UrlState.from_bytes(mine).state is not State.PENDING:
                 return
@@ -242,7 +261,7 @@ class Taking:
         self._hands.residents.push(entry, record, now, wall)
 
     def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
-        record, data = self._records.touch(host), self._store.row(key)
+        record, data = self._records.touch(host), self._known(key)
         if data is not None:
             mine = UrlState.from_bytes(data)
             if _RANK[mine.state] >= _RANK[theirs.state]:
