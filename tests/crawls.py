@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from forks import LEAN, Fork
 
 ADDON = {"scrapy_spider_suite.Addon": 500}
 
@@ -35,9 +36,7 @@ process.start()
 """
 
 
-_REMOTE = "scrapy.extensions.remote_control"
-_UNUSED = {f"{_REMOTE}.RemoteControl": None} if find_spec(_REMOTE) else {}
-"""An extension whose imports take a fifth of the time in which a short crawl begins and ends."""
+Process = Fork | subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -72,20 +71,21 @@ def web_settings(dns_port: int, **settings: Any) -> dict[str, Any]:
 def start(
     spider: str, settings: dict[str, Any], folder: Path, *, inside: Sequence[str] = (),
     **arguments: Any,
-) -> subprocess.Popen[bytes]:  # fmt: skip
+) -> Process:  # fmt: skip
     """Start a crawl of *spider* (a dotted path); its log and stats go to *folder*.
 
     *inside* is a command that runs a command, ``ip netns exec NAME`` for one.
     """
-    extensions = {**_UNUSED, **settings.get("EXTENSIONS", {})}
     job = {
-        "spider": spider, "settings": {**settings, "EXTENSIONS": extensions},
+        "spider": spider, "settings": {"EXTENSIONS_BASE": LEAN, **settings},
         "arguments": arguments, "stats": str(folder / "stats.json"),
     }  # fmt: skip
     (folder / "stats.json").unlink(missing_ok=True)
     path = [str(_ROOT), str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     with (folder / "log").open("ab") as log:
+        if not inside:
+            return Fork(_SCRIPT, [json.dumps(job)], folder, environment, log, log)
         return subprocess.Popen(
             [*inside, sys.executable, "-c", _SCRIPT, json.dumps(job)],
             stdout=log, stderr=log, env=environment, cwd=folder,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawls import start
+from crawls import Process, start
 from frontier_command import COMMAND
 from polite import Size, pages_of
 
@@ -166,7 +166,7 @@ class Drill:
     @contextmanager
     def _crawl(
         self, job: Path, delay: float, idle: str = "finish"
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    ) -> Iterator[Process]:
         ready, folder = self.web.ready, job.parent
         settings = self.plan.size.settings(
             ready, JOBDIR=str(job), SUITE_HOST_DELAY=delay, SUITE_OVERRIDES=str(self.overrides),

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crawls import start
+from crawls import Process, start
 
 ITEMS = "items"
 """The file, for all agents, in which each page is noted with who has it."""
@@ -57,7 +57,7 @@ class Agent:
     name: str
     folder: Path
     state: State = State.STOPPED
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     cpu: float = 0.0
     """Seconds of processor time of its processes, as far as they were looked at."""
     looked: float = 0.0

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import commandline
+import forks
 from crawls import Crawl, crawl, web_settings
+from projects import environment
 
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.testing import FakeWebProcess
@@ -46,7 +48,8 @@ def parsed(
 
 def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scrapy frontier`` as a process."""
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+    script, folder = COMMAND[-1], Path.cwd()
+    return forks.run(script, *arguments, folder=folder, environment=environment())
 
 
 def small_crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:

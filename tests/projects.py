@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forks
+from forks import LEAN
+
 _ROOT = Path(__file__).resolve().parents[1]
+SCRAPY = "import sys; from scrapy.cmdline import execute; execute(['scrapy', *sys.argv[1:]])"
 
 
 class Project:
@@ -22,7 +26,8 @@ class Project:
         (package / "__init__.py").write_text("")
         given = {
             "ADDONS": {"scrapy_spider_suite.Addon": 500}, "SPIDER_MODULES": ["crawl_spiders"],
-            "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)", **settings,
+            "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)", "EXTENSIONS_BASE": LEAN,
+            **settings,
         }  # fmt: skip
         lines = [f"{name} = {value!r}\n" for name, value in given.items()]
         (package / "settings.py").write_text("".join(lines))
@@ -31,12 +36,23 @@ class Project:
         self, *arguments: str, prefix: tuple[str, ...] = (), timeout: float = 60.0, **settings: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run ``scrapy`` with *arguments* and ``-s`` *settings*, behind the command *prefix*."""
-        options = [f"-s{name}={value}" for name, value in settings.items()]
+        line = [*arguments, *(f"-s{name}={value}" for name, value in settings.items())]
+        if not prefix:
+            return scrapy(self.folder, *line, timeout=timeout)
         return subprocess.run(
-            [*prefix, sys.executable, "-m", "scrapy", *arguments, *options],
-            cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=timeout,
-            check=False,
+            [*prefix, sys.executable, "-m", "scrapy", *line], cwd=self.folder, env=environment(),
+            capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
+
+
+def scrapy(
+    folder: Path, *arguments: str, timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``scrapy`` in *folder* to its end.
+
+    Raises `subprocess.TimeoutExpired` after *timeout* seconds, and kills it.
+    """
+    return forks.run(SCRAPY, *arguments, folder=folder, environment=environment(), timeout=timeout)
 
 
 def environment() -> dict[str, str]:

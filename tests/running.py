@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crawls import start, web_settings
+from crawls import Process, start, web_settings
 
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebProcess
@@ -26,7 +26,7 @@ def until(true: Callable[[], Any], within: float = 30.0, every: float = 0.05) ->
 @contextmanager
 def running(
     web: FakeWebProcess, folder: Path, spider: str = "crawl_spiders.Bulk", **settings: Any
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Process]:
     """Crawl *web* from its first seed as ``folder/job``; entered as soon as a page has arrived."""
     given = web_settings(web.ready.dns_port, JOBDIR=str(folder / "job"), **settings)
     process = start(spider, given, folder, seeds=web.ready.seeds[0])

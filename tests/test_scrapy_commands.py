@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from projects import scrapy
 
 SETTINGS = """
 ADDONS = {"scrapy_spider_suite.Addon": 500}
@@ -46,15 +44,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spider = f"URL = {page.as_uri()!r}\n{SPIDER}"
     (folder / "demo" / "spiders" / "page.py").write_text(spider)
     return folder
-
-
-def scrapy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of Scrapy's in *folder* to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "scrapy", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from chaos import CRAWL, Chaos, Ground, Plan, ground, name_of, run
-from crawls import start, web_settings
+from crawls import Process, start, web_settings
 from fleet import SPIDER
 from polite import Size
 from redis_servers import RedisServer
@@ -29,7 +28,7 @@ def counted(here: Ground, name: str) -> int:
     return sum(int(agent.stats.get(name, 0)) for agent in here.fleet.agents.values())
 
 
-def said_by(process: subprocess.Popen[bytes], folder: Path) -> str:
+def said_by(process: Process, folder: Path) -> str:
     """The one line that a process wrote which was refused."""
     try:
         code = process.wait(120)

@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import Crawl, start, web_settings
+from crawls import Crawl, Process, start, web_settings
 from mounts import tmpfs
 
 from scrapy_spider_suite.job.directory import FOLDER
@@ -73,7 +72,7 @@ def _wait_for(words: str, log: Path, count: int = 1, seconds: float = 30.0) -> N
         time.sleep(0.1)
 
 
-def _ended(process: subprocess.Popen[bytes], folder: Path) -> Crawl:
+def _ended(process: Process, folder: Path) -> Crawl:
     process.wait(120)
     stats = json.loads((folder / "stats.json").read_text())
     return Crawl(process.returncode, stats, (folder / "log").read_text(), 0.0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from projects import scrapy
 
 from scrapy_spider_suite.guards.exitcodes import ExitCode
 
@@ -21,15 +19,6 @@ ROOT = Path(__file__).parents[2]
 def project(tmp_path: Path) -> Path:
     """A copy of the example project."""
     return shutil.copytree(ROOT / "example_project", tmp_path / "example_project")
-
-
-def scrapy(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of Scrapy's in *project* to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "scrapy", *arguments],
-        cwd=project, capture_output=True, text=True, timeout=120, check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
-    )  # fmt: skip
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from crawl_spiders import Ordinary
-from crawls import start
+from crawls import Process, start
 from inprocess import Crawled, crawl_here
 from polite import TOLERANCE, Size, pages_of
 from websites import Site, links, moved, running
@@ -29,7 +28,7 @@ RANGE = address_text(2)
 class Live:
     """A crawl that is under way, with its log and its overrides file."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, folder: Path, process: Process) -> None:
         self.folder = folder
         self.process = process
 

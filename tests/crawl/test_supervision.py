@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project, environment
+from forks import Fork
+from projects import SCRAPY, Project, environment
 from running import until
 
 from scrapy_spider_suite.guards.exitcodes import ExitCode
@@ -48,19 +49,15 @@ class Supervised:
     @contextmanager
     def crawling(
         self, spider: str = "bulk", extra: dict[str, str] | None = None, **settings: Any
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    ) -> Iterator[Fork]:
         """``scrapy crawl``, entered once its spider is open; it is gone after the block."""
         argument = "start" if spider == "ordinary" else "seeds"
         options = [f"-s{name}={value}" for name, value in settings.items()]
-        line = [
-            sys.executable, "-m", "scrapy", "crawl", spider,
-            "-a", f"{argument}={self.seeds()[argument]}", *options,
-        ]  # fmt: skip
+        line = ["crawl", spider, "-a", f"{argument}={self.seeds()[argument]}", *options]
         with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                line, cwd=self.project.folder, env=environment() | (extra or {}), stdout=log,
-                stderr=log,
-            )  # fmt: skip
+            process = Fork(
+                SCRAPY, line, self.project.folder, environment() | (extra or {}), log, log
+            )
         try:
             until(lambda: "Spider opened" in self.said() or process.poll() is not None)
             yield process

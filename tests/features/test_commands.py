@@ -9,6 +9,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import projects
 import pytest
 from uploading import write
 from websites import Site, links
@@ -51,7 +52,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def scrapy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of Scrapy's in *folder*; it has to succeed."""
-    done = run(folder, "-m", "scrapy", *arguments)
+    done = projects.scrapy(folder, *arguments)
     assert done.returncode == 0, done.stderr
     return done
 

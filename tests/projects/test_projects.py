@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,9 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from forks import Fork
 from PIL import Image
+from projects import SCRAPY
 from websites import Answer, Site, Visit, moved, running
 
 HERE = Path(__file__).parent
@@ -109,15 +110,12 @@ def prepare(name: str, folder: Path, *, addon: bool) -> Path:
     return project
 
 
-def start(project: Path, spider: str, site: Site, *more: str) -> subprocess.Popen[bytes]:
+def start(project: Path, spider: str, site: Site, *more: str) -> Fork:
     """Begin ``scrapy crawl``; its log goes to the file ``log``."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     with (project / "log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "scrapy", "crawl", spider, "-a", f"site={site.local}",
-             "-o", "items.jsonl", *more],
-            cwd=project, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": path},
-        )  # fmt: skip
+        line = ["crawl", spider, "-a", f"site={site.local}", "-o", "items.jsonl", *more]
+        return Fork(SCRAPY, line, project, os.environ | {"PYTHONPATH": path}, log, log)
 
 
 def items(project: Path) -> list[str]:
