@@ -49,7 +49,7 @@ def batches(urls: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
         yield batch
 
 
-def microseconds(action: Callable[[Any], object], each: Sequence[Any], rounds: int = 3) -> float:
+def microseconds(action: Callable[[Any], object], each: Sequence[Any], rounds: int = 9) -> float:
     """CPU time of *action* for one of *each*, the best of some rounds."""
     best = float("inf")
     for _ in range(rounds):

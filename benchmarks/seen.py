@@ -10,7 +10,7 @@ made-up URLs are taken. What the first two print, in ``table.txt`` and ``grow*.j
 one's FOLDER, becomes its charts.
 
 Times are microseconds by URL, CPU time of the calling thread (of scrapy-redis, which waits for its
-server, by the clock); those of look-ups the best of three rounds over a sample. Look-ups are in the
+server, by the clock); those of look-ups the best of nine rounds over a sample. Look-ups are in the
 state in which a crawl runs, *steady*: most of the list in base segments, a tenth in recent ones, a
 twentieth in no segment yet. They are of URLs in no order, each of another host than the one before,
 which is the worst order there is; *of pages* are those of URLs as links come, forty of one host or

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import shutil
 import subprocess
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -81,11 +81,12 @@ class Building:
 
     def _copy(self, handles: Handles, path: Path) -> Iterator[None]:
         """Write the rows to a file, since a builder cannot read them; and their lengths."""
-        lengths: list[int] = []
-        rows = iter(handles.tolist())
+        lengths = array("q")
         with path.open("wb") as file:
-            while some := [self._log.read(handle) for handle in islice(rows, _ROWS_A_STEP)]:
-                lengths += map(len, some)
+            for start in range(0, len(handles), _ROWS_A_STEP):
+                portion = handles[start : start + _ROWS_A_STEP].tolist()
+                some = [self._log.read(handle) for handle in portion]
+                lengths.extend(map(len, some))
                 file.write(b"".join(some))
                 yield
         np.save(path.with_name(f"{path.name}.npy"), np.array(lengths, np.int64))
