@@ -59,12 +59,9 @@ class Company:
     def quiet_in(self) -> float:
         """Seconds until all that was begun is over, and the delay of every address."""
         core = self._core
-        now, longest = core.now(), core.settings.project.longest_fetch
-        addresses = core.frontier.workbench.addresses.values()
-        return max(
-            (longest + each.delay if each.wire else each.next_fetch - now for each in addresses),
-            default=0.0,
-        )
+        longest, addresses = core.settings.project.longest_fetch, core.frontier.workbench.addresses
+        wires = (longest + each.delay for each in addresses.values() if each.wire)
+        return max(core.frontier.residents.clocks.over() - core.now(), *wires, 0.0)
 
     def forget(self) -> None:
         """Others may have thought that this agent is gone: all has to be asked anew."""
@@ -82,10 +79,14 @@ class Company:
             self._by_ledger.add(address.key)
 
     def _quiet(self, key: str) -> bool:
-        address = self._core.frontier.workbench.addresses.get(key)
-        if address is None or key in self._by_ledger:
+        frontier = self._core.frontier
+        address = frontier.workbench.addresses.get(key)
+        if key in self._by_ledger:
             return True
-        return not address.wire and address.next_fetch <= self._core.now()
+        if address is not None and address.wire:
+            return False
+        # An earlier process may have been there just now.
+        return frontier.residents.clocks.next_fetch(key) <= self._core.now()
 
     async def run(self, registry: Registry) -> None:
         """Ask, and hear, until it is cancelled."""

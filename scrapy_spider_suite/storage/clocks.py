@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 from scrapy_spider_suite.errors import JobDamagedError
@@ -62,6 +63,25 @@ class AddressClocks:
             state.next_fetch = max(state.next_fetch, next_fetch)
         else:
             self._stored[pacing_key] = max(self._stored.get(pacing_key, next_fetch), next_fetch)
+
+    def next_fetch(self, pacing_key: str) -> float:
+        """When the address paced under *pacing_key* may be visited, in memory or not; long ago if
+        nothing is known of it."""
+        state = self._addresses.get(pacing_key)
+        if state is not None:
+            return state.next_fetch
+        at = self._stored.get(pacing_key, -math.inf)
+        if self._floor is None:
+            return at
+        return max(at, self._floor + self._policy.of_address(pacing_key).delay)
+
+    def over(self) -> float:
+        """When the delay of every address is over, in memory or not."""
+        known = [*self._stored.values(), *(each.next_fetch for each in self._addresses.values())]
+        if self._floor is not None:
+            longest = max(self._policy.address.delay, self._policy.overrides.longest_delay)
+            known.append(self._floor + longest)
+        return max(known, default=-math.inf)
 
     def state(self, pacing_key: str, address: str, now: float) -> AddressState:
         """The clock of the address paced under *pacing_key* (none of its own: "")."""

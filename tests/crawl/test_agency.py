@@ -13,6 +13,8 @@ from scrapy_spider_suite.crawl import agency
 from scrapy_spider_suite.crawl.agency import Agency
 from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.policy import Pace, Policy
+from scrapy_spider_suite.storage.clocks import AddressClocks
 from scrapy_spider_suite.storage.kv import MemoryKV
 
 
@@ -44,9 +46,8 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
 
 def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
     """Also where several fetches at a time are allowed, and one by the ledger comes between."""
-    address: Any = SimpleNamespace(key="10.0.0.1", wire=2, next_fetch=0.0)
-    bench = SimpleNamespace(addresses={address.key: address})
-    core: Any = SimpleNamespace(frontier=SimpleNamespace(workbench=bench), now=lambda: 1.0)
+    address: Any = SimpleNamespace(key="10.0.0.1", wire=2, next_fetch=0.0, delay=3.0)
+    core = made({address.key: address}, floor=None)
     company = Company(core, lambda addresses: None)
     company._book.answered(Question([], [], [], [], complete=True, known=1), [], [address.key])
     heard = []
@@ -55,6 +56,32 @@ def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
         address.wire += 1
         heard.append(company._book.question(1).heard)
     assert heard == [[], [], [address.key]]
+
+
+def made(addresses: dict[str, Any], floor: float | None) -> Any:
+    """The core of a crawl whose addresses have a delay of 3 s, at 101 s."""
+    bench: Any = SimpleNamespace(addresses=addresses)
+    store: Any = SimpleNamespace(kv=lambda name: MemoryKV())
+    policy = Policy(Pace(0.0, 1), Pace(3.0, 1))
+    residents = SimpleNamespace(clocks=AddressClocks(bench, store, policy, floor))
+    return SimpleNamespace(
+        frontier=SimpleNamespace(workbench=bench, residents=residents), now=lambda: 101.0,
+        settings=SimpleNamespace(project=SimpleNamespace(longest_fetch=60.0)),
+    )  # fmt: skip
+
+
+def test_others_wait_for_the_delay_of_an_earlier_process() -> None:
+    """It was killed: this one counts its addresses as fetched when it began."""
+    heard, quiet = [], []
+    for floor in (100.0, 98.0):
+        company = Company(made({}, floor), lambda addresses: None)
+        company._book.answered(Question([], [], [], [], complete=True, known=1), [], ["10.0.0.1"])
+        heard.append(company._book.question(1).heard)
+        quiet.append(company.quiet_in())
+    assert heard == [[], ["10.0.0.1"]]
+    assert quiet == [2.0, 0.0]
+    here: Any = SimpleNamespace(wire=1, delay=3.0, next_fetch=0.0)
+    assert Company(made({"10.0.0.1": here}, None), lambda addresses: None).quiet_in() == 63.0
 
 
 def test_a_list_of_other_agents_is_refused() -> None:
