@@ -262,7 +262,7 @@ class Drill:
             lines = (job.parent / "stalls").read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [(float(when), float(seconds)) for when, seconds in map(str.split, lines)]
+        return [(float(when), float(seconds)) for when, seconds, _ in map(str.split, lines)]
 
     # Helpers
 

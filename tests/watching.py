@@ -64,16 +64,18 @@ class Watch:
 class Stalls:
     """Appends a line to the file TEST_STALLS for each time that the loop was blocked for long.
 
-    A line has the wall clock at its end, and seconds.
+    That is for more than TEST_LONG seconds, 0.05 by default. A line has the wall clock at its end,
+    seconds, and of them those in which the thread worked: in the others it waited for a disk, or
+    the machine, a virtual one, had no processor.
     """
 
-    LONG = 0.05
     TICK = 0.01
 
     def __init__(self, crawler: Crawler) -> None:
         self._path = Path(crawler.settings["TEST_STALLS"])
+        self._long = crawler.settings.getfloat("TEST_LONG", 0.05)
         self._timer: asyncio.TimerHandle | None = None
-        self._last = 0.0
+        self._last = self._worked = 0.0
         crawler.signals.connect(self._start, signals.engine_started)
         crawler.signals.connect(self._stop, signals.spider_closed)
 
@@ -83,15 +85,16 @@ class Stalls:
         return cls(crawler)
 
     def _start(self) -> None:
-        self._last = _own_time()
+        self._last, self._worked = _own_time(), time.thread_time()
         self._tick()
 
     def _tick(self) -> None:
         blocked = _own_time() - self._last - self.TICK
-        if blocked > self.LONG:
+        if blocked > self._long:
             with self._path.open("a") as file:
-                file.write(f"{time.time():.3f} {blocked:.3f}\n")
-        self._last = _own_time()
+                worked = time.thread_time() - self._worked
+                file.write(f"{time.time():.3f} {blocked:.3f} {worked:.3f}\n")
+        self._last, self._worked = _own_time(), time.thread_time()
         self._timer = asyncio.get_running_loop().call_later(self.TICK, self._tick)
 
     def _stop(self) -> None:
