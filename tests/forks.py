@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -129,7 +130,8 @@ def _serve(orders: socket.socket) -> str | None:
             if not pid:
                 return
             end = ends.pop(pid)
-            os.write(end, b"%8d" % os.waitstatus_to_exitcode(status))
+            with suppress(BrokenPipeError):  # nobody waits for it
+                os.write(end, b"%8d" % os.waitstatus_to_exitcode(status))
             os.close(end)
 
     signal.signal(signal.SIGCHLD, tell)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from loading import loaded_by
+from projects import environment
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -42,11 +41,9 @@ def updated(values: dict[str, Any], *, crawling: bool = True) -> Settings:
 def start(way: str, project: dict[str, Any], *own: dict[str, Any]) -> tuple[int, str, str]:
     """Start a process, see processes.py; return exit code, output and log."""
     arguments = [json.dumps(settings) for settings in (project, *own)]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), way, *arguments],
-        capture_output=True, text=True, timeout=30, check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    done = forks.run(
+        SCRIPT.read_text(), way, *arguments, folder=Path.cwd(), environment=environment()
+    )
     return done.returncode, done.stdout, done.stderr
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
+from projects import environment
 from scrapy import Spider
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import Request, Response
@@ -116,15 +117,10 @@ def main(site: str, paths: str, more: str) -> None:
 
 def crawl(server: Server, *paths: str, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what came of each of *paths*, and the stats."""
-    command = [sys.executable, __file__, server.url, " ".join(paths), json.dumps(settings)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = forks.run(
+        Path(__file__).read_text(), server.url, " ".join(paths), json.dumps(settings),
+        folder=Path.cwd(), environment=environment(),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outcome, stats = json.loads(done.stdout)
     return outcome, stats

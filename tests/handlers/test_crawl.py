@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from helpers_servers import PAGE, Peer, RawServer, Talk, answer, answering, tls_context
-
-import scrapy_spider_suite
+from projects import environment
 
 SCRIPT = Path(__file__).with_name("probe_crawl.py")
 HANDLERS = {
@@ -38,15 +36,12 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 async def crawl(settings: dict[str, Any], requests: list[Any], *files: int) -> dict[str, Any]:
     """Run the crawl in a process of its own; return its report and log."""
     arguments = [json.dumps(settings), json.dumps(requests), *map(str, files)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(SCRIPT), *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(scrapy_spider_suite.__file__).parents[1])},
-    )  # fmt: skip
-    out, log = await process.communicate()
-    assert process.returncode == 0, log.decode()
-    report: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return {**report, "log": log.decode()}
+    done = await asyncio.to_thread(
+        forks.run, SCRIPT.read_text(), *arguments, folder=Path.cwd(), environment=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**report, "log": done.stderr}
 
 
 @pytest.mark.parametrize("loop", [None, "uvloop.Loop"], ids=["asyncio", "uvloop"])
