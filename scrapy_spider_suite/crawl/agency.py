@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import socket
 import time
@@ -28,8 +27,8 @@ from scrapy_spider_suite.cluster.mail import Mail, nobody_listens
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
+from scrapy_spider_suite.crawl.facts import Facts
 from scrapy_spider_suite.crawl.phasing import Phasing
-from scrapy_spider_suite.crawl.rate import Rate
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.sharing import replace_sharing, sharing_of
 from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
@@ -103,7 +102,7 @@ class Agency:
         self._scheduler: FrontierScheduler | None = None
         self._meeting = asyncio.Lock()
         self._again: set[asyncio.Task[None]] = set()
-        self._rate = Rate()
+        self._facts = Facts(core, str(job.path))
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
@@ -323,22 +322,11 @@ class Agency:
         return Post(
             epoch=self.shares.epoch, idle=self.idle, sent=outbox.put_in, received=outbox.dropped,
             activity=counters.sequence + counters.done + counters.failed + taken,
-            facts=self._facts(),
+            facts=self._facts.now(
+                paused=self._scheduler is not None and self._scheduler.paused,
+                skew=None if self._members is None else self._members.stats.get("cluster/skew"),
+            ),
         )  # fmt: skip
-
-    def _facts(self) -> dict[str, str | int | float | None]:
-        core = self.core
-        frontier, phases = core.frontier, core.overriding.policy.phases
-        done = frontier.counters.done
-        return {
-            "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
-            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
-            "failed": frontier.counters.failed, "rate": self._rate.of(core.now(), done),
-            "lag": len(self.routing.outbox),
-            "phase": None if phases is None else phases.active(time.time()) + 1,
-            "paused": bool(self._scheduler is not None and self._scheduler.paused),
-            "skew": None if self._members is None else self._members.stats.get("cluster/skew"),
-        }  # fmt: skip
 
     def publish(self) -> None:
         """Set the stats."""

@@ -21,7 +21,6 @@ from scrapy_spider_suite.cluster.mail import Mail
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
@@ -336,37 +335,3 @@ def test_messages_are_no_rows(tmp_path: Path) -> None:
         await until(lambda: b.mail.unread == 2)
 
     run(test, tmp_path)
-
-
-def letter(first: int, last: int, rows: int = 1) -> Letter:
-    """One of agent a."""
-    return Letter("a", 1, 1, first, last, (b"",) * rows)
-
-
-@pytest.mark.parametrize("reopened", [False, True])
-def test_intervals_of_rows_grow_together(reopened: bool) -> None:
-    """And a letter that cannot be one hides nothing."""
-    kv = MemoryKV()
-    known = KnownRows(kv)
-    for first, last in [(10, 12), (20, 22), (13, 19), (1, 4)]:
-        assert not known.covers(letter(first, last))
-        known.add(letter(first, last))
-    known.add(letter(1, 1 << 60))
-    known = KnownRows(kv) if reopened else known
-    assert known.covers(letter(11, 21))
-    assert known.covers(letter(1, 4))
-    assert not known.covers(letter(4, 10))
-    assert not known.covers(letter(23, 23))
-    assert not known.covers(Letter("b", 1, 1, 11, 12, (b"",)))
-
-
-def test_names_that_somebody_made_up_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of who has not written of late it is read again what has come."""
-    monkeypatch.setattr("scrapy_spider_suite.cluster.known._SENDERS", 3)
-    known = KnownRows(MemoryKV())
-    known.add(letter(1, 4))
-    for number in range(50):
-        known.add(Letter(f"forged {number}", 1, 1, 7, 7, (b"",)))
-        assert not known.covers(Letter(f"other {number}", 1, 1, 7, 7, (b"",)))
-    assert len(known._of) == 3
-    assert known.covers(letter(1, 4))
