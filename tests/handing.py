@@ -23,6 +23,7 @@ from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 
 KEY = b"what all agents share"
 
@@ -100,14 +101,20 @@ class Handing(Agents):
     make: Callable[[str], Courier]
 
     @classmethod
-    def of(cls, web: Web, assignment: Assignment, folder: Path, count: int, kind: str) -> Handing:
+    def of(
+        cls, web: Web, assignment: Assignment, folder: Path, count: int, kind: str,
+        seen: str = "trie",
+    ) -> Handing:  # fmt: skip
         """So many agents with stores in *folder*, with couriers of that *kind*."""
         stores = []
         for number in range(count):
             store = RocksStore(folder / f"s{number}", memory=1 << 20)
             store.archive = Archive(folder / f"a{number}")
+            if seen == "sieve":
+                store.sieve = Sieved(folder / f"v{number}", store.kv(DROPPED))
             stores.append(store)
-        self = cls(web, assignment, stores)
+        self = cls(web, assignment, stores, sift=seen == "sieve")
+        self.each(lambda crawl: setattr(crawl, "status", 200))
         self.registry, self.folder, self.kills, self.refetched = FakeRegistry(), folder, 0, 0
         self.shares, self.handovers, self.couriers, self.tasks = {}, {}, {}, {}
         self.homes = {}
@@ -198,6 +205,8 @@ class Handing(Agents):
         old.close()
         store = RocksStore(home, memory=1 << 20)
         store.archive, self.homes[name] = archive, home
+        if self.sift:
+            store.sieve = Sieved(self.folder / f"v{number}", store.kv(DROPPED))
         routing = Routing(
             Outbox(store.kv("outbox")), self.shares[name].owner, name,
             by_host=self.assignment.by_host,
@@ -205,9 +214,9 @@ class Handing(Agents):
         self.routings[name] = routing
         again = self.crawls[name] = Crawl(
             store, self.web, seats=self.seats, seed=number, routing=routing, start=self.now,
-            resume=True, unclean=True,
+            resume=True, unclean=True, sift=self.sift,
         )  # fmt: skip
-        again.fetches = crawl.fetches
+        again.fetches, again.status = crawl.fetches, crawl.status
         await self.start(name)
         self.meet()
 

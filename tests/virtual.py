@@ -160,6 +160,8 @@ class Crawl:
         self.fetches: list[Fetch] = []
         self.out: dict[Lease, None] = {}
         self.on_page: Callable[[Lease], None] = self.follow
+        self.status = 0
+        """Of pages that were fetched."""
         self._seats, self._think, self._flush_always = seats, think, flush_always
         self._random = Random(seed)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -192,12 +194,13 @@ class Crawl:
 
     def _more(self) -> bool:
         while not self.frontier.pending and self.frontier.in_sieve:
-            self.flush_sieve()
+            if not self.flush_sieve():
+                break
         return bool(self.frontier.pending)
 
-    def flush_sieve(self) -> None:
-        """Have the sieve say what is new, and take it."""
-        sifter = self.frontier.sifter
+    def flush_sieve(self) -> bool:
+        """Have the sieve say what is new, and take it; False: somebody holds it."""
+        sifter, before = self.frontier.sifter, self.frontier.in_sieve
         assert sifter is not None
         self.frontier.flush()
         flush = sifter.begin()
@@ -206,6 +209,7 @@ class Crawl:
         for _ in self.frontier.sift(self.now):
             pass
         self.frontier.flush()
+        return self.frontier.in_sieve < before
 
     def _resolve(self) -> None:
         for host in self.frontier.wanting_address(self.now, 1_000):
@@ -276,6 +280,7 @@ class Crawl:
     def settle(self, lease: Lease) -> None:
         """A page has been worked on."""
         if lease.event is Event.SUCCESS:
+            lease.status = lease.status or self.status
             self.on_page(lease)
         self.frontier.settle(lease, self.now)
         self.out.pop(lease, None)

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -131,13 +131,20 @@ class Peering:
     async def _receive(self) -> None:
         core, folder = self._agency.core, self._job.folder / FOLDER
         courier = await self._make_courier(core.settings, folder / "in")
+        hands = core.frontier.hands(self._job.store)._replace(open_sieve=self._open_sieve)
         self._handover = HandOver(
-            core.frontier.hands(self._job.store), self._agency.shares, courier, folder / "out",
+            hands, self._agency.shares, courier, folder / "out",
             lambda: (core.now(), time.time()), give=self._registry.give, look=self._peer.look,
             changed=self._agency.changed,
         )  # fmt: skip
         await courier.start(self._handover.inbox)
         self._courier = courier
+
+    def _open_sieve(self) -> None:
+        """Have a sieve whatever SUITE_SEEN is: another agent has one, and hands it over."""
+        core = self._agency.core
+        core.open_seen(replace(core.settings, seen="sieve"))
+        core.frontier.use_sieve(active=core.settings.seen == "sieve")
 
     async def _make_courier(self, settings: SuiteSettings, folder: Path) -> Courier:
         rate, name = settings.handover_rate, self._agency.name

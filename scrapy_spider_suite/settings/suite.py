@@ -257,9 +257,10 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
     """Refuse an agent that could not meet the others."""
     if not s.cluster:
         return
-    if s.seen == "sieve":
-        # Neither side of a hand-over can tell whose a fingerprint is.
-        raise SettingsError.of("SUITE_SEEN", s.seen, "'trie' or 'plain' with SUITE_CLUSTER")
+    if s.seen == "sieve" and s.assignment != "ring":
+        # A fingerprint says in which slot its host is, and no more.
+        allowed = f"'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}"
+        raise SettingsError.of("SUITE_SEEN", s.seen, allowed)
     if s.cluster == "peers" and s.redis_url is None:
         raise SettingsError.of("SUITE_CLUSTER", s.cluster, "SUITE_REDIS_URL to be set with it")
     if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):

@@ -37,7 +37,7 @@ from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import DROPPED, HOST, PRINTS, SIEVE, Item, Reader
 from scrapy_spider_suite.storage.records import HostRecord, host_key
-from scrapy_spider_suite.storage.settling import Clock, Steps, settled, still
+from scrapy_spider_suite.storage.settling import Clock, Steps, ended, settled, still
 from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.units import Units
 
@@ -185,16 +185,16 @@ class Taken:
             self._hands.ledger.sifter.keep_prints(value)
 
     def relieve(self) -> Steps:
-        """Let what has come so far be known, if there is enough of it."""
+        """Let what has come so far be known, if there is enough of it; and have `knows` be true of
+        the portion that comes next."""
         sifter = self._hands.ledger.sifter
         if sifter is not None and sifter.full:
             yield from settled(self._hands, self._clock)
+        yield from ended(self._hands, self._clock)
 
     def knows(self, key: bytes) -> bool:
-        """Whether a URL without a row is done here, which nobody asks of while links are handed
-        out: until that is over some that are new have none."""
-        sieved, sifter = self._store.sieve, self._hands.ledger.sifter
-        return sieved is not None and sifter is not None and not sifter.decided and sieved.has(key)
+        """Whether a URL without a row is done here."""
+        return self._store.sieve is not None and self._store.sieve.has(key)
 
     # When all of it is merged
 

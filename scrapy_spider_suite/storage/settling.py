@@ -45,17 +45,26 @@ def settled(hands: Hands, clock: Clock, slots: Container[int] | None = None) -> 
     if slots is not None and not (yield from _waits(hands.store, sifter, slots)):
         return
     while sifter.first < end:
-        if sifter.decided:
+        hands.flush()
+        if sifter.begin() is None and not sifter.decided:
+            yield True  # somebody holds it
+        yield from ended(hands, clock)
+
+
+def ended(hands: Hands, clock: Clock) -> Steps:
+    """Have no flush under way, until the next step of whoever asks for it: then, of what has no
+    row, who is known to the sieve is done."""
+    sifter = hands.ledger.sifter
+    while sifter is not None and (flush := sifter.under_way) is not None:
+        if flush.decided:
             for _ in islice(hands.sift(clock()[0]), _ROWS):
                 pass
-            yield False
-            continue
-        hands.flush()
-        flush = sifter.begin()
-        if flush is None:
-            yield True
         else:
+            # It may be that nobody is at it: it has failed, and waits for its time.
+            hands.flush()
             yield from beside(_run(hands.store, flush))
+        if sifter.under_way is flush:
+            yield False
 
 
 def _waits(store: RocksStore, sifter: Sifter, slots: Container[int]) -> Generator[bool, None, bool]:
@@ -78,7 +87,6 @@ def still(hands: Hands, sieved: Sieved, work: Callable[[], Generator[Any, None, 
         if flush is None or flush.decided:
             yield True  # somebody else holds it
         else:
-            # It may be that nobody is at it: it has failed, and waits for its time.
             hands.flush()
             yield from beside(_run(hands.store, flush))
     try:

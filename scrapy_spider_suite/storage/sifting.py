@@ -139,6 +139,11 @@ class Sifter:
         return self._sieve.full
 
     @property
+    def under_way(self) -> Flush | None:
+        """The flush that was begun, and of which not all is handed out."""
+        return self._sieve.under_way
+
+    @property
     def decided(self) -> bool:
         """Whether there is something to hand out."""
         flush = self._sieve.under_way

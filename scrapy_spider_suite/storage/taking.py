@@ -190,6 +190,7 @@ class Taking:
         place = self._place(reader.first)
         items, end = reader.chunk(place.at)
         while items:
+            yield from self._printed.relieve()
             portion = items[place.items : place.items + ROWS]
             for item in portion:
                 self._take(item)
@@ -201,7 +202,6 @@ class Taking:
                 items, end = reader.chunk(end)
             self._note(place)
             yield False
-            yield from self._printed.relieve()
 
     def _take(self, item: Item) -> None:
         kind, host, *rest = item

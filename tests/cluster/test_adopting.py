@@ -25,18 +25,20 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError
 from scrapy_spider_suite.packs.pages import records
 from scrapy_spider_suite.packs.writer import PackWriter
+from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
+from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 
 
-async def town(folder: Path) -> tuple[Handing, list[str]]:
+async def town(folder: Path, seen: str) -> tuple[Handing, list[str]]:
     """Three agents that have crawled for a while; the second has just died for good."""
     web = trees(20, 13, 20)
-    agents = Handing.of(web, assignment_of("ring"), folder, 3, "tcp")
+    agents = Handing.of(web, assignment_of("ring"), folder, 3, "tcp", seen)
     names = list(names_of(agents))
     await agents.begin(names[0])
     agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
@@ -62,11 +64,12 @@ def bury(agents: Handing, dead: str) -> None:
     agents.meet(*agents.crawls)
 
 
-def test_a_directory_is_adopted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", ["trie", "sieve"])
+def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
     """Each page is fetched once, but what was in flight; its outbox goes along."""
 
     async def test() -> None:
-        agents, names = await town(tmp_path)
+        agents, names = await town(tmp_path, seen)
         dead = names[1]
         store = agents.crawls[dead].frontier.store
         assert isinstance(store, RocksStore)
@@ -78,6 +81,9 @@ def test_a_directory_is_adopted(tmp_path: Path) -> None:
         assert not routing.keeps(entry("http://h5.t/99"))
         store.kv("outbox").put(b"r" + names[0].encode() + b"\0" + bytes(7) + b"\xff", b"rotten")
         store.flush()
+        if store.sieve is not None:
+            store.sieve.close()
+            store.sieve = Sieved(store.sieve.sieve.path, store.kv(DROPPED))
         frontier = Frontier(
             store, agents.policies[0], now=agents.now, wall=WALL + agents.now, capacity=0,
             counters=Counters.load(store),
@@ -117,7 +123,8 @@ def test_a_directory_is_adopted(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", ["trie", "sieve"])
+def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> None:
     """Pages and errors of the dead agent, and nothing of others; what is lost is counted."""
     statuses = {1: 200, 2: 404, 3: 503, 4: 301}
     packs, name = tmp_path / "packs", "agent-1"
@@ -133,7 +140,7 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path) -> None:
     assert lost({"pending": 10, "done": 3, "failed": None}, 3) == 10
 
     async def test() -> None:
-        agents = Handing.of(trees(5, 5, 5), assignment_of("ring"), tmp_path, 2, "folder")
+        agents = Handing.of(trees(5, 5, 5), assignment_of("ring"), tmp_path, 2, "folder", seen)
         await agents.begin("agent-0")
         bury(agents, name)
         shares, courier = Shares(agents.assignment, name), agents.make(name)
@@ -147,7 +154,11 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path) -> None:
             host = url.split("/")[2]
             store = agents.crawls["agent-0"].frontier.store
             assert isinstance(store, RocksStore)
-            assert store.state(state_key(host, url)) == state.to_bytes()
+            kept = ARCHIVED if seen == "sieve" and state.status == 200 else state.to_bytes()
+            assert store.state(state_key(host, url)) == kept
+        if seen == "sieve":
+            rows = {url[-1]: store.row(state_key(url.split("/")[2], url)) for url in found}
+            assert [number for number, row in rows.items() if row is None] == ["1"]
         await agents.close()
 
     asyncio.run(test())

@@ -23,10 +23,14 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 
 
 @pytest.mark.parametrize(
-    ("kind", "courier"), [("ring", "tcp"), ("host-parity", "folder"), ("url-sum", "tcp")]
-)
+    ("kind", "courier", "seen"),
+    [
+        ("ring", "tcp", "trie"), ("ring", "folder", "sieve"), ("host-parity", "folder", "trie"),
+        ("url-sum", "tcp", "trie"),
+    ],
+)  # fmt: skip
 def test_agents_come_and_go(
-    tmp_path: Path, kind: str, courier: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, courier: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two join one, the first leaves: all that it knows is with the others in the end.
 
@@ -44,7 +48,7 @@ def test_agents_come_and_go(
     monkeypatch.setattr(Taker, "_take", unread)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of(kind), tmp_path, 3, courier)
+        agents = Handing.of(web, assignment_of(kind), tmp_path, 3, courier, seen)
         names = names_of(agents)
         await agents.begin(names[0])
         agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
@@ -73,8 +77,9 @@ def test_agents_come_and_go(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seen", ["trie", "sieve"])
 def test_kills_and_changes_at_any_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
     """Members change while parcels are on their way, and processes are killed: nothing is lost.
 
@@ -85,7 +90,7 @@ def test_kills_and_changes_at_any_moment(
     draw = Random(7)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp")
+        agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp", seen)
         names = names_of(agents)
         await agents.begin(*names)
         agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")

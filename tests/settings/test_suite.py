@@ -90,6 +90,11 @@ def test_every_declaration_is_whole(name: str, declared: Any) -> None:
             "and 30 s",
         ),
         (
+            {"SUITE_CLUSTER": "lan", "SUITE_SEEN": "sieve", "SUITE_ASSIGNMENT": "url-sum"},
+            "SUITE_SEEN = 'sieve': expected 'trie' or 'plain' with SUITE_CLUSTER and "
+            "SUITE_ASSIGNMENT = 'url-sum'",
+        ),
+        (
             {"DOWNLOAD_DELAY": "x"},
             "DOWNLOAD_DELAY = 'x': expected a number of seconds >= 0, or one like 10m, 2h, 7d",
         ),
