@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,8 @@ SITES = (
 )  # fmt: skip
 
 
-def unpack_sites(folder: Path) -> dict[str, Path]:
-    """Download and unpack all sites below *folder*; return the folder of each.
+def unpack_sites(folder: Path, sites: Sequence[Site] = SITES) -> dict[str, Path]:
+    """Download and unpack *sites* below *folder*; return the folder of each.
 
     Skips the test where there is no Debian, except on CI.
     """
@@ -46,7 +47,7 @@ def unpack_sites(folder: Path) -> dict[str, Path]:
         if os.environ.get("CI"):
             pytest.fail("apt-get and dpkg-deb are needed to fetch the documentation packages")
         pytest.skip("needs apt-get and dpkg-deb to fetch Debian's documentation packages")
-    packages = [package for site in SITES for package in site.packages]
+    packages = [package for site in sites for package in site.packages]
     done = subprocess.run(
         ["apt-get", "download", *packages], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -58,4 +59,4 @@ def unpack_sites(folder: Path) -> dict[str, Path]:
     for archive in archives:
         subprocess.run(["dpkg-deb", "-x", str(archive), str(folder / "root")], check=True)
         archive.unlink()
-    return {site.name: folder / "root" / site.folder for site in SITES}
+    return {site.name: folder / "root" / site.folder for site in sites}

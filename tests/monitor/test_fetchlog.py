@@ -275,7 +275,7 @@ def test_a_file_that_is_no_log_is_not_cut(tmp_path: Path) -> None:
     assert numbers_in(tmp_path) == [1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 900)), max_size=8))
 def test_a_full_disk_tears_nothing(
     tmp_path_factory: pytest.TempPathFactory, rooms: list[int | None]
