@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.agents.addresses import Question
+from scrapy_spider_suite.agents.addresses import Question, Standing
 from scrapy_spider_suite.crawl import agency
 from scrapy_spider_suite.crawl.agency import Agency
 from scrapy_spider_suite.crawl.company import Company
@@ -82,6 +82,32 @@ def test_others_wait_for_the_delay_of_an_earlier_process() -> None:
     assert quiet == [2.0, 0.0]
     here: Any = SimpleNamespace(wire=1, delay=3.0, next_fetch=0.0)
     assert Company(made({"10.0.0.1": here}, None), lambda addresses: None).quiet_in() == 63.0
+
+
+def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
+    """And says so; but not if others may have thought that it was gone."""
+    address: Any = SimpleNamespace(key="10.0.0.1", wire=0, next_fetch=0.0, delay=3.0)
+    company = Company(made({address.key: address}, None), lambda addresses: None)
+    asked: list[Question] = []
+
+    async def meet(question: Question) -> tuple[list[int], list[str]]:
+        asked.append(question)
+        return [Standing.ALONE] * len(question.new), []
+
+    async def test() -> None:
+        registry: Any = SimpleNamespace(answer=SimpleNamespace(era=1), meet=meet)
+        company.standing(address)
+        await company._ask(registry)
+        registry.answer.era = 2
+        for _ in range(2):
+            await company._ask(registry)
+        assert company.standing(address) is Standing.ALONE
+        company.forget()
+        assert company.standing(address) is Standing.NEW
+
+    asyncio.run(test())
+    assert [each.known for each in asked] == [1, 1, 2]
+    assert [each.mine for each in asked] == [[], [], [address.key]]
 
 
 def test_a_list_of_other_agents_is_refused() -> None:
