@@ -214,6 +214,8 @@ class Peer:
         other = shares.epoch != registry.view.epoch
         if other:
             await self._meet(registry.view)
+        else:
+            shares.hear(registry.view)
         known = self._known
         answer = registry.answer
         if known is not None and known.era != answer.era:

@@ -72,6 +72,10 @@ class Shares:
         self._rows = view.numbers
         return self.settle(view.epoch, view.members, table)
 
+    def hear(self, view: View) -> None:
+        """Nobody owns anything else, but who was away may be back, at another address."""
+        self._rows = view.numbers
+
     def become(self, number: int) -> None:
         """This agent has that *number* among the holders; what another had under it is not its."""
         if number != self.number:

@@ -134,6 +134,23 @@ def test_who_owns_what_is_found_out_beside_the_loop(
     in_town(test)
 
 
+def test_who_is_back_is_found_where_it_is_now(in_town: InTown) -> None:
+    """Its hosts wait for it, so the members are the same: its address is another one."""
+
+    async def test(town: Town) -> None:
+        await town.agent("a", address="10.0.0.1:7000")
+        b = Here(town.registry(), "b")
+        await b.peer.open()
+        epoch = b.shares.epoch
+        _, joined = await back(town, "a", address="10.0.0.1:7001")
+        await b.peer._beat()
+        row = b.shares.row(joined.number)
+        assert row is not None
+        assert (joined.kept, b.shares.epoch, row.address) == (True, epoch, "10.0.0.1:7001")
+
+    in_town(test)
+
+
 def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> None:
     """And not what the agent held that had the number before Redis lost everything."""
 
