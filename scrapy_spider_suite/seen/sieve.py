@@ -115,6 +115,11 @@ class Sieve:
         self._flush = None
 
     @property
+    def words(self) -> int:
+        """Words of 64 bits in a fingerprint."""
+        return self._width // 8
+
+    @property
     def next(self) -> int:
         """The number that the next offered item gets."""
         return self._begun + self.waiting

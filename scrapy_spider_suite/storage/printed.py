@@ -41,8 +41,8 @@ from scrapy_spider_suite.storage.settling import Clock, Steps, ended, settled, s
 from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.units import Units
 
-_PIECE: Final = 1 << 18
-"""Fingerprints that are compared with rows at a time: 4 MiB of them."""
+_PIECE: Final = 1 << 17
+"""Fingerprints that are compared with rows at a time: 2 MiB of them."""
 _ITEM: Final = 1 << 10
 """Fingerprints of an item."""
 _KEYS: Final = 500
@@ -101,8 +101,9 @@ class Given:
             yield from still(
                 self._hands, self._sieved, partial(_read, sieve, slots, low, high, read)
             )
-            rows = merged(empty(self._sieved.width // 8), *read)
+            (rows,) = read
             left = np.ones(len(rows), np.bool_)
+            yield False
             for asked in self._of_rows(self._sieved, low >> 48, (high - 1 >> 48) + 1):
                 left[places_of(rows, asked)] = False
                 yield False
@@ -130,9 +131,12 @@ class Given:
 def _read(
     sieve: Sieve, slots: Mask, low: int, high: int, into: list[Rows]
 ) -> Generator[None, None, None]:
+    """Read a piece, the only one of *into*, sorted."""
+    pieces = list[Rows]()
     for rows in sieve.rows(slots, low, high):
-        into.append(rows)
+        pieces.append(rows)
         yield
+    into.append(merged(*pieces) if pieces else empty(sieve.words))
 
 
 class Taken:
@@ -206,13 +210,16 @@ class Taken:
         yield from settled(self._hands, self._clock)
         come, size, printed = list[Rows](), 0, False
         for items, _ in reader.chunks():
-            for kind, host, *rest in items:
+            for number, (kind, host, *rest) in enumerate(items, 1):
                 printed = printed or kind == SIEVE
                 if kind == PRINTS:
                     come.append(rows_of(rest[0], self._store.sieve.width))
                     size += len(come[-1])
                 elif kind == HOST and printed:
                     self._count(host, HostRecord.from_bytes(rest[0]))
+                if not number % _ROWS:
+                    self._records.save()
+                    yield False
             self._records.save()
             yield False
             if size > _PIECE:

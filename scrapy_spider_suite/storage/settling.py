@@ -26,7 +26,7 @@ Clock = Callable[[], tuple[float, float]]
 """The time of the frontier, and wall time."""
 
 _ROWS: Final = 10
-"""Rows of links that are handed out, or looked at, in a step."""
+"""Rows of links that are looked at in a step; of those that are new one is enough."""
 _AT_ONCE: Final = 0.004
 """Seconds for which a step waits for a thread itself: most of what it does takes no longer."""
 
@@ -57,8 +57,7 @@ def ended(hands: Hands, clock: Clock) -> Steps:
     sifter = hands.ledger.sifter
     while sifter is not None and (flush := sifter.under_way) is not None:
         if flush.decided:
-            for _ in islice(hands.sift(clock()[0]), _ROWS):
-                pass
+            next(hands.sift(clock()[0]), None)
         else:
             # It may be that nobody is at it: it has failed, and waits for its time.
             hands.flush()
