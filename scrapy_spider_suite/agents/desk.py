@@ -17,6 +17,8 @@ TIMEOUT: Final = 5.0
 """Seconds that a call may take."""
 
 _TYPES: Final = {"crawl": "string", "members": "hash", "facts": "hash", "holders": "string"}
+_MORE: Final = {"addresses": "hash", "address-eras": "hash"}
+"""Keys that scripts name by themselves."""
 _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 EVERY: Final = "suite:{*}:crawl"
 """What the first key of every crawl fits."""
@@ -48,6 +50,7 @@ class Desk:
         self._server = Server(url, timeout)
         self._scripts = scripts.load()
         self._keys = [f"{prefix}{name}" for name in _TYPES]
+        self._types = {f"{prefix}{name}": type_ for name, type_ in {**_TYPES, **_MORE}.items()}
         self._secret = f"{prefix}secret"
 
     async def close(self) -> None:
@@ -77,8 +80,8 @@ class Desk:
 
     async def _name_key(self, error: RegistryError) -> None:
         """Raise *error* with the key that is meant."""
-        found = await self._server.types(self._keys)
-        for key, type_, expected in zip(self._keys, found, _TYPES.values(), strict=True):
+        found = await self._server.types([*self._types])
+        for (key, expected), type_ in zip(self._types.items(), found, strict=True):
             if type_ not in (expected, "none"):
                 text = f"Redis at {self._server.where} holds a {type_} under {key}, which is ours"
                 raise RegistryError(text, "type") from error

@@ -61,7 +61,8 @@ class RedisLedger:
 
     def _named(self, error: RegistryError) -> str:
         # Of the keys of fetches the script reports each by itself; the marker is what is left.
-        return f"{error} ({self._marker})" if error.kind == "type" else str(error)
+        known = error.kind != "type" or self._marker in str(error)
+        return str(error) if known else f"{error} ({self._marker})"
 
     async def _refuse_eviction(self) -> None:
         memory = await self._server.memory()

@@ -42,8 +42,9 @@ from scrapy_spider_suite.agents.members import (
     encode_units,
     refusal,
 )  # fmt: skip
+from scrapy_spider_suite.agents.packets import KEY_MIN
 from scrapy_spider_suite.agents.tables import Units
-from scrapy_spider_suite.errors import FencedError, JoinRefusedError
+from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
 
 CHUNK: Final = 4_096
 """Units of one call: some milliseconds of Redis's time."""
@@ -193,7 +194,13 @@ class Registry(Desk):
     async def secret(self) -> str:
         """What the agents of the crawl know and nobody without access to its Redis."""
         async with self._one:
-            return await self._server.agreed(self._secret, secrets.token_hex(16))
+            found = await self._server.agreed(self._secret, secrets.token_hex(16))
+        if len(found.encode()) < KEY_MIN:
+            raise RegistryError(
+                f"{self._secret} in Redis at {self._server.where} has {len(found.encode())} bytes, "
+                f"expected {KEY_MIN} or more: the suite did not write that", "damaged",
+            )  # fmt: skip
+        return found
 
     async def meet(self, asked: Question) -> tuple[list[int], list[str]]:
         """Which addresses others fetch from, too: see `addresses.AddressBook`, and ``meet.lua``."""

@@ -61,16 +61,20 @@ def require_client(url: str, shown: object) -> None:
         raise SettingsError(f"no connection can be made to {shown}: {error}") from None
 
 
-def said(error: Exception, where: str) -> RegistryError:
-    """What went wrong with the server at *where*, as the one error that callers know."""
+def said(error: Exception, where: str, key: str = "") -> RegistryError:
+    """What went wrong with the server at *where*, as the one error that callers know.
+
+    *key* is what was asked about; without it an error that does not name its key has none.
+    """
     text = " ".join(str(error).split()) or "no answer in time"
     # For redis-py a wrong password is a connection that failed; it will be wrong the next time too.
     if isinstance(error, _AWAY) and not _PASSWORD.search(text):
         return RegistryError(f"Redis at {where} is away: {text}", "away")
     for kind, sign, meaning in _SAYS:
         if found := sign.search(text):
-            key = f" ({found[1]})" if found.groups() else ""
-            return RegistryError(f"Redis at {where} {meaning}{key}", kind)
+            named = found[1] if found.groups() else key if kind == "type" else ""
+            text = f"Redis at {where} {meaning}" + (f" ({named})" if named else "")
+            return RegistryError(text, kind)
     return RegistryError(f"Redis at {where} refuses: {text}", "refused")
 
 
@@ -99,7 +103,8 @@ class Server:
 
     async def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
         """What *script* answers. Raises `RegistryError`; it may have run all the same."""
-        return await self._asked(self._run(script, keys, *arguments))
+        key = keys[0] if len(keys) == 1 else ""
+        return await self._asked(self._run(script, keys, *arguments), key)
 
     async def memory(self) -> dict[str, Any]:
         """What the server says of its memory. Raises `RegistryError`."""
@@ -121,8 +126,8 @@ class Server:
 
     async def agreed(self, key: str, value: str) -> str:
         """What stands under *key*: *value*, if nothing did. Raises `RegistryError`."""
-        await self._asked(self._client.set(key, value, nx=True))
-        found = await self._asked(self._client.get(key))
+        await self._asked(self._client.set(key, value, nx=True), key)
+        found = await self._asked(self._client.get(key), key)
         return value if found is None else found.decode("utf-8", "replace")
 
     async def close(self) -> None:
@@ -141,12 +146,12 @@ class Server:
         answer: list[Any] = found
         return answer
 
-    async def _asked(self, answer: Awaitable[T]) -> T:
+    async def _asked(self, answer: Awaitable[T], key: str = "") -> T:
         try:
             async with asyncio.timeout(self._timeout):
                 found = await answer
         except (exceptions.RedisError, *_AWAY) as error:
             end_if_cancelled()
-            raise said(error, self.where) from error
+            raise said(error, self.where, key) from error
         end_if_cancelled()
         return found

@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -136,8 +137,12 @@ class Streams:
     async def start(self, received: Received, acknowledged: Acknowledged) -> None:
         """Begin to send and to receive; a server that is away is asked until it is there."""
         self._received, self._acknowledged = received, acknowledged
-        for step in (self._write, self._read_letters, self._read_receipts):
-            work = forever(step, self._failed, self._once.over, self._what)
+        for step, key in (
+            (self._write, ""), (self._read_letters, self._inbox),
+            (self._read_receipts, self._mine),
+        ):  # fmt: skip
+            failed = partial(self._failed, key=key)
+            work = forever(step, failed, self._once.over, self._what)
             self._tasks.append(asyncio.create_task(work))
 
     def room(self, to: str) -> int:
@@ -181,12 +186,15 @@ class Streams:
             async with asyncio.timeout(self._timeout):
                 await self._client.aclose()
 
-    def _failed(self, error: Exception) -> str:
-        """Count it and say so; what kind of trouble it is, "" if it is no trouble of the server."""
+    def _failed(self, error: Exception, key: str = "") -> str:
+        """Count it and say so; what kind of trouble it is, "" if it is no trouble of the server.
+
+        *key* is where something was to be read or written.
+        """
         self.counters.failed += 1
         if not isinstance(error, _TROUBLE):
             return ""
-        trouble = said(error, self._where)
+        trouble = said(error, self._where, key)
         self._once.say(trouble.kind, trouble)
         return trouble.kind
 
@@ -207,16 +215,18 @@ class Streams:
         """Remove entries whose letters are kept, and tell their senders."""
         done, kept = list(self._done), self._kept[:RECEIPTS]
         pipe = self._client.pipeline(transaction=False)
+        keys = [self._inbox] * 2 if done else []
         if done:
             pipe.xack(self._inbox, GROUP, *done)
             pipe.xdel(self._inbox, *done)
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
             data = pack_receipts(self._name, [each for each in kept if each.sender == sender])
-            pipe.xadd(self._key("receipts", sender), {"receipts": data}, maxlen=RECEIPTS_MAX)
+            keys.append(self._key("receipts", sender))
+            pipe.xadd(keys[-1], {"receipts": data}, maxlen=RECEIPTS_MAX)
         if done or kept:
             # What the server refuses is not tried again: the letter comes again, or its sender
             # finds it gone from the inbox and sends it again.
-            await self._execute(pipe)
+            await self._execute(pipe, keys)
             del self._kept[: len(kept)]
             for entry in done:
                 del self._done[entry]
@@ -227,12 +237,11 @@ class Streams:
         clock = asyncio.get_running_loop().time
         posts = self._posts.due(clock(), BATCH)
         pipe = self._client.pipeline(transaction=False)
-        for post in posts:
-            pipe.eval(
-                _POST, 1, self._key("inbox", post.to), self._most, post.letter.data, post.entry
-            )
+        keys = [self._key("inbox", post.to) for post in posts]
+        for post, key in zip(posts, keys, strict=True):
+            pipe.eval(_POST, 1, key, self._most, post.letter.data, post.entry)
         if posts:
-            for post, answer in zip(posts, await self._execute(pipe), strict=True):
+            for post, answer in zip(posts, await self._execute(pipe, keys), strict=True):
                 self._posted(post, answer, clock())
 
     def _posted(self, post: Post, answer: object, now: float) -> None:
@@ -245,13 +254,14 @@ class Streams:
             self.counters.full += answer is None
             self._posts.refused(post, now)
 
-    async def _execute(self, pipe: Any) -> list[Any]:
-        """The answers to all commands in *pipe*; those that the server refuses are counted."""
+    async def _execute(self, pipe: Any, keys: list[str]) -> list[Any]:
+        """The answers to all commands in *pipe*, each about one of *keys*; those that the server
+        refuses are counted."""
         async with asyncio.timeout(self._timeout):
             answers: list[Any] = await pipe.execute(raise_on_error=False)
-        for answer in answers:
+        for answer, key in zip(answers, keys, strict=True):
             if isinstance(answer, Exception):
-                self._failed(answer)
+                self._failed(answer, key)
         return answers
 
     # Reading

@@ -247,8 +247,8 @@ class Peer:
         if len(mine):
             claimed = await self.registry.claim(mine, known.at)
             logger.warning(
-                "Redis does not know any more who holds what: this agent has claimed %d of the %d "
-                "units that it held", len(claimed.units), len(mine),
+                "Redis was restarted, or has lost data: this agent has claimed %d of the %d units "
+                "that it held", len(claimed.units), len(mine),
             )  # fmt: skip
 
     async def _look(self) -> None:

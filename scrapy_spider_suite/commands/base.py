@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.commands import ScrapyCommand
@@ -72,10 +71,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def need_redis() -> None:
     """Raise `UsageError` if there is no client for Redis: it is an extra."""
-    if find_spec("redis") is None:
+    try:
+        import_module("redis")
+    except ImportError:
         raise UsageError(
-            "redis is not installed: pip install 'scrapy-spider-suite[redis]'", print_help=False
-        )
+            "-j redis://... (or SUITE_REDIS_URL) needs the package redis, which is not installed: "
+            "pip install 'scrapy-spider-suite[redis]'", print_help=False,
+        ) from None  # fmt: skip
 
 
 class VerbCommand(Command):

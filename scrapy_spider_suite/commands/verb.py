@@ -15,7 +15,7 @@ from scrapy.exceptions import UsageError
 
 Row = dict[str, Any]
 
-_TIMES = ("begun", "ended", "next_due", "started", "when")
+_TIMES = ("begun", "ended", "next_due", "last_heard", "started", "when")
 """What is seconds since the epoch in JSON, and a date for people."""
 
 

@@ -30,7 +30,7 @@ from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.facts import Facts
 from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.crawl.sharing import replace_sharing, sharing_of
+from scrapy_spider_suite.crawl.sharing import NO_CLIENT, replace_sharing, sharing_of
 from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
@@ -70,7 +70,7 @@ def agency_of(core: CrawlCore) -> Agency | None:
     if not core.settings.cluster or not is_crawl(core.crawler):
         return None
     if core.job is None:
-        raise SettingsError.of("SUITE_CLUSTER", core.settings.cluster, "'' without JOBDIR")
+        raise SettingsError.of("SUITE_CLUSTER", core.settings.cluster, "JOBDIR to be set with it")
     return Agency(core, core.job)
 
 
@@ -125,10 +125,7 @@ class Agency:
         heard = nobody_listens
         try:
             if self.core.settings.cluster == "peers":
-                from scrapy_spider_suite.crawl.peering import Peering  # Redis is an extra
-
-                self._members = peering = Peering(self, incarnation)
-                transport: Transport = peering.transport
+                self._members, transport = self._peering(incarnation)
             else:
                 self._members, transport = neighbour, _ = self._neighbour(incarnation)
                 heard = neighbour.heard
@@ -154,6 +151,14 @@ class Agency:
             await phasing.meet(url, self.crawl)
         else:
             phasing.check(tuple(parse_agents(settings.agents)))
+
+    def _peering(self, incarnation: int) -> tuple[Members, Transport]:
+        try:
+            from scrapy_spider_suite.crawl.peering import Peering  # Redis is an extra
+        except ModuleNotFoundError as error:
+            raise SettingsError(NO_CLIENT.format("SUITE_CLUSTER = 'peers'")) from error
+        peering = Peering(self, incarnation)
+        return peering, peering.transport
 
     def _neighbour(self, incarnation: int) -> tuple[Neighbour, Transport]:
         settings = self.core.settings

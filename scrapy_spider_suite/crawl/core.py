@@ -208,6 +208,7 @@ class CrawlCore:
         return Translator(
             self.crawler, self._codec(), broad=self.broad, normal=self.normalizer,
             read_sitemap=self.sitemaps.read, note_sitemap=self.sitemaps.redirected,
+            other=lambda entry: "" if self.agency is None else self.agency.routing.other(entry),
         )  # fmt: skip
 
     @staticmethod

@@ -98,13 +98,15 @@ class Translator:
 
     *codec* is None where nothing is stored: entries then carry the requests themselves. *normal*
     is the crawl's normaliser, *read_sitemap* the callback of sitemaps. *note_sitemap* is told the
-    state key of one that was redirected to, and the host that vouches for it.
+    state key of one that was redirected to, and the host that vouches for it. *other* names the
+    agent whose an entry is; it is "" where that is this one.
     """
 
     def __init__(
         self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool,
         normal: Normalizer | None = None, read_sitemap: Callable[..., Any] | None = None,
         note_sitemap: Callable[[bytes, str], None] | None = None,
+        other: Callable[[Entry], str] = lambda entry: "",
     ) -> None:  # fmt: skip
         self._crawler = crawler
         self._note_sitemap = note_sitemap
@@ -112,7 +114,8 @@ class Translator:
         self._normal = normal or Normalizer()
         self._codec = codec
         self._by_normal_form = broad and _default_fingerprinter(crawler.settings)
-        self._warned = False
+        self._other = other
+        self._warned: set[bool] = set()  # of those that stay here, and of others
 
     def identity(self, request: Request) -> bytes:
         """The state key under which *request* is remembered."""
@@ -170,15 +173,24 @@ class Translator:
         except UnstorableError as error:
             entry.flags |= _VOLATILE
             self._crawler.stats.inc_value("suite/request/unstorable")
-            if not self._warned:
-                self._warned = True
-                logger.warning(
-                    "%s cannot be stored (%s): spider %s, callback %r. It is kept in memory, and "
-                    "the page that it came from is not done before it is. Further ones are only "
-                    "counted (suite/request/unstorable).",
-                    request, error, self._spider.name, request.callback,
-                )  # fmt: skip
+            self._warn(request, error, self._other(entry))
             return request
+
+    def _warn(self, request: Request, error: UnstorableError, other: str) -> None:
+        """Say, the first time, what becomes of a *request* that is the agent *other*'s, or ours."""
+        if bool(other) in self._warned:
+            return
+        self._warned.add(bool(other))
+        fate = (
+            f"It belongs to the agent {other} and cannot travel: it has failed (elsewhere), and "
+            "its errback is not called" if other else
+            "It is kept in memory, and the page that it came from is not done before it is"
+        )  # fmt: skip
+        logger.warning(
+            "%s cannot be stored (%s): spider %s, callback %r. %s. Further ones are only counted "
+            "(suite/request/unstorable).",
+            request, error, self._spider.name, request.callback, fate,
+        )  # fmt: skip
 
     @property
     def _spider(self) -> Spider:

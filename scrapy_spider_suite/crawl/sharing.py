@@ -44,8 +44,14 @@ logger = logging.getLogger(__name__)
 
 NO_GATE: Final = "SUITE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
 
+NO_CLIENT: Final = "{} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
+
 NAME: Final = "shared"
 """Of the ledger in a Redis: crawls that name the same Redis share it."""
+
+_LEDGER: Final = "SUITE_LEDGER"
+_REDIS: Final = "SUITE_REDIS_URL"
+"""The setting that names the ledger: of agents it lies where they meet."""
 
 _UNKNOWN: Final = 1.0
 """Seconds until a host is looked at again for which nobody can say more before."""
@@ -65,11 +71,11 @@ def sharing_of(core: CrawlCore, settings: SuiteSettings) -> Sharing | None:
     Raises `SettingsError`: that is no place for a ledger.
     """
     if settings.ledger is not None:
-        return Sharing(core, _ledger(settings.ledger, NAME))
+        return Sharing(core, _ledger(settings.ledger, NAME, _LEDGER))
     if core.agency is None or settings.cluster != "peers" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.
-    return Sharing(core, _ledger(settings.redis_url, core.agency.crawl), agents=True)
+    return Sharing(core, _ledger(settings.redis_url, core.agency.crawl, _REDIS), agents=True)
 
 
 def replace_sharing(core: CrawlCore, sharing: Sharing | None) -> None:
@@ -85,7 +91,7 @@ def replace_sharing(core: CrawlCore, sharing: Sharing | None) -> None:
         task.add_done_callback(_tasks.discard)
 
 
-def _ledger(where: RedisUrl | Path, name: str) -> Ledger:
+def _ledger(where: RedisUrl | Path, name: str, setting: str) -> Ledger:
     if not isinstance(where, RedisUrl):
         return FileLedger(where.absolute())
     try:
@@ -93,10 +99,9 @@ def _ledger(where: RedisUrl | Path, name: str) -> Ledger:
 
         return RedisLedger(where.url, name)
     except ModuleNotFoundError as error:
-        text = "SUITE_LEDGER in Redis needs a client: pip install 'scrapy-spider-suite[redis]'"
-        raise SettingsError(text) from error
+        raise SettingsError(NO_CLIENT.format(setting)) from error
     except ValueError as error:
-        raise SettingsError(f"SUITE_LEDGER = {str(where)!r}: {error}") from error
+        raise SettingsError(f"{setting} = {str(where)!r}: {error}") from error
 
 
 class Sharing:
@@ -147,7 +152,8 @@ class Sharing:
             await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:
             if error.kind not in _PASSES:
-                raise SettingsError(f"SUITE_LEDGER: {error}") from error
+                setting = _LEDGER if self.company is None else _REDIS
+                raise SettingsError(f"{setting}: {error}") from error
 
     async def open_late(self) -> None:
         """Begin in a crawl that runs. What will never do is said: nothing is fetched by it."""

@@ -277,9 +277,13 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
 def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
     """Raise `SettingsError` if a fetch, and *delay* seconds after it, might outlast the lease that
     the agent has when it begins."""
-    least = s.project.longest_fetch + delay + SPARE
+    fetch = s.project.longest_fetch
+    least = fetch + delay + SPARE
     if s.agent_grace is not None and s.agent_grace < least:
-        allowed = f"{least:g} or more: DOWNLOAD_TIMEOUT, the longest delay and {SPARE:g} s"
+        allowed = (
+            f"{least:g} or more: {fetch:g} s for a fetch (DOWNLOAD_TIMEOUT), {delay:g} s for "
+            f"the longest delay, and {SPARE:g} s"
+        )
         raise SettingsError.of("SUITE_AGENT_GRACE", s.agent_grace, allowed)
 
 

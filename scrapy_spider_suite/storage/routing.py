@@ -92,8 +92,12 @@ class Routing:
 
     def owns(self, entry: Entry) -> bool:
         """Whether *entry* is this agent's to fetch; a file is, which is no URL of the web."""
-        mine = self._owner(entry.host, entry.url) == self.own
-        return mine or not entry.url.startswith(_WEB)
+        return not self.other(entry)
+
+    def other(self, entry: Entry) -> str:
+        """The agent whose *entry* is; "" if that is this one."""
+        owner = self._owner(entry.host, entry.url)
+        return "" if owner == self.own or not entry.url.startswith(_WEB) else owner
 
     def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
         """Whether *entry* stays here; if not it is on its way. One that is volatile must stay.

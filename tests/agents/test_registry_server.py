@@ -14,6 +14,7 @@ from membership import ALL, FETCH, InTown, Town, back, beat, candidate, held
 from redis_servers import RedisServer, free_port
 
 from scrapy_spider_suite.agents import scripts
+from scrapy_spider_suite.agents.addresses import Question
 from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.registry import Registry
 from scrapy_spider_suite.agents.scripts import WORLD
@@ -59,6 +60,26 @@ def test_a_key_of_another_type_is_named(in_town: InTown, key: int) -> None:
         assert str(caught.value).endswith(f"holds a list under {town.keys[key]}, which is ours")
         assert caught.value.kind == "type"
         assert town.client.exists(*town.keys) == 1
+
+    in_town(test)
+
+
+def test_other_keys_of_another_type_are_named(in_town: InTown) -> None:
+    """Those that scripts name, and the one with what agents share, which may be too short."""
+
+    async def test(town: Town) -> None:
+        a = await town.agent("a")
+        prefix = town.keys[0].removesuffix("crawl")
+        town.client.set(f"{prefix}addresses", "mine")
+        with pytest.raises(RegistryError, match=r"a string under suite:\{web\}:addresses"):
+            await a.meet(Question(["10.0.0.1"], [], [], [], True, 0))
+        town.client.rpush(f"{prefix}secret", "mine")
+        with pytest.raises(RegistryError, match=r"another type under our name \(.*:secret\)"):
+            await a.secret()
+        town.client.delete(f"{prefix}secret")
+        town.client.set(f"{prefix}secret", "short")
+        with pytest.raises(RegistryError, match=r"suite:\{web\}:secret .* 5 bytes, expected 16"):
+            await a.secret()
 
     in_town(test)
 

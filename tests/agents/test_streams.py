@@ -224,7 +224,7 @@ class TestBadStreams(StreamsAgents):
         both(test)
         lines = [record.message for record in caplog.records]
         assert 1 <= len(lines) <= 3
-        assert all("another type" in line for line in lines)
+        assert all(f"another type under our name ({key})" in line for line in lines)
 
     def test_what_nobody_foresaw(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
         """It is said once, with its traceback, and letters go on."""

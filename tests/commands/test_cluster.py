@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,6 @@ from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.commands import base
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import MODULES
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
@@ -138,7 +139,11 @@ def test_a_crawl_is_forgotten(town: Town, cluster: Frontier) -> None:
     assert (said.code, "is at work on the crawl" in said.out) == (2, True)
     for name in NAMES:
         town.stop(name)
-    assert cluster("forget", "--dry-run", "--json").rows[0]["agents"] == [*NAMES]
+    [row] = cluster("forget", "--dry-run", "--json").rows
+    assert (row["agents"], row["finished"]) == ([*NAMES], False)
+    text = cluster("forget", "--dry-run").out
+    assert "\nfinished           False\n" in text
+    assert f"\nlast heard         {time.gmtime().tm_year}-" in text
     assert cluster("forget", "--yes", "--json").rows[0]["forgotten"] is True
     assert "holds no crawl of several agents" in cluster("ls").out
     with town.server.client() as client:
@@ -224,8 +229,8 @@ def test_every_verb_has_help_with_examples(
 
 def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and what to install."""
-    monkeypatch.setattr(base, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "redis", None)
     for command, words in (Command(), ["ls"]), (FrontierCommand(), ["status", "-j", "redis://x/0"]):
         ready, options, left = commandline.parsed(command, words)
-        with pytest.raises(UsageError, match="redis is not installed: pip install"):
+        with pytest.raises(UsageError, match=r"-j redis://.* SUITE_REDIS_URL.* pip install"):
             ready.run(left, options)

@@ -89,7 +89,8 @@ def call(*arguments: str, **settings: Any) -> Call:
 
 def test_each_has_its_own(tmp_path: Path) -> None:
     """Names, directories, logs, ports; what -s and -a say goes to all."""
-    asked = call("2", "news", "-a", "x=1", "--name", "w", SUITE_HOST_DELAY="7",
+    feeds = '{"items/%(name)s.jsonl": {"format": "jsonlines", "fields": null}}'
+    asked = call("2", "news", "-a", "x=1", "--name", "w", SUITE_HOST_DELAY="7", FEEDS=feeds,
                  SUITE_AGENT_ADDRESS="[::1]:7000", JOBDIR="theirs")  # fmt: skip
     names = starting._names(asked, "peers")
     assert names == ["w_1", "w_2"]
@@ -97,6 +98,7 @@ def test_each_has_its_own(tmp_path: Path) -> None:
     assert words[3:7] == ["crawl", "news", "-a", "x=1"]
     given = dict(word.split("=", 1) for word in words[8::2])
     assert given["SUITE_HOST_DELAY"] == "7"
+    assert given["FEEDS"] == feeds
     assert given["SUITE_AGENT_ADDRESS"] == "[::1]:7001"
     assert (given["JOBDIR"], given["LOG_FILE"]) == (f"{tmp_path}/w_2", f"{tmp_path}/w_2.log")
     assert (given["SUITE_REDIS_URL"], given["SUITE_CLUSTER"]) == ("redis://10.0.0.1/0", "peers")

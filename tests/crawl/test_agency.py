@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scrapy import Request
+from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.agents.addresses import Question, Standing
-from scrapy_spider_suite.crawl import agency
+from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.crawl import agency, sharing
 from scrapy_spider_suite.crawl.agency import Agency
 from scrapy_spider_suite.crawl.company import Company
+from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 from scrapy_spider_suite.storage.clocks import AddressClocks
 from scrapy_spider_suite.storage.kv import MemoryKV
 
@@ -118,3 +125,30 @@ def test_a_list_of_other_agents_is_refused() -> None:
     Agency._check_names(here, {"a": 1, "b": 2})
     with pytest.raises(SettingsError, match="expected a, b, the agents that"):
         Agency._check_names(here, ["a", "b", "c"])
+
+
+def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of agents the ledger lies where they meet."""
+    monkeypatch.setitem(sys.modules, "scrapy_spider_suite.agents.ledger_redis", None)
+    for setting in ("SUITE_LEDGER", "SUITE_REDIS_URL"):
+        with pytest.raises(SettingsError, match=f"^{setting} needs a client for Redis: pip inst"):
+            sharing._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
+
+
+def test_what_becomes_of_what_cannot_travel_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Once for hosts of others, once for our own."""
+    crawler = get_crawler()
+    crawler.spider = crawler._create_spider("here")
+    crawler._apply_settings()
+    here = Translator(
+        crawler, RequestCodec(crawler.spider), broad=False,
+        other=lambda entry: "b" if entry.host == "b.test" else "",
+    )  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        for host in ("b.test", "a.test", "b.test", "a.test"):
+            assert here.entry(Request(f"http://{host}/", callback=lambda response: None)).volatile
+    first, second = [record.getMessage() for record in caplog.records]
+    assert "http://b.test/" in first
+    assert "belongs to the agent b and cannot travel: it has failed (elsewhere)" in first
+    assert "http://a.test/" in second
+    assert "kept in memory" in second

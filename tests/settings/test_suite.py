@@ -78,16 +78,16 @@ def test_every_declaration_is_whole(name: str, declared: Any) -> None:
                 "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": "redis://a.test",
                 "SUITE_AGENT_GRACE": 200, "DOWNLOAD_TIMEOUT": 0,
             },
-            "SUITE_AGENT_GRACE = 200.0: expected 210 or more: DOWNLOAD_TIMEOUT, the longest delay "
-            "and 30 s",
+            "SUITE_AGENT_GRACE = 200.0: expected 210 or more: 180 s for a fetch "
+            "(DOWNLOAD_TIMEOUT), 0 s for the longest delay, and 30 s",
         ),
         (
             {
                 "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": "redis://a.test",
                 "SUITE_AGENT_GRACE": 214, "SUITE_HOST_DELAY": 5,
             },
-            "SUITE_AGENT_GRACE = 214.0: expected 215 or more: DOWNLOAD_TIMEOUT, the longest delay "
-            "and 30 s",
+            "SUITE_AGENT_GRACE = 214.0: expected 215 or more: 180 s for a fetch "
+            "(DOWNLOAD_TIMEOUT), 5 s for the longest delay, and 30 s",
         ),
         (
             {"SUITE_CLUSTER": "lan", "SUITE_SEEN": "sieve", "SUITE_ASSIGNMENT": "url-sum"},

@@ -166,8 +166,12 @@ def _forget(call: Call) -> int:
 
 async def _forgotten(call: Call) -> Row:
     async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
-        names = [row.name for row in line.overview.view.rows]
-        facts: Row = {"crawl": line.place.crawl, "agents": names, "ended": line.overview.ended}
+        rows = line.overview.view.rows
+        names = [row.name for row in rows]
+        facts: Row = {
+            "crawl": line.place.crawl, "agents": names, "finished": line.overview.ended,
+            "last_heard": max((row.heard / 1000 for row in rows), default=None),
+        }  # fmt: skip
         if call.options.dry_run:
             return {"dry_run": True, **facts}
         confirm(call, f"Forget the crawl {line.place.crawl} of {len(names)} agents?")

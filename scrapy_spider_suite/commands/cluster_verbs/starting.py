@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 from scrapy.exceptions import UsageError
-from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
@@ -106,7 +106,7 @@ def _command(call: Call, kind: str, number: int, name: str, folder: Path) -> Ite
     for argument in options.arguments:
         yield from ("-a", argument)
     given = {
-        key: settings[key] for key in settings
+        key: _text(settings[key]) for key in settings
         if settings.getpriority(key) == SETTINGS_PRIORITIES["cmdline"] and key not in _OURS
     }  # fmt: skip
     given |= {
@@ -122,6 +122,11 @@ def _command(call: Call, kind: str, number: int, name: str, folder: Path) -> Ite
         given["SUITE_AGENT_ADDRESS"] = _address(address, number)
     for key, value in given.items():
         yield from ("-s", f"{key}={value}")
+
+
+def _text(value: Any) -> Any:
+    """*value* as ``-s`` takes it: of JSON for a dictionary Scrapy has made settings already."""
+    return json.dumps(value.copy_to_dict()) if isinstance(value, BaseSettings) else value
 
 
 def _address(address: str, number: int) -> str:
