@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,10 @@ from scrapy_spider_suite.commands.agents.spreading import Part, send
 from scrapy_spider_suite.errors import ClusterError, RegistryError
 
 _POLL = 0.1
+_LOOK = 2.0
+"""Seconds between two looks at who of those that are waited for is still heard."""
+_TELL = 5.0
+"""Seconds after which it is said who is waited for."""
 _TAKE_BACK = ("resume", "unblock")
 """Verbs after which nothing stands, once all agents know."""
 
@@ -57,10 +62,11 @@ def there(line: Line) -> dict[str, Row]:
 def away(line: Line, rows: Mapping[str, Row]) -> dict[str, str]:
     """Which of the agents do not run, it seems, and since when."""
     now = line.overview.now
-    return {
-        name: f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
-        for name, row in rows.items() if row.missing(now)
-    }  # fmt: skip
+    return {name: _silence(row, now) for name, row in rows.items() if row.missing(now)}
+
+
+def _silence(row: Row, now: float) -> str:
+    return f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
 
 
 async def ask(
@@ -69,8 +75,8 @@ async def ask(
 ) -> Heard:  # fmt: skip
     """Ask the agents *rows*, each with its part of a list if there are *parts*.
 
-    Those that are away are not waited for; what is to be done they do when they are back, within a
-    day. Raises `ClusterError`.
+    Those that are away, or are not heard any more, are not waited for; what is to be done they do
+    when they are back, within a day. Raises `ClusterError`.
     """
     gone = away(line, rows)
     asked = [name for name in rows if question.kind == "act" or name not in gone]
@@ -101,22 +107,42 @@ async def ask(
 async def _wait(
     line: Line, id: str, names: list[str], seconds: float, gone: Mapping[str, str]
 ) -> Heard:
-    heard, deadline = Heard(), time.monotonic() + seconds
-    caller = line.caller
+    heard, caller, lost = Heard(), line.caller, dict(gone)
+    began = look = time.monotonic()
+    told = False
 
     def waits() -> list[str]:
-        return [name for name in names if name not in heard.replies and name not in caller.refused]
+        done = heard.replies.keys() | caller.refused.keys() | lost.keys()
+        return [name for name in names if name not in done]
 
     while waits():
+        now, found = time.monotonic(), {}
         try:
-            heard.replies |= await caller.answers(id, waits())
+            if now >= look + _LOOK:
+                look, found = now, await _lost(line, waits())
+            heard.replies |= await caller.answers(id, waits())  # also of those that have just gone
         except RegistryError as error:
-            if error.kind != "away" or time.monotonic() > deadline:
+            if error.kind != "away" or now > began + seconds:
                 raise
-        if time.monotonic() > deadline:
+        lost |= {name: found[name] for name in waits() if name in found}
+        if now > began + seconds:
             break
+        if not told and now > began + _TELL and waits():
+            told = True
+            print(f"waiting for {', '.join(waits())}, {seconds:g} s at most", file=sys.stderr)
         await asyncio.sleep(_POLL)
     heard.silent = {
-        **gone, **caller.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
+        **lost, **caller.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
     }  # fmt: skip
     return heard
+
+
+async def _lost(line: Line, names: list[str]) -> dict[str, str]:
+    """Which of the agents *names* do not run by now, and since when. Raises `RegistryError`."""
+    overview = await line.office.overview()
+    rows = {} if overview is None else {row.name: row for row in overview.view.rows}
+    now = 0.0 if overview is None else overview.now
+    return {
+        name: _silence(row, now) for name in names
+        if (row := rows.get(name)) is not None and row.missing(now)
+    }  # fmt: skip

@@ -47,7 +47,9 @@ def _run(call: Call) -> int:
     else:
         print(answer.said)
         print("not touched:\n  " + "\n  ".join(NOT_TOUCHED))
-        print(f"receipt: {json.dumps({'id': answer.id, **answer.facts})}")
+        # Of many agents it is as long as they are many.
+        receipt = answer.id if call.redis else json.dumps({"id": answer.id, **answer.facts})
+        print(f"receipt: {receipt}")
     in_part = _IN_PART if answer.facts.get(NOT_REMOVED) else 0
     return acting.silence(answer) or in_part
 
