@@ -105,6 +105,7 @@ class Committing:
         else:
             self._ledger.remove(entry, record)
             self._ledger.conclude(entry, record, event, lease.status, wall)
+            self._ledger.fetched += state is State.DONE
             self._miner.concluded(entry, event)
             self._planner.concluded(lease, event, wall)
             self._extraction.concluded(lease, event)

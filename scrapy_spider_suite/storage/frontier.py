@@ -355,5 +355,5 @@ class Frontier:
             pending=self.pending, leased=self._leasing.out, in_sieve=self.in_sieve,
             hosts=len(self.workbench.hosts), addresses=len(self.workbench.addresses),
             unresolved=len(self.residents.unresolved), abandoning=self._health.giving_up,
-            unextracted=len(self.extraction.waiting),
+            unextracted=len(self.extraction.waiting), fetched=self._ledger.fetched,
         )  # fmt: skip

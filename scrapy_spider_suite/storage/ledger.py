@@ -38,6 +38,8 @@ class Ledger:
         self.domains = Domains(store)
         self.volatile = 0
         """Volatile entries that are pending."""
+        self.fetched = 0
+        """Pages that this process has done; what others are given stays counted."""
         self.sifter: Sifter | None = None
         self.planner: Planner | None = None
         self._store = store

@@ -17,3 +17,5 @@ class FrontierStatistics:
     abandoning: int
     in_sieve: int = 0
     unextracted: int = 0
+    fetched: int = 0
+    """Pages done by this process."""

@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import commandline
+import numpy as np
 import pytest
 from agents_there import Town
 from frontier_command import Frontier, Said
@@ -19,7 +21,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.commands.cluster import Command
-from scrapy_spider_suite.commands.cluster_verbs import MODULES
+from scrapy_spider_suite.commands.cluster_verbs import MODULES, leaving
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.site import lying_still
@@ -131,6 +133,23 @@ def test_an_agent_is_asked_to_drain(town: Town, jobs: dict[str, Path], cluster: 
     cluster("remove", "c", "--dead", "--yes")
     town.start("a")
     assert "no other agent that could take what a has" in cluster("drain", "a").out
+
+
+def test_what_is_left_of_a_drain_is_said() -> None:
+    """Also when no unit is; at last only its end is awaited."""
+    row: Any = SimpleNamespace(name="b", number=2)
+
+    def left(units: int, **facts: int) -> str:
+        tokens = SimpleNamespace(holders=np.array([2] * units + [1]))
+        overview: Any = SimpleNamespace(facts={"b": facts}, tokens=tokens)
+        return leaving._left(overview, row)
+
+    assert left(0, hosts=3, pending=1_200, lag=7) == (
+        "0 units, 3 hosts in memory, 1,200 URLs that are pending, 7 rows of URLs for other agents "
+        "are left"
+    )
+    assert left(2) == "2 units are left"
+    assert "has to end" in left(0, hosts=0, pending=0, lag=0)
 
 
 def test_a_crawl_is_forgotten(town: Town, cluster: Frontier) -> None:

@@ -76,6 +76,28 @@ def test_all_are_stopped(tmp_path: Path) -> None:
     assert fleet.facts()["stopping"] == "; stopping"
 
 
+def test_pages_that_were_fetched_stay_counted(tmp_path: Path) -> None:
+    """Whoever has their hosts by now; those of a process before are no pages of this one."""
+    fleet = Fleet(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name / FOLDER).mkdir(parents=True)
+        fleet.start(name, [sys.executable, "-c", "pass"])
+
+    def say(name: str, started: float, **facts: int) -> None:
+        (tmp_path / name / FOLDER / "status.json").write_text(
+            json.dumps({"started": started, **facts})
+        )
+
+    say("a", time.time(), fetched=70, done=100)
+    say("b", time.time() - 3_600, fetched=500, done=50)
+    facts = fleet.facts()
+    assert (facts["fetched"], facts["done"]) == (70, 150)
+    say("a", time.time(), fetched=80, done=10)
+    facts = fleet.facts()
+    assert (facts["fetched"], facts["done"], facts["rate"] > 0) == (80, 60, True)
+    until(lambda: list(fleet.ended()) is not None and fleet.running == 0)
+
+
 def call(*arguments: str, **settings: Any) -> Call:
     """A call of ``up``."""
     command, _, left = commandline.parsed(Command(), ["up", *arguments])

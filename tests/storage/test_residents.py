@@ -150,6 +150,7 @@ def test_addresses_that_nobody_uses_are_forgotten(store: RocksStore) -> None:
         crawl.frontier.tick(crawl.now)
     statistics = crawl.frontier.statistics()
     assert (statistics.hosts, statistics.addresses) == (0, 0)
+    assert statistics.fetched == crawl.frontier.counters.done == 50
     assert store.due(10) == []
 
 

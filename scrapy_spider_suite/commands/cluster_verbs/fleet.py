@@ -74,13 +74,15 @@ class Fleet:
         """How all of them do, added up."""
         found = [self._status(name) for name in self._processes]
         sums = {key: sum(_number(status.get(key)) for status in found) for key in _SUMS}
-        now, done = time.monotonic(), sums["done"]
-        then, before = self._last or (now - 1, done)
-        self._last = (now, done)
-        rate = max(0, done - before) / max(0.001, now - then)
+        # What is done goes from agent to agent with its hosts; what was fetched does not.
+        fetched = sum(_number(each.get("fetched")) for each in found if self._is_own(each))
+        now = time.monotonic()
+        then, before = self._last or (now - 1, fetched)
+        self._last = (now, fetched)
+        rate = (fetched - before) / max(0.001, now - then)
         return {
             "time": time.strftime("%H:%M:%S"), "agents": len(self._processes),
-            "running": self.running, **sums, "rate": round(rate, 2),
+            "running": self.running, "fetched": fetched, **sums, "rate": round(rate, 2),
             "stopping": "; stopping" if self._stopping else "",
         }  # fmt: skip
 
@@ -89,8 +91,12 @@ class Fleet:
 
     def _reason(self, name: str) -> str:
         status = self._status(name)
-        own = _number(status.get("started")) >= self._began - 1
+        own = self._is_own(status)
         return str(status.get("finish_reason") or "no reason given") if own else "it did not begin"
+
+    def _is_own(self, status: dict[str, Any]) -> bool:
+        """Whether *status* is not that of a process before."""
+        return _number(status.get("started")) >= self._began - 1
 
     def _last_line(self, name: str) -> str:
         with (self._folder / f"{name}.log").open("rb") as log:

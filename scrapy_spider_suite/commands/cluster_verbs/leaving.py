@@ -93,8 +93,22 @@ async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> in
             return 3
         if now > told + _TELL and not call.json:
             told = now
-            print(f"{name}: {_held(overview, row):,} units are left", flush=True)
+            print(f"{name}: {_left(overview, row)}", flush=True)
         await asyncio.sleep(_LOOK)
+
+
+def _left(overview: Overview, row: Member) -> str:
+    """What the agent still has to hand over, as it last said."""
+    facts = overview.facts.get(row.name, {})
+    left = {
+        "units": _held(overview, row), "hosts in memory": facts.get("hosts"),
+        "URLs that are pending": facts.get("pending"),
+        "rows of URLs for other agents": facts.get("lag"),
+    }  # fmt: skip
+    said = [f"{number:,} {what}" for what, number in left.items() if isinstance(number, int)]
+    if any(left.values()):
+        return f"{', '.join(said)} are left"
+    return "everything is handed over; what it fetches, or writes, has to end"
 
 
 # remove

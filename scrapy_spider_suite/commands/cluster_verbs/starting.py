@@ -160,10 +160,10 @@ def _watch(call: Call, fleet: Fleet, every: float) -> int:
             _say(call, ended, "{agent} has ended: {finish_reason} (exit code {exit_code}){log}")
         if time.monotonic() >= told + every:
             told = time.monotonic()
-            _say(call, fleet.facts(), "{time}  {running} of {agents} agents run: {done:,} pages "
-                 "({rate:,.1f}/s), {failed:,} failed, {pending:,} pending{stopping}")  # fmt: skip
-    _say(call, fleet.facts(), "{agents} agents have ended: {done:,} pages, {failed:,} failed, "
-         "{pending:,} pending")  # fmt: skip
+            _say(call, fleet.facts(), "{time}  {running} of {agents} agents run: {fetched:,} "
+                 "pages fetched ({rate:,.1f}/s), {failed:,} failed, {pending:,} pending{stopping}")
+    _say(call, fleet.facts(), "{agents} agents have ended: {fetched:,} pages fetched, "
+         "{done:,} done in all, {failed:,} failed, {pending:,} pending")  # fmt: skip
     return fleet.code
 
 
