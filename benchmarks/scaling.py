@@ -57,7 +57,7 @@ class Load:
 
 
 FULL = (
-    Load("hosts", Size(400, 200, 25, 4.0, 0.4), 256, 0.1, True),
+    Load("hosts", Size(320, 160, 25, 4.0, 0.4), 256, 0.1, True),
     Load("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
 )
 SMALL = (
