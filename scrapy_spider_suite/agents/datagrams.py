@@ -8,6 +8,7 @@ and share a key; what they decide is in `exchange`, here are the socket and the 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Iterable, Mapping
@@ -69,7 +70,7 @@ class Datagrams:
     ) -> None:
         if name not in agents:
             raise ValueError(f"agent {name!r} is not in the list of agents")
-        self._own = agents[name]
+        self._name, self._own = name, agents[name]
         self._others = {other: address for other, address in agents.items() if other != name}
         self._received: Received | None = None
         self._acknowledged: Acknowledged | None = None
@@ -94,12 +95,28 @@ class Datagrams:
         for other, address in self._others.items():
             _, self._places[other] = await self._find(address, family)
         self._socket, _ = await self._loop.create_datagram_endpoint(
-            lambda: _Socket(self), family=family, local_addr=own[:2]
+            lambda: _Socket(self), sock=self._bound(family, own)
         )
-        raw = self._socket.get_extra_info("socket")
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            raw.setsockopt(socket.SOL_SOCKET, option, BUFFER)
         self._pump()
+
+    def _bound(self, family: int, own: Any) -> socket.socket:
+        """A socket at the address *own*. Raises `OSError`, which says what to do about it."""
+        raw = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            raw.setblocking(False)
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                raw.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+            raw.bind(own)
+        except OSError as error:
+            raw.close()
+            in_use = error.errno == errno.EADDRINUSE
+            why = "in use: that agent may run already" if in_use else f"no good: {error.strerror}"
+            host, port = self._own
+            raise OSError(
+                f"SUITE_AGENTS: {host}:{port}, the address of agent {self._name} on this machine, "
+                f"is {why}; or SUITE_AGENT_NAME is that of another"
+            ) from error
+        return raw
 
     async def _find(self, address: Address, family: int = 0) -> tuple[int, Any]:
         """The family of *address*, and as the system wants it."""

@@ -134,6 +134,7 @@ class Exchange:
         match packet.kind:
             case Kind.HELLO:
                 self._replies.append((name, self._from[name].hello(packet)))
+                self._to[name].is_back()
             case Kind.WELCOME:
                 self._to[name].welcome(packet)
             case Kind.STALE:

@@ -54,6 +54,10 @@ DATAGRAM_MAX: Final = 8_192
 """Bytes of the largest datagram: what is longer is refused unread."""
 
 
+_LISTED: Final = "on the list: SUITE_AGENTS may differ there"
+_DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
+
+
 class Kind(IntEnum):
     """What a datagram is."""
 
@@ -180,11 +184,12 @@ class Sealer:
         _, version, kind, sender, call, answer, number = _HEAD.unpack_from(datagram)
         base = self._in.get(sender)
         if base is None:
-            raise PacketError("unknown", "a datagram of an agent that is not on the list")
+            raise PacketError("unknown", f"a datagram of an agent that is not {_LISTED}")
         mac = base.copy()
         mac.update(memoryview(datagram)[:-_MAC])
         if not hmac.compare_digest(mac.digest(), datagram[-_MAC:]):
-            raise PacketError("forged", f"a datagram that is not from {self._names[sender]}")
+            name = self._names[sender]
+            raise PacketError("forged", f"a datagram that is not from {name}: {_DIFFER}")
         if version != VERSION or kind not in _KINDS:
             raise PacketError("malformed", f"a datagram of version {version}, kind {kind}")
         body = datagram[_HEAD.size : -_MAC]

@@ -177,6 +177,11 @@ class Outgoing:
             self._answer = packet.answer
             self._wait.news()
 
+    def is_back(self) -> None:
+        """The receiver has said something: what waits for it need not wait for longer."""
+        self._wait.news()
+        self._timer = 0.0
+
     def stale(self, packet: Packet) -> None:
         """The receiver does not know the connection: begin another one."""
         if (packet.call, packet.answer) == (self._call, self._answer) != (self._call, NONE):

@@ -13,25 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from scrapy_spider_suite.agents.members import PROTOCOL, Post
+from scrapy_spider_suite.agents.letters import Letter
+from scrapy_spider_suite.agents.members import Post
 from scrapy_spider_suite.agents.tables import Member
 from scrapy_spider_suite.agents.transport import Once
+from scrapy_spider_suite.cluster.greeting import AGREE, MEET, REFUSE, Greeting, Tell
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.storage.kv import KV
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[str, Sequence[Any]], bool]
-"""Sends a message to an agent, if there is room for it."""
-
-ASK, POST, REFUSE, END, NOTED = range(100, 105)
-"""What a message is: what do you say in this round? this; I take no part; the crawl is over (and
-from others: I know); I have noted that you know."""
+ASK, POST, END, NOTED = range(100, 104)
+"""What a message is: what do you say in this round? this; the crawl is over (and from others: I
+know); I have noted that you know. More are in `greeting`, without which none counts."""
 
 OVER: Final = b"over"
 """Under which an agent keeps that the crawl is over; the first of them, who knows it."""
@@ -56,9 +55,9 @@ class _Said(NamedTuple):
 class Neighbour:
     """The agent of *shares* among *names*, all of those on the list.
 
-    *terms* is the same for agents that agree on their settings; *kv* is this agent's, and *written*
-    makes durable what it holds. The other arguments are those of `peer.Peer`. Messages of others
-    are given to `heard`; *tell* is to be set before `start`.
+    *terms* are the settings in which they have to agree, *job* is whose directory it is; *kv* is
+    this agent's, and *written* makes durable what it holds. The other arguments are those of
+    `peer.Peer`. Messages of others are given to `heard`; *tell* is to be set before `start`.
 
     Attributes:
         ended: the crawl is over: all agents are idle.
@@ -67,20 +66,24 @@ class Neighbour:
     tell: Tell
 
     def __init__(
-        self, names: Sequence[str], shares: Shares, incarnation: int, terms: str, *,
-        changed: Callable[[], None], post: Callable[[], Post], over: Callable[[str], None],
-        kv: KV, written: Callable[[], Awaitable[None]],
+        self, names: Sequence[str], shares: Shares, incarnation: int, terms: Mapping[str, str],
+        job: str, *, changed: Callable[[], None], post: Callable[[], Post],
+        over: Callable[[str], None], kv: KV, written: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.ended = False
         self._names = sorted(names)
         self._others = [name for name in self._names if name != shares.name]
         self._shares = shares
         self._incarnation = incarnation
-        self._terms = terms
         self._changed, self._post, self._over = changed, post, over
+        self._greeting = Greeting(
+            shares.name, self._others, terms, job, kv,
+            tell=lambda to, message: self.tell(to, message), over=over,
+        )  # fmt: skip
         self._round = 1
         self._said: dict[str, _Said] = {}
         self._before: list[_Said] = []
+        self._strangers: set[str] = set()  # whose letters were not taken
         self._kv, self._written = kv, written
         known = kv.get(OVER)
         self._over_before = known is not None  # as of an earlier process
@@ -90,27 +93,44 @@ class Neighbour:
         self._dismissed = asyncio.Event()
         self._once = Once(logger, f"agent {shares.name}")
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Own, and hold, what is this agent's."""
-        self._shares.settle(1, [Member(name) for name in self._names])
+        # A list has no epochs: what stands in each letter for one says what its sender goes by.
+        self._shares.settle(self._greeting.digest, [Member(name) for name in self._names])
         self._shares.hold_own()
         self._changed()
 
     def start(self) -> None:
-        """Ask the others from now on, if that is this agent's business."""
+        """Ask the others from now on, if that is this agent's business; and who they are."""
+        self._asking = watched(self._greeting.ask(), "greetings")
         if self._first == self._shares.name:
             self._task = watched(self._lead(), "rounds")
         elif self._over_before:
             self._task = watched(self._follow(), "rounds")
 
+    async def meet(self) -> None:
+        """Wait, not for long, for one that agrees. Raises `JoinRefusedError`: one does not."""
+        await self._greeting.meet()
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether the sender of *letter* agrees with this agent."""
+        if letter.epoch == self._greeting.digest:
+            return True
+        if letter.sender in self._others and letter.sender not in self._strangers:
+            self._strangers.add(letter.sender)
+            self._greeting.greet(letter.sender)
+        return False
+
     async def close(self, *, over: bool = False) -> None:
         """Stop; the others wait for this agent, unless it is *over*."""
         if over and self.ended:
             self._kv.delete(OVER)  # whoever begins this job anew begins another crawl
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def may_fetch(self, delay: float = 0.0) -> bool:
         """Always: nobody else ever holds what is here."""
@@ -146,7 +166,7 @@ class Neighbour:
             self._say(self._shares.name, self._own())
             for name in self._others:
                 if name not in self._said:
-                    self.tell(name, [ASK, PROTOCOL, self._terms, self._round])
+                    self.tell(name, [ASK, self._round])
             await asyncio.sleep(_BEAT)
             if len(self._said) == len(self._names):
                 self._next_round()
@@ -220,24 +240,23 @@ class Neighbour:
         """Take in a *message* of another agent. Raises `ValueError` or `TypeError`: it is none."""
         kind, *rest = message
         leads = self._first == self._shares.name
-        if kind == ASK and sender == self._first:
-            protocol, terms, number = rest
-            if (protocol, terms) == (PROTOCOL, self._terms):
-                self._round = int(number)
-                if self._over_before and not self.ended:
-                    self._goes_on()
-                if not self._found:  # otherwise it was asked before that was known
-                    self.tell(sender, [POST, *self._own()])
-            else:
-                self._differs(sender)
+        if kind in (MEET, AGREE, REFUSE):
+            self._greeting.heard(sender, message)
+        elif sender not in self._greeting.met:
+            self._greeting.greet(sender)  # it will say that again
+        elif kind == ASK and sender == self._first:
+            (number,) = rest
+            self._round = int(number)
+            if self._over_before and not self.ended:
+                self._goes_on()
+            if not self._found:  # otherwise it was asked before that was known
+                self.tell(sender, [POST, *self._own()])
         elif kind == POST and leads and self._found:
             self.tell(sender, [END])
         elif kind == POST and leads:
             incarnation, number, idle, sent, received, activity = map(int, rest)
             said = _Said(incarnation, number, bool(idle), sent, received, activity)
             self._say(sender, said)
-        elif kind == REFUSE and leads:
-            self._once.say(f"terms {sender}", f"{sender} has other settings, or another release")
         elif kind == END and sender == self._first:
             if not self._found:
                 self._task = watched(self._follow(), "rounds")
@@ -258,11 +277,3 @@ class Neighbour:
     def _end(self) -> None:
         self.ended = True
         self._over("")
-
-    def _differs(self, sender: str) -> None:
-        logger.error(
-            "agent %s has other fixed settings, or another release: all agents of a crawl need the "
-            "same; this agent ends", sender,
-        )  # fmt: skip
-        self.tell(sender, [REFUSE])
-        self._over("refused")

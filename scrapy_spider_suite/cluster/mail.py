@@ -43,12 +43,17 @@ def nobody_listens(sender: str, message: list[Any]) -> None:
     raise ValueError("no messages are expected")
 
 
+def from_anybody(letter: Letter) -> bool:
+    """Take every letter."""
+    return True
+
+
 class Mail:
     """One per agent; *shares* says who there is.
 
     *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
     is the time of the frontier. *news* is told when URLs have come, *heard* what an agent has sent
-    by `tell`.
+    by `tell`. Letters that *takes* does not want stay with their senders.
 
     Attributes:
         unread: rows that came and could not be read.
@@ -61,6 +66,7 @@ class Mail:
         known: KnownRows, shares: Shares, *, written: Callable[[], Awaitable[None]],
         clock: Callable[[], float], news: Callable[[], None],
         heard: Callable[[str, list[Any]], None] = nobody_listens,
+        takes: Callable[[Letter], bool] = from_anybody,
     ) -> None:  # fmt: skip
         self.unread = 0
         self.too_large = 0
@@ -76,6 +82,7 @@ class Mail:
         self._clock = clock
         self._news = news
         self._heard = heard
+        self._takes = takes
         self._messages = 0
         self._letters: deque[Letter] = deque()
         self._kept: list[Receipt] = []
@@ -143,6 +150,9 @@ class Mail:
                 await self._open.wait()
                 if self._letters[0].last < LEAST:
                     self._listen(self._letters.popleft())
+                    continue
+                if not self._takes(self._letters[0]):
+                    self._letters.popleft()
                     continue
                 await self._keep(self._letters[0])
                 self._kept.append(self._letters.popleft().receipt)

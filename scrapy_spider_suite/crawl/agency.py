@@ -23,7 +23,7 @@ from scrapy_spider_suite.agents.members import Post
 from scrapy_spider_suite.agents.transport import Transport
 from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.lan import Neighbour
-from scrapy_spider_suite.cluster.mail import Mail, nobody_listens
+from scrapy_spider_suite.cluster.mail import Mail, from_anybody, nobody_listens
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
@@ -31,7 +31,7 @@ from scrapy_spider_suite.crawl.facts import Facts
 from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.sharing import NO_CLIENT, replace_sharing, sharing_of
-from scrapy_spider_suite.crawl.terms import digest_of, fixed_of
+from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.settings.project import is_crawl
@@ -121,28 +121,29 @@ class Agency:
         self.core.crawler.signals.connect(self._settings_changed, settings_changed)
 
     async def _meet(self) -> None:
-        incarnation = secrets.randbits(64)
-        heard = nobody_listens
+        core, incarnation = self.core, secrets.randbits(64)
+        heard, takes = nobody_listens, from_anybody
         try:
-            if self.core.settings.cluster == "peers":
+            if core.settings.cluster == "peers":
                 self._members, transport = self._peering(incarnation)
             else:
                 self._members, transport = neighbour, _ = self._neighbour(incarnation)
-                heard = neighbour.heard
+                heard, takes = neighbour.heard, neighbour.takes
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
-        core = self.core
         self._mail = Mail(
             core.frontier, self.routing, transport,
             Packer(self.name, incarnation, transport.bounds),
             KnownRows(core.store.kv("received")), self.shares, written=self._written,
-            clock=core.now, news=core.wake, heard=heard,
+            clock=core.now, news=core.wake, heard=heard, takes=takes,
         )  # fmt: skip
         if self._phasing is not None:
             await self._ask_phases(self._phasing)
         await self._members.open()
         await self._mail.start()
         self._members.start()
+        if isinstance(self._members, Neighbour):
+            await self._members.meet()
 
     async def _ask_phases(self, phasing: Phasing) -> None:
         settings = self.core.settings
@@ -165,10 +166,10 @@ class Agency:
         agents = parse_agents(settings.agents)
         self._check_names(agents)
         key = "" if settings.cluster_key is None else settings.cluster_key.text
-        terms = digest_of(fixed_of(settings, self.assignment))
         neighbour = Neighbour(
-            list(agents), self.shares, incarnation, terms, changed=self.changed, post=self.post,
-            over=self.over, kv=self.core.store.kv("agent"), written=self._written,
+            list(agents), self.shares, incarnation, fixed_of(settings, self.assignment),
+            self.job.file.id, changed=self.changed, post=self.post, over=self.over,
+            kv=self.core.store.kv("agent"), written=self._written,
         )  # fmt: skip
         neighbour.tell = self._tell
         return neighbour, Datagrams(self.name, agents, key.encode())

@@ -36,8 +36,3 @@ def _short(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({xxh3_64_hexdigest(text.encode())})"
-
-
-def digest_of(fixed: dict[str, str]) -> str:
-    """16 hexadecimal digits, the same for agents that agree."""
-    return xxh3_64_hexdigest(repr(sorted(fixed.items())).encode())

@@ -45,7 +45,8 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
     ExitCode.REFUSED: (
         "Refused before anything was fetched, with one line that says what to do: a bad setting, "
         "a job directory of a newer format or begun with other fixed settings, a file of seeds "
-        "that is not there, a `BroadSpider` without the add-on; or wrong usage of the command.",
+        "that is not there, a `BroadSpider` without the add-on; or wrong usage of the command. Or "
+        "`refused`: agents that it met later have another list, or other fixed settings.",
         "change what the line names"),
     ExitCode.WORK_LEFT: (
         "It ended by itself before everything was fetched: `waiting`, `max_pages`, `max_bytes`, "
@@ -70,6 +71,7 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
 _REASONS = {
     "finished": ExitCode.FINISHED,
     "drained": ExitCode.FINISHED,
+    "refused": ExitCode.REFUSED,
     "shutdown": ExitCode.INTERRUPTED,
     STALLED: ExitCode.STALLED,
     DISK_ERROR: ExitCode.DAMAGED,

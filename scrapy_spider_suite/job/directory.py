@@ -26,7 +26,7 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     JobSettingsError,
 )
-from scrapy_spider_suite.settings.declarations import Kind
+from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.storage import inventory
@@ -242,7 +242,19 @@ def _compare(old: JobFile, settings: SuiteSettings) -> None:
             [change.name for change in fixed],
         )
     for change in changes:
-        logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
+        if not _renames(change, settings):
+            logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
+
+
+def _renames(change: Change, settings: SuiteSettings) -> bool:
+    """Whether it gives a LAN other agents, which is refused once the job says whose it is."""
+    if change.name != "SUITE_AGENTS" or settings.cluster != "lan":
+        return False
+    old, new = (
+        {str(agent).partition("=")[0].strip() for agent in agents}
+        for agents in (change.old, change.new) if isinstance(agents, list | tuple)
+    )  # fmt: skip
+    return old != new
 
 
 def _cut(value: object) -> str:

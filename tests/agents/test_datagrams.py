@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from random import Random
@@ -84,6 +85,23 @@ class TestLossyDatagrams(TestDatagrams):
 
     def test_what_strangers_send(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
         """Counting is for those that lose nothing."""
+
+
+def test_an_agent_that_runs_twice() -> None:
+    """One line says what is in use, and which settings lead there."""
+    (place,) = free_addresses(1)
+
+    async def test() -> None:
+        first, second = (Datagrams("a", {"a": place}, KEY) for _ in range(2))
+        await first.start(print, print)
+        with pytest.raises(OSError, match=r"SUITE_AGENTS: 127.* agent a .* in use.* SUITE_AGENT_N"):
+            await second.start(print, print)
+        await first.close(0)
+        away = Datagrams("a", {"a": ("192.0.2.1", 9)}, KEY)
+        with pytest.raises(OSError, match=r"192\.0\.2\.1:9, .*: Cannot assign requested"):
+            await away.start(print, print)
+
+    asyncio.run(test())
 
 
 def test_parse_agents() -> None:

@@ -237,6 +237,17 @@ def test_a_receiver_that_is_away() -> None:
     assert world.run(world.all_told) < 60
 
 
+def test_a_receiver_that_speaks_is_sent_what_waits() -> None:
+    """At once, and not when it is asked next."""
+    world = World("ab", 3, loss=1.0)
+    world.write("a", "b", 5)
+    exchange = world.nodes["a"].exchange
+    world.run(lambda: world.now > 60 and (exchange.wake() or 0) > world.now + 5, keep=1)
+    world.loss = 0.0
+    world.write("b", "a", 1)
+    assert world.run(world.all_told) < 2
+
+
 def test_a_report_that_is_lost() -> None:
     """The sender asks by sending a letter again: what is kept is told in the end."""
     world = World("ab", 4)

@@ -7,32 +7,45 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.exchange import BOUNDS
+from scrapy_spider_suite.agents.letters import Letter
 from scrapy_spider_suite.agents.members import Post
-from scrapy_spider_suite.cluster import lan
+from scrapy_spider_suite.cluster import greeting, lan
 from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.storage.kv import MemoryKV
 
 
 class Town:
-    """Agents a, b and c, whose messages get lost now and then."""
+    """Agents a, b and c, whose messages get lost now and then.
 
-    def __init__(self, *, lost: float = 0.0, terms: dict[str, str] | None = None) -> None:
+    *terms* and *lists* are of those that have others.
+    """
+
+    def __init__(
+        self, *, lost: float = 0.0, terms: dict[str, str] | None = None,
+        lists: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.said = {name: Post(1, True, 0, 0, 0) for name in "abc"}
         self.over: dict[str, list[str]] = {name: [] for name in "abc"}
         self.agents: dict[str, Neighbour] = {}
         self.kept = {name: MemoryKV() for name in "abc"}
         self.deaf: set[str] = set()
         self._random, self._lost = Random(3), lost
+        self._terms, self._lists = terms or {}, lists or {}
+        self.jobs = {name: f"job of {name}" for name in "abc"}
         for name in "abc":
-            self.agents[name] = self._agent(name, (terms or {}).get(name, "same"))
+            self.agents[name] = self._agent(name)
 
-    def _agent(self, name: str, terms: str) -> Neighbour:
+    def _agent(self, name: str) -> Neighbour:
         agent = Neighbour(
-            list("cab"), Shares(assignment_of("ring"), name), 1, terms, changed=lambda: None,
+            list(self._lists.get(name, "cab")), Shares(assignment_of("ring"), name), 1,
+            {"SUITE_ORDER": self._terms.get(name, "same")}, self.jobs[name], changed=lambda: None,
             post=lambda: self.said[name], over=self.over[name].append, kv=self.kept[name],
             written=self._written,
         )  # fmt: skip
@@ -45,7 +58,7 @@ class Town:
     async def begin(self, *names: str) -> None:
         """Start those, each in another process, with what the last one has kept."""
         for name in names:
-            self.agents[name] = self._agent(name, "same")
+            self.agents[name] = self._agent(name)
             self.deaf.discard(name)
             await self.agents[name].open()
             self.agents[name].start()
@@ -63,6 +76,8 @@ class Town:
                 await asyncio.sleep(0.005)
 
     def _bring(self, sender: str, to: str, message: list[Any]) -> bool:
+        if to not in self.agents or self.agents[to]._shares.epoch == 0:
+            return True  # it has not begun
         if self._random.random() >= self._lost and not self.deaf & {sender, to}:
             asyncio.get_running_loop().call_soon(self.agents[to].heard, sender, message)
         return True
@@ -82,6 +97,7 @@ class Town:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lan, "_BEAT", 0.01)
+    monkeypatch.setattr(greeting, "MEETING", 0.05)
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.3])
@@ -180,26 +196,112 @@ def test_a_job_that_is_begun_anew_is_another_crawl() -> None:
     asyncio.run(test())
 
 
-def test_who_has_other_settings_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """And both sides say so, once."""
-    town = Town(terms={"c": "other"})
-    asyncio.run(town.go(lambda: not town.over["c"]))
-    assert town.over["c"][0] == "refused"
-    assert not town.over["a"]
-    assert "agent a has other fixed settings" in caplog.text
-    assert caplog.text.count("c has other settings") <= 1
+@pytest.mark.parametrize(
+    ("terms", "lists", "differ"),
+    [({"c": "other"}, {}, "SUITE_ORDER is other here and same there"),
+     ({}, {"c": "acd"}, "SUITE_AGENTS is a, c, d here and a, b, c there")],
+    ids=["a setting", "a name"],
+)  # fmt: skip
+def test_who_goes_by_something_else_does_not_begin(
+    terms: dict[str, str], lists: dict[str, str], differ: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It learns what it is; whom it met says so, too, once; the others take none of its rows."""
+    town = Town(terms=terms, lists=lists)
+
+    async def test() -> None:
+        await town.begin("a", "b")
+        await town.agents["a"].meet()
+        await town.agents["b"].meet()
+        await town.begin("c")
+        with pytest.raises(JoinRefusedError) as refused:
+            await town.agents["c"].meet()
+        assert str(refused.value).endswith(f"agents of a crawl need the same: {differ}")
+        assert not any(town.over.values())
+        epochs = {name: town.agents[name]._shares.epoch for name in "abc"}
+        assert epochs["a"] == epochs["b"] != epochs["c"]
+        for sender, taken in (("b", True), ("c", False)):
+            letter = Letter(sender, 1, epochs[sender], 1, 1, (b"",))
+            assert town.agents["a"].takes(letter) == taken
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await town.kill(*"abc")
+
+    asyncio.run(test())
+    assert caplog.text.count("agent c is refused by agent a: ") == 1
+
+
+def test_who_began_alone_ends_when_it_meets_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Though its name is the first: they have met, and it has not; later it is of no account."""
+    town = Town(terms={"a": "other"})
+
+    async def test() -> None:
+        await town.begin("b", "c")
+        await town.agents["b"].meet()
+        town.deaf.add("a")
+        await town.begin("a")
+        town.deaf.add("a")
+        await town.agents["a"].meet()
+        await town.kill("b")
+        town.deaf.discard("a")
+        await town.begin("b")
+        await town.until(lambda: town.over["a"])
+        await town.kill(*"abc")
+
+    asyncio.run(test())
+    assert town.over == {"a": ["refused"], "b": [], "c": []}
+    assert caplog.text.count("SUITE_ORDER is other here and same there: this agent ends") == 1
+    assert "agent a is refused by agent b: SUITE_ORDER is same here" in caplog.text
+
+
+def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """By those that knew it; not when it is merely started again."""
+    town = Town()
+    town.said["b"] = Post(1, False, 0, 0, 0)
+
+    async def test() -> None:
+        await town.begin(*"abc")
+        await town.until(lambda: all(len(town.agents[n]._greeting.met) == 2 for n in "abc"))
+        for job in ("job of b", "another"):
+            assert "directory was lost" not in caplog.text
+            await town.kill("b")
+            if job == "another":
+                town.kept["b"] = MemoryKV()
+            town.jobs["b"] = job
+            await town.begin("b")
+            await town.until(lambda: len(town.agents["b"]._greeting.met) == 2)
+        await town.kill(*"abc")
+
+    asyncio.run(test())
+    assert caplog.text.count("agent b has begun anew: its job directory was lost") == 2
+
+
+def test_terms_fit_into_a_letter() -> None:
+    """However long a list of agents, or a setting."""
+    said: list[Any] = []
+    names = [f"agent-{n}-\N{SNOWMAN}" for n in range(900)]
+    terms = {f"SUITE_{n}": f"{n}" * 5_000 for n in range(15)}
+    one = greeting.Greeting(
+        names[0], names[1:], terms, "job", MemoryKV(),
+        tell=lambda to, message: not said.append(message), over=said.append,
+    )  # fmt: skip
+    one.greet(names[1])
+    assert len(msgpack.packb(said[0])) < BOUNDS.alone
 
 
 @pytest.mark.parametrize(
     ("sender", "message"),
-    [("b", [lan.END]), ("b", [lan.ASK, 1, "same", 2]), ("a", [lan.POST, 1, 1, 1, 1, 1, 1]),
-     ("a", [99]), ("a", [lan.ASK, 1]), ("a", [lan.ASK, 1, "same", "x"])],
+    [("b", [lan.END]), ("b", [lan.ASK, 2]), ("a", [lan.POST, 1, 1, 1, 1, 1, 1]),
+     ("a", [99]), ("a", [lan.ASK]), ("a", [lan.ASK, "x"]), ("a", [greeting.MEET]),
+     ("a", [greeting.MEET, "x", 1, "job"]), ("a", [greeting.MEET, {}, 9, "job"])],
 )  # fmt: skip
 def test_what_no_agent_says_is_refused(sender: str, message: list[Any]) -> None:
-    """The crawl does not end by it."""
+    """The crawl does not end by it; what somebody says who was not met is not even looked at."""
     town = Town()
 
     async def hear() -> None:
+        if message[0] < greeting.MEET:
+            town.agents["c"].heard(sender, message)
+        town.agents["c"]._greeting.met |= {"a", "b"}
         with pytest.raises((ValueError, TypeError)):
             town.agents["c"].heard(sender, message)
 
