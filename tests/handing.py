@@ -190,12 +190,19 @@ class Handing(Agents):
         await asyncio.gather(self.tasks[name], return_exceptions=True)
         await self.couriers[name].close()
 
+    async def die(self, name: str) -> None:
+        """Its process is killed."""
+        self.refetched += len(self.crawls[name].out)
+        await self.stop(name)
+        self.away.add(name)
+
     async def kill(self, name: str) -> None:
-        """Its process is killed, and another one begins with what is on disk."""
+        """Its process is killed, if it is not yet, and one begins with what is on disk."""
         self.kills += 1
         crawl = self.crawls[name]
-        self.refetched += len(crawl.out)
-        await self.stop(name)
+        if name not in self.away:
+            await self.die(name)
+        self.away.discard(name)
         number = list(self.crawls).index(name)
         old, home = crawl.frontier.store, self.folder / f"k{self.kills}"
         assert isinstance(old, RocksStore)
@@ -222,7 +229,9 @@ class Handing(Agents):
 
     async def close(self) -> None:
         """All of them end; raises what a hand-over has raised."""
-        failed = [task for task in self.tasks.values() if task.done()]
+        failed = [
+            task for name, task in self.tasks.items() if task.done() and name not in self.away
+        ]  # fmt: skip
         for name in self.crawls:
             if not self.tasks[name].done():
                 await self.stop(name)
@@ -241,7 +250,7 @@ class Handing(Agents):
 
     def meet(self, *names: str) -> None:
         """Those agents hear of the members, and of who holds what; all, if none is named."""
-        for name in names or self.crawls:
+        for name in names or [name for name in self.crawls if name not in self.away]:
             shares = self.shares[name]
             known = shares.epoch, shares.mine.sum()
             if known == (self.registry.epoch, (self.registry.holders == shares.number).sum()):
@@ -281,18 +290,26 @@ class Handing(Agents):
             if until():
                 return
             self.now += self.beat
-            for crawl in self.crawls.values():
+            for name, crawl in self.crawls.items():
+                if name in self.away:
+                    continue
                 crawl.run(until=self.now)
                 crawl.now = max(crawl.now, self.now)
                 crawl.frontier.flush()
             self.deliver()
             if not beat % 10:
                 self.meet()
-            for task in self.tasks.values():
-                if task.done():
+            for name, task in self.tasks.items():
+                if task.done() and name not in self.away:
                     task.result()
             await asyncio.sleep(0.001)
         raise AssertionError(f"it takes too long: {self.told()}")
+
+    async def slowly(self, until: Callable[[], bool]) -> None:
+        """`crawl`, with little virtual time while parcels are on their way, which is real time."""
+        beat, self.beat = self.beat, 0.01
+        await self.crawl(until)
+        self.beat = beat
 
     def told(self) -> list[tuple[object, ...]]:
         """Where each of them stands."""

@@ -37,6 +37,9 @@ class Agents:
     """Of each; the last one of those that follow, too."""
     crawls: dict[str, Crawl] = field(default_factory=dict)
     routings: dict[str, Routing] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
+    heirs: dict[str, str] = field(default_factory=dict)
+    """Who takes the letters of one that does not come back."""
     now: float = 0.0
     rows: int = 0
     links: int = 0
@@ -69,8 +72,10 @@ class Agents:
     @property
     def over(self) -> bool:
         """Whether nothing is pending or on its way anywhere."""
-        waiting = any(c.frontier.pending or c.frontier.in_sieve for c in self.crawls.values())
-        return not waiting and not any(len(r.outbox) for r in self.routings.values())
+        there = self.crawls.keys() - self.away
+        frontiers = [self.crawls[name].frontier for name in there]
+        waiting = any(frontier.pending or frontier.in_sieve for frontier in frontiers)
+        return not waiting and not any(len(self.routings[name].outbox) for name in there)
 
     def run(self, until: float = 60_000.0) -> None:
         """Go on until all is over."""
@@ -85,9 +90,14 @@ class Agents:
     def deliver(self) -> None:
         """Bring what waits in the outboxes to where it belongs, in pieces of a few rows."""
         for name, routing in self.routings.items():
+            if name in self.away:
+                continue
             for to in routing.outbox.receivers:
+                taker = self.heirs.get(to, to)
+                if taker in self.away:
+                    continue
                 while letter := list(islice(routing.outbox.rows(to), A_LETTER)):
-                    frontier = self.crawls[to].frontier
+                    frontier = self.crawls[taker].frontier
                     entries = list(arrived(row for _, row in letter))
                     frontier.schedule(entries, self.now)
                     frontier.flush()

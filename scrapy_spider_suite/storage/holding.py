@@ -25,10 +25,10 @@ class Holding:
     """Sorts out of visits what is held back. To begin with nothing is.
 
     A host of which all is held back is taken off its address, and so gets no visit; it makes room
-    for others that are due, and is looked at anew every few minutes then. Of other hosts entries
-    are held back: they count as out, so that their rows stay where they are and no refill brings
-    them again; once there are too many of them a host with one more gets no visit either. Nothing
-    is written of it, so a kill leaves what there was.
+    for others that are due, and waits on disk then until it is free (`Freed`). Of other hosts
+    entries are held back: they count as out, so that their rows stay where they are and no refill
+    brings them again; once there are too many of them a host with one more gets no visit either.
+    Nothing is written of it, so a kill leaves what there was.
     """
 
     def __init__(self, workbench: Workbench, residents: Residents) -> None:
@@ -49,7 +49,7 @@ class Holding:
         at once, the others with `go_on`, while it is `at_work`.
         """
         self._elsewhere, self._by_host = elsewhere, by_host
-        self._residents.elsewhere = elsewhere if by_host else None
+        self._residents.hold_back(elsewhere if by_host else None)
         self._again = self._look_again()
         self.go_on()
 

@@ -19,6 +19,7 @@ from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.planning import wrong_plans
 from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
+from scrapy_spider_suite.storage.residents import HELD
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
@@ -201,5 +202,7 @@ def waits_for(record: HostRecord, wall: float) -> str:
             return reason
         return f"{reason}: next visit in {record.next_fetch - wall:.0f} s"
     if record.due is not None and record.due < RESIDENT:
+        if 1.0 < record.due - wall <= HELD:  # its clock gives no reason
+            return "held back: another agent has it, or it is on its way from one to the other"
         return "waits on disk for room in memory"
     return "in memory: visited as its delay and its address allow"

@@ -23,8 +23,8 @@ from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.unresolved import Unresolved
 from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
-_HELD = 300.0
-"""Seconds until it is looked again whether a host on disk is still held back."""
+HELD = 300.0
+"""Seconds until it is looked again whether a host on disk is still held back, if nobody says."""
 
 Elsewhere = Callable[[str, str], bool]
 """Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
@@ -39,6 +39,7 @@ class Residents:
     Attributes:
         capacity: how many hosts may be resident; those that are too many leave when they can.
         elsewhere: which hosts are held back: they make room for others. None: none are.
+        revision: goes up when others are held back than before.
         sliding: the window over them, if there is one; `Rotation.slide` changes it.
         waiting: the hosts that wait on disk.
     """
@@ -49,6 +50,7 @@ class Residents:
     ) -> None:  # fmt: skip
         self.capacity = capacity
         self.elsewhere: Elsewhere | None = None
+        self.revision = 0
         self.fronts = Fronts(store)
         self.records = HostRecords(store, workbench, self.fronts)
         self.clocks = AddressClocks(workbench, store, policy, floor)
@@ -126,6 +128,12 @@ class Residents:
         phases = self._policy.phases
         return phases is not None and phases.opens(key, wall) - wall >= AWAY
 
+    def hold_back(self, elsewhere: Elsewhere | None) -> None:
+        """Hold back hosts that are *elsewhere* from now on, and no others."""
+        if elsewhere is not None or self.elsewhere is not None:
+            self.revision += 1
+        self.elsewhere = elsewhere
+
     def held_back(self, key: str) -> bool:
         """Whether nothing of a host may be fetched here for now."""
         return self.elsewhere is not None and self.elsewhere(key, "")
@@ -172,7 +180,7 @@ class Residents:
         return host
 
     def _wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
-        self.waiting.add(key, record, wall, wall + _HELD if self.held_back(key) else None)
+        self.waiting.add(key, record, wall, wall + HELD if self.held_back(key) else None)
         self.records.changed(key, record)
 
     def look_at_barred(

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.storage.freed import Freed
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
 from scrapy_spider_suite.storage.sliding import Sliding, bare
@@ -40,6 +41,7 @@ class Rotation:
         self._waiting = residents.waiting
         self._workbench = workbench
         self._reviser = reviser
+        self._freed = Freed(residents)
         self._sliding = sliding
         self._former: Sliding | None = None  # lets the hosts go that it held, where none came after
         self._looked_through: list[HostState] = []  # for who is to make room: those still to come
@@ -154,6 +156,7 @@ class Rotation:
             return True
         sliding = self._sliding or self._former
         going = sliding is not None and sliding.go_on()
+        going = self._freed.go_on(wall) or going
         room = min(_COMING, self._residents.room)
         due, late = self._waiting.due(room, wall), False
         for key in due:
@@ -200,5 +203,7 @@ class Rotation:
         waits = [self._residents.unresolved.next_in(now), self._waiting.next_in(wall)]
         if self._sliding is not None:
             waits.append(self._sliding.next_in(now))
+        if self._freed.at_work:
+            waits.append(0.0)
         known = [wait for wait in waits if wait is not None]
         return max(0.0, min(known)) if known else None

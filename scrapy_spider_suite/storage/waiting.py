@@ -111,12 +111,28 @@ class WaitingList:
             found.append(key)
         return math.inf
 
+    def rows(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
+        """Up to *limit* hosts and what they are due at, from *since* and the host after *after* on.
+        """
+        return self._store.due(limit, since, after)
+
+    def bring_forward(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host wait no longer than its record names; False if it does not."""
+        due = record.due
+        if due is None or due >= RESIDENT:
+            return False
+        when = due - BARRED if due >= BARRED else due
+        if when - max(wall, record.next_fetch) < _STEP * _STEPS:
+            return False
+        self.leave(key, record)
+        self.add(key, record, wall)
+        return True
+
     # Rules
 
     def barred(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
         """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
-        rows = self._store.due(limit, max(since, BARRED), after)
-        return [row for row in rows if row[0] < RESIDENT]
+        return [row for row in self.rows(max(since, BARRED), after, limit) if row[0] < RESIDENT]
 
     def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that waits for a rule wait as the rules are now; False if that is the same."""

@@ -10,13 +10,14 @@ from random import Random
 
 import pytest
 from handing import Handing, names_of
-from virtual import all_urls, trees
+from virtual import Web, all_urls, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.cluster import handover
+from scrapy_spider_suite.cluster import giver, handover
 from scrapy_spider_suite.cluster.moving import Mask
 from scrapy_spider_suite.cluster.taker import Taker
 from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.storage import rotation
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.rocks import RocksStore
@@ -71,6 +72,78 @@ def test_agents_come_and_go(
         assert given == sum(each.get("got_parcels", 0) for each in facts) > 1
         assert not [path for path in tmp_path.rglob("*.parcel") if path.is_file()]
         assert not list((tmp_path / names[0] / "out").iterdir())
+        await agents.close()
+
+    asyncio.run(test())
+
+
+SOON = 150.0
+"""Virtual seconds in which what is left of hosts is fetched, if none of them is put off."""
+
+def test_an_agent_is_back_after_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has on disk goes on with what it is given back, of hosts that others never met."""
+    monkeypatch.setattr(rotation, "_COMING", 2)
+    web = Web(trees(20, 13, 20).addresses)
+
+    async def test() -> None:
+        agents = Handing.of(web, assignment_of("ring"), tmp_path, 2, "tcp")
+        one, two = names_of(agents)
+        await agents.begin(one, two)
+        agents.crawls[one].seed(*sorted(all_urls(web, 13)))
+        await agents.slowly(lambda: agents.settled)
+        await agents.crawl(lambda: agents.now > 15.0)
+        await agents.die(one)
+        agents.registry.holders[:] = agents.registry.numbers[two]
+        agents.change(two)
+        await agents.kill(one)
+        await agents.crawl(lambda: agents.now > 30.0)  # nobody has heard of it
+        assert agents.crawls[one].frontier.pending
+        agents.change(one, two)
+        await agents.slowly(lambda: agents.settled)
+        settled = agents.now
+        await agents.crawl(lambda: agents.over)
+        assert agents.now - settled < SOON
+        assert set(agents.urls) == all_urls(web, 13)
+        await agents.close()
+
+    asyncio.run(test())
+
+
+def test_what_nobody_could_take_goes_on_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory is begun under another name, while the agent that it was of cannot be reached."""
+    monkeypatch.setattr(rotation, "_COMING", 2)
+    monkeypatch.setattr(giver, "SILENCE", -1.0)
+    web = trees(20, 25, 20)
+
+    async def test() -> None:
+        agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp")
+        one, two, three = names_of(agents)
+        await agents.begin(one, two)
+        agents.crawls[one].seed("http://h0.t/0", "http://h1.t/0")
+        await agents.slowly(lambda: agents.settled)
+        await agents.crawl(lambda: agents.now > 15.0)
+        await agents.die(one)
+        agents.homes[three] = tmp_path / "s0"
+        await agents.kill(three)
+        agents.change(one, two, three)
+        again = agents.handovers[three]
+        await agents.crawl(lambda: agents.now > 30.0)
+        await agents.slowly(lambda: again.facts.get("given_called_off", 0) > 0)
+        then = agents.now
+        await agents.crawl(lambda: agents.now > then + 15.0)
+        lost = agents.registry.holders == agents.registry.numbers[one]
+        agents.registry.holders[lost] = agents.registry.numbers[three]
+        agents.heirs[one] = three
+        agents.change(two, three)
+        await agents.slowly(lambda: agents.settled)
+        settled = agents.now
+        await agents.crawl(lambda: agents.over)
+        assert agents.now - settled < SOON
+        assert set(agents.urls) == all_urls(web, 25)
         await agents.close()
 
     asyncio.run(test())

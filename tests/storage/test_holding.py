@@ -102,3 +102,33 @@ def test_hosts_that_are_held_back_leave_their_places_to_others(tmp_path: Path) -
     crawl.run(until=3_000.0)
     assert sorted(crawl.urls) == sorted(urls)
     store.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_hosts_on_disk_go_on_as_soon_as_they_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """Those that were put off meanwhile, too, by this process or an earlier one."""
+    monkeypatch.setattr("scrapy_spider_suite.storage.freed._PORTION", 4)
+    hosts = [f"h{n}.t" for n in range(30)]
+    web = Web({host: f"10.0.0.{host[1:-2]}" for host in hosts})
+    store = RocksStore(tmp_path / "store")
+    crawl = Crawl(store, web)
+    crawl.seed(*(f"http://{host}/0" for host in hosts))
+    crawl.frontier.close(0.0)
+    starts = 0.0
+    for _ in range(1 + restarted):
+        crawl = Crawl(store, web, start=starts, resume=True)
+        crawl.frontier.holding.change(lambda host, url: True)
+        starts += 100.0
+        crawl.run(until=starts)
+        crawl.frontier.close(starts)
+    if restarted:
+        crawl = Crawl(store, web, start=starts, resume=True)
+    assert not crawl.fetches
+    crawl.frontier.holding.change(lambda host, url: host == "h7.t")
+    assert crawl.frontier.next_visit_in(crawl.now) == 0.0
+    crawl.run(until=starts + 20.0)
+    assert {fetch.host for fetch in crawl.fetches} == {*hosts} - {"h7.t"}
+    assert (crawl.frontier.next_visit_in(crawl.now) or 0.0) > 60.0
+    store.close()

@@ -203,6 +203,10 @@ def record_of(**fields: object) -> HostRecord:
             "Retry-After: next visit in 60 s",
         ),
         ({"pending": 1, "due": 50.0}, "waits on disk for room in memory"),
+        (
+            {"pending": 1, "due": 390.0},
+            "held back: another agent has it, or it is on its way from one to the other",
+        ),
         ({"pending": 1, "due": RESIDENT}, "in memory: visited as its delay and its address allow"),
     ],
 )
