@@ -40,7 +40,7 @@ class TrieStore:
     and opening may.
 
     *log* keeps what is fresh; without one it is kept in files of the folder. *ids* says, for the
-    life of the store, whether `url` works: some 3 bytes a URL. *memory* is what the index of fresh
+    life of the store, whether `url` works: some 5 bytes a URL. *memory* is what the index of fresh
     URLs may take, in bytes; more of it means less work for the builder. *split* is how many URLs a
     range may have. With *readonly* the store may be looked at while another process has it open,
     as it was at that moment. *verify* reads every segment once, at some GB/s, for whether it is as

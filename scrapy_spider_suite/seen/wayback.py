@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scrapy_spider_suite.seen.identity import LOW, SLOT_SHIFT, Identity, digest
+from scrapy_spider_suite.seen.identity import END, LOW, SLOT_SHIFT, Identity, digest
 from scrapy_spider_suite.seen.table import Ids
 
 CHECKS: Final = 251
@@ -69,13 +69,15 @@ def leading_back(
     def key_of(ident: int) -> bytes | None:
         at = start + ident % places
         last, check = at + window, bytes_of[ident % CHECKS]
+        # Of what is no id, or ends in zeros as 0 does, whose URL has the id 1, a hash says nothing.
+        own = ident & low if by_hash and 0 < ident < END else 0
         while (at := find(check, at, last)) >= 0:
             (number,) = four(data, before + at * width)
             key: bytes = restore(number >> spare)
             if twins:
                 mine = twins[key] == ident if key in twins else has(key, ident)
             else:
-                mine = (by_hash and not (hash_of(key, seed) ^ ident) & low) or has(key, ident)
+                mine = (own and hash_of(key, seed) & low == own) or has(key, ident)
             if mine and not (removed and key.startswith(removed)):
                 return key
             at += 1

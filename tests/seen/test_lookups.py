@@ -75,6 +75,31 @@ def test_a_way_back(count: int) -> None:
                 assert number not in found(slot << SLOT_SHIFT | ident & LOW)
 
 
+def test_the_way_back_of_a_large_segment(tmp_path: Path) -> None:
+    """It is exact: whatever differs from an id, in its slot alone or beyond it, is none."""
+    urls = [f"http://host{number % 97}.t/page/{number}" for number in range(20_000)]
+    with TrieStore(tmp_path) as one:
+        one.add(urls)
+        one.remove("http://host7.t/")
+        one.flush()
+        (part,) = one._ranges
+        assert part.base is not None
+        way = part.base.row.way
+        assert way is not None
+        assert way.exact
+        for url in urls[::80]:
+            if "//host7." in url:
+                continue
+            ident = one.id(url)
+            assert one.url(ident) == url
+            beyond = wayback.CHECKS * way.places << SLOT_SHIFT
+            slots = [n * wayback.CHECKS << SLOT_SHIFT for n in range(1, 200)]
+            wrong = [(ident ^ 1 << bit) for bit in range(64)] + [ident + beyond, ident - beyond]
+            for other in [*wrong, *((ident + slot) % (1 << 64) for slot in slots), 0]:
+                with pytest.raises(UnknownUrlError):
+                    one.url(other)
+
+
 @pytest.mark.parametrize("name", ["ids", "no-ids"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_store_of_an_earlier_release(number: int, name: str, tmp_path: Path) -> None:
