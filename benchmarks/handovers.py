@@ -16,7 +16,6 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from crawls import web_settings
 from fleet import Agent, Fleet
 from redis_servers import RedisServer
+from running import until
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -33,15 +33,6 @@ _QUIET: Final = 4.0
 """Seconds without another parcel after which all have gone."""
 _PATIENCE: Final = 600.0
 _TOOK: Final = re.compile(r"took parcel .* (\d+) hosts, (\d+) URLs")
-
-
-def until(true: Callable[[], object]) -> None:
-    """Wait until *true* is; raises `TimeoutError`."""
-    end = time.monotonic() + _PATIENCE
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError("the agents do not get on")
-        time.sleep(0.1)
 
 
 def write_list(path: Path, urls: int, hosts: int, port: int) -> None:
@@ -77,12 +68,12 @@ def hand_over(urls: int, hosts: int, folder: Path) -> bool:
 
         with Fleet(folder, settings, {"seeds": str(folder / "seeds")}) as fleet:
             giver = fleet.start("giver")
-            until(lambda: "of them new" in giver.log)
+            until(lambda: "of them new" in giver.log, _PATIENCE)
             time.sleep(_QUIET)
             fleet.arguments = {"seeds": str(folder / "none")}
             began = time.time()
             taker = fleet.start("taker")
-            until(lambda: _TOOK.search(taker.log))
+            until(lambda: _TOOK.search(taker.log), _PATIENCE)
             known, since = "", time.monotonic()
             while time.monotonic() < since + _QUIET:
                 if (said := giver.log + taker.log).count("parcel") != known.count("parcel"):

@@ -21,6 +21,7 @@ from typing import Any
 from crawls import Process, start
 from frontier_command import COMMAND
 from polite import Size, pages_of
+from running import until
 
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -288,8 +289,4 @@ class Drill:
 
     @staticmethod
     def _until(true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _STEP
-        while not true():
-            if time.monotonic() > deadline:
-                raise TimeoutError("what was waited for did not come")
-            time.sleep(0.5)
+        until(true, _STEP, 0.5)

@@ -16,10 +16,14 @@ from scrapy_spider_suite.testing import FakeWebProcess
 
 
 def until(true: Callable[[], Any], within: float = 30.0, every: float = 0.05) -> None:
-    """Return as soon as *true* is, asked *every* so many seconds; fail after *within* seconds."""
+    """Return as soon as *true* is, asked *every* so many seconds.
+
+    Raises `TimeoutError` after *within* seconds.
+    """
     deadline = time.monotonic() + within
     while not true():
-        assert time.monotonic() < deadline
+        if time.monotonic() >= deadline:
+            raise TimeoutError("what was waited for did not come")
         time.sleep(every)
 
 

@@ -32,6 +32,9 @@ _FULL: Final = 7 / 8
 _SIZES: Final = 16
 """Sizes of a table that are tried."""
 _SLOTS: Final = 1 << 64 - SLOT_SHIFT
+_NEAREST: Final = _SLOTS // CHECKS + 1
+"""Two of so many ids of one check are as near each other as a table's places divided by it
+(Dirichlet): a table of fewer than thousands is never exact."""
 _BYTES: Final = [bytes([number]) for number in range(CHECKS)]
 
 KeyOf = Callable[[int], bytes | None]
@@ -91,7 +94,7 @@ def table_of(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, Way]:
     size = int(len(ids) / _FULL) | 1
     for places in range(size, size + 2 * _SIZES, 2):
         order, place, way = _placed(ids, places)
-        if way.exact:
+        if way.exact or way.window > places // _NEAREST:
             break
     total = places + way.window  # as far as is searched
     checks, held = np.full(total, _FREE, np.uint8), np.zeros((total, width), np.uint8)

@@ -39,7 +39,7 @@ class Residents:
     Attributes:
         capacity: how many hosts may be resident; those that are too many leave when they can.
         elsewhere: which hosts are held back: they make room for others. None: none are.
-        revision: goes up when others are held back than before.
+        revision: goes up when it is said anew which hosts are held back.
         sliding: the window over them, if there is one; `Rotation.slide` changes it.
         waiting: the hosts that wait on disk.
     """

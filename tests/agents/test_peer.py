@@ -50,20 +50,26 @@ class Here:
         self.crawl, self.number = joined.id, joined.number  # type: ignore[attr-defined]
 
 
+async def _drained(town: Town) -> Here:
+    """An agent that has given another one all that it held."""
+    a = Here(town.registry(), "a")
+    await a.peer.open()
+    b = await town.agent("b")
+    a.peer.drain()
+    await a.peer._beat()
+    assert a.hears[-1]  # it holds everything still
+    await beat(b)
+    moved = await a.registry.give(ALL, 2, a.registry.answer.epoch)
+    assert len(moved.units) == len(ALL)
+    await a.peer.look()
+    return a
+
+
 def test_who_is_drained_takes_nothing_from_before_it_leaves(in_town: InTown) -> None:
     """What it took after that would stay with it; if it does not leave, it takes part again."""
 
     async def test(town: Town) -> None:
-        a = Here(town.registry(), "a")
-        await a.peer.open()
-        b = await town.agent("b")
-        a.peer.drain()
-        await a.peer._beat()
-        assert a.hears[-1]  # it holds everything still
-        await beat(b)
-        moved = await a.registry.give(ALL, 2, a.registry.answer.epoch)
-        assert len(moved.units) == len(ALL)
-        await a.peer.look()
+        a = await _drained(town)
         left, heard = a.registry.left, list[bool]()
 
         async def held() -> bool:
@@ -85,14 +91,7 @@ def test_who_left_and_heard_no_answer_is_drained(in_town: InTown) -> None:
     """The next heartbeat says that it has left: no other process has its place."""
 
     async def test(town: Town) -> None:
-        a = Here(town.registry(), "a")
-        await a.peer.open()
-        b = await town.agent("b")
-        a.peer.drain()
-        await a.peer._beat()
-        await beat(b)
-        await a.registry.give(ALL, 2, a.registry.answer.epoch)
-        await a.peer.look()
+        a = await _drained(town)
         left = a.registry.left
 
         async def unheard() -> bool:

@@ -80,6 +80,27 @@ def test_agents_come_and_go(
 SOON = 150.0
 """Virtual seconds in which what is left of hosts is fetched, if none of them is put off."""
 
+
+async def _one_of_two_dies(agents: Handing, *seeds: str) -> None:
+    """The first of two crawls for a while, and is away then."""
+    one, two = names_of(agents)[:2]
+    await agents.begin(one, two)
+    agents.crawls[one].seed(*seeds)
+    await agents.slowly(lambda: agents.settled)
+    await agents.crawl(lambda: agents.now > 15.0)
+    await agents.die(one)
+
+
+async def _all_is_fetched_soon(agents: Handing, urls: set[str]) -> None:
+    """Once every unit has its holder."""
+    await agents.slowly(lambda: agents.settled)
+    settled = agents.now
+    await agents.crawl(lambda: agents.over)
+    assert agents.now - settled < SOON
+    assert set(agents.urls) == urls
+    await agents.close()
+
+
 def test_an_agent_is_back_after_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,23 +111,14 @@ def test_an_agent_is_back_after_its_lease(
     async def test() -> None:
         agents = Handing.of(web, assignment_of("ring"), tmp_path, 2, "tcp")
         one, two = names_of(agents)
-        await agents.begin(one, two)
-        agents.crawls[one].seed(*sorted(all_urls(web, 13)))
-        await agents.slowly(lambda: agents.settled)
-        await agents.crawl(lambda: agents.now > 15.0)
-        await agents.die(one)
+        await _one_of_two_dies(agents, *sorted(all_urls(web, 13)))
         agents.registry.holders[:] = agents.registry.numbers[two]
         agents.change(two)
         await agents.kill(one)
         await agents.crawl(lambda: agents.now > 30.0)  # nobody has heard of it
         assert agents.crawls[one].frontier.pending
         agents.change(one, two)
-        await agents.slowly(lambda: agents.settled)
-        settled = agents.now
-        await agents.crawl(lambda: agents.over)
-        assert agents.now - settled < SOON
-        assert set(agents.urls) == all_urls(web, 13)
-        await agents.close()
+        await _all_is_fetched_soon(agents, all_urls(web, 13))
 
     asyncio.run(test())
 
@@ -122,11 +134,7 @@ def test_what_nobody_could_take_goes_on_here(
     async def test() -> None:
         agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp")
         one, two, three = names_of(agents)
-        await agents.begin(one, two)
-        agents.crawls[one].seed("http://h0.t/0", "http://h1.t/0")
-        await agents.slowly(lambda: agents.settled)
-        await agents.crawl(lambda: agents.now > 15.0)
-        await agents.die(one)
+        await _one_of_two_dies(agents, "http://h0.t/0", "http://h1.t/0")
         agents.homes[three] = tmp_path / "s0"
         await agents.kill(three)
         agents.change(one, two, three)
@@ -139,12 +147,7 @@ def test_what_nobody_could_take_goes_on_here(
         agents.registry.holders[lost] = agents.registry.numbers[three]
         agents.heirs[one] = three
         agents.change(two, three)
-        await agents.slowly(lambda: agents.settled)
-        settled = agents.now
-        await agents.crawl(lambda: agents.over)
-        assert agents.now - settled < SOON
-        assert set(agents.urls) == all_urls(web, 25)
-        await agents.close()
+        await _all_is_fetched_soon(agents, all_urls(web, 25))
 
     asyncio.run(test())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,7 @@ def test_agents_that_share_hosts_are_one_polite_crawl(tmp_path: Path) -> None:
         with Fleet(tmp_path, lambda name: settings, seeds) as fleet:
             for number in range(1, AGENTS + 1):
                 fleet.start(name_of(number))
-            since = time.monotonic()
-            while fleet.alive():
-                fleet.look()
-                time.sleep(0.2)
-                assert time.monotonic() - since < 300
-            fleet.look()
+            assert fleet.wait(300)
             web.stop()
             verdict = verdict_of(fleet, web.web, SIZE, web.arrivals())
             assert list(verdict.broken()) == []
