@@ -130,8 +130,11 @@ def test_an_agent_is_asked_to_drain(town: Town, jobs: dict[str, Path], cluster: 
     assert "b is gone already: removed" in cluster("drain", "b").out
     for name in ("a", "c"):
         town.stop(name)
-    cluster("remove", "c", "--dead", "--yes")
     town.start("a")
+    said = cluster("drain", "a")
+    assert "no agent runs that could take what a has (c: stopped)" in said.out
+    assert said.code == 1
+    cluster("remove", "c", "--dead", "--yes")
     assert "no other agent that could take what a has" in cluster("drain", "a").out
 
 

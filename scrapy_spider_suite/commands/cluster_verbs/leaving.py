@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Mapping
 
 from scrapy_spider_suite.agents.members import Row as Member
 from scrapy_spider_suite.agents.members import State
@@ -60,15 +61,27 @@ async def _drained(call: Call) -> int:
         if why := away(line, {name: row}):
             return _no(call, f"{name} does not run ({why[name]}): start it and drain it, or "
                              f"`scrapy cluster remove {name}`")  # fmt: skip
-        others = [each.name for each in line.overview.view.members if each.name != name]
+        others = _others(line.overview, name)
         if not others:
             return _no(call, f"there is no other agent that could take what {name} has")
+        if len(gone := away(line, others)) == len(others):
+            return _no(call, f"no agent runs that could take what {name} has "
+                             f"({_silent(gone)}): start one")  # fmt: skip
         question = Question("act", "drain", call.options.who or whoami(), call.options.why)
         heard = await ask(line, question, {name: row}, _ANSWER)
         reply = heard.replies.get(name)
         if reply is not None and reply.code:
             return _no(call, f"{name}: {reply.said}")
         return await _watch(call, line, name, deadline)
+
+
+def _others(overview: Overview, name: str) -> dict[str, Member]:
+    rows = overview.view.rows
+    return {row.name: row for row in rows if row.state is State.ACTIVE and row.name != name}
+
+
+def _silent(gone: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {why}" for name, why in gone.items())
 
 
 def _no(call: Call, why: str) -> int:
@@ -93,7 +106,9 @@ async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> in
             return 3
         if now > told + _TELL and not call.json:
             told = now
-            print(f"{name}: {_left(overview, row)}", flush=True)
+            gone = away(line._replace(overview=overview), _others(overview, name))
+            waits = f"; of those that take it, some do not run: {_silent(gone)}" if gone else ""
+            print(f"{name}: {_left(overview, row)}{waits}", flush=True)
         await asyncio.sleep(_LOOK)
 
 
