@@ -65,11 +65,6 @@ class RedisLedger:
         return str(error) if known else f"{error} ({self._marker})"
 
     async def _refuse_eviction(self) -> None:
-        memory = await self._server.memory()
-        policy = memory.get("maxmemory_policy", "noeviction")
-        if memory.get("maxmemory", 0) and policy != "noeviction":
-            raise LedgerError(
-                f"{self.where} throws keys away when it is full: its maxmemory-policy is {policy}, "
-                "expected noeviction", "eviction",
-            )  # fmt: skip
+        if evicting := await self._server.evicting():
+            raise LedgerError(evicting, "eviction")
         self._looked = True

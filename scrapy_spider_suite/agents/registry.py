@@ -125,7 +125,8 @@ class Registry(Desk):
         Raises:
             JoinRefusedError: it must not, as it is.
         """
-        await self._refuse_eviction()
+        if evicting := await self._server.evicting():
+            raise JoinRefusedError(f"SUITE_REDIS_URL: {evicting}", "eviction")
         grace = 0 if candidate.grace is None else round(candidate.grace * 1000)
         given = {
             "name": candidate.name, "number": candidate.number, "job": candidate.job,
@@ -293,12 +294,3 @@ class Registry(Desk):
             return refusal(answer, candidate, wall)
         except ValueError as error:
             raise self._damaged(error) from error
-
-    async def _refuse_eviction(self) -> None:
-        memory = await self._server.memory()
-        policy = memory.get("maxmemory_policy", "noeviction")
-        if memory.get("maxmemory", 0) and policy != "noeviction":
-            raise JoinRefusedError(
-                f"Redis at {self._server.where} throws keys away when it is full: its "
-                f"maxmemory-policy is {policy}, expected noeviction", "eviction",
-            )  # fmt: skip

@@ -106,9 +106,17 @@ class Server:
         key = keys[0] if len(keys) == 1 else ""
         return await self._asked(self._run(script, keys, *arguments), key)
 
-    async def memory(self) -> dict[str, Any]:
-        """What the server says of its memory. Raises `RegistryError`."""
-        return await self._asked(self._client.info("memory"))
+    async def evicting(self) -> str:
+        """What to tell if it throws keys away when it is full; empty if it does not.
+
+        Raises `RegistryError`.
+        """
+        memory: dict[str, Any] = await self._asked(self._client.info("memory"))
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if not memory.get("maxmemory", 0) or policy == "noeviction":
+            return ""
+        return (f"Redis at {self.where} throws keys away when it is full: its maxmemory-policy is "
+                f"{policy}, expected noeviction")  # fmt: skip
 
     async def types(self, keys: Sequence[str]) -> list[str]:
         """What is under each of *keys*. Raises `RegistryError`."""
