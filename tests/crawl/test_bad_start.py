@@ -133,6 +133,20 @@ def test_bad_overrides_file(half: Half, text: str, tmp_path: Path) -> None:
     refused(half.crawl(tmp_path / "job", SUITE_OVERRIDES=str(path)), "overrides.txt")
 
 
+def test_a_delay_of_the_overrides_that_outlasts_the_lease(half: Half, tmp_path: Path) -> None:
+    """The next owner of a host could not keep it; nobody has to be there to find that out."""
+    path = tmp_path / "overrides.txt"
+    path.write_text("a.test delay=500\n")
+    settings = {
+        "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": "redis://127.0.0.1:1/0",
+        "SUITE_AGENT_GRACE": 300, "SUITE_OVERRIDES": str(path), "DOWNLOAD_TIMEOUT": 60,
+    }  # fmt: skip
+    refused(
+        half.crawl(tmp_path / "job", **settings), "SUITE_AGENT_GRACE = 300.0: expected 590 or more",
+        "500 s for the longest delay",
+    )
+
+
 def test_bad_seeds_file(half: Half, tmp_path: Path) -> None:
     """A file of seeds that is not there ends the crawl, with exit code 2."""
     ended = half.project.scrapy(
