@@ -153,7 +153,7 @@ def compare(size: Size, plot: Path | None) -> None:
         time.sleep(size.seconds)
         found = {}
         for mode, (web, process) in running.items():
-            if process.wait(60):
+            if process.wait(300):
                 print(f"{mode}: the crawl ended with exit code {process.returncode}")
             web.stop()
             found[mode] = judge(web, size)

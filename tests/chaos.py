@@ -267,7 +267,8 @@ def drain(ground: Ground, name: str) -> None:
     )  # fmt: skip
     if said.returncode:
         text = (said.stderr.splitlines() or [""])[-1]
-        ground.fleet.wrong.append(f"scrapy cluster drain {name}: code {said.returncode}: {text}")
+        if "agent runs that could take" not in text:  # those that were started have yet to join
+            ground.fleet.wrong.append(f"scrapy cluster drain {name}: {said.returncode}: {text}")
         return
     ground.fleet.left(name)
 
