@@ -252,12 +252,19 @@ def _unknown(answer: Answer, candidate: Candidate, wall: float) -> str:
     return f"the crawl does not take {candidate.name}: {answer.code}"
 
 
-def _clock(answer: Answer, candidate: Candidate, wall: float) -> str:
-    away = answer.now / 1000 - wall
+def clock_off(behind: float) -> str:
+    """One line on a clock that is so many seconds *behind* that of Redis; empty if that will do."""
+    if abs(behind) <= SKEW_MAX:
+        return ""
     return (
-        f"the clock of this machine is {abs(away):,.0f} s {'behind' if away > 0 else 'ahead of'} "
-        f"that of Redis: expected {SKEW_MAX:g} s at most; set it right (NTP)"
+        f"the clock of this machine is {abs(behind):,.0f} s "
+        f"{'behind' if behind > 0 else 'ahead of'} that of Redis: expected {SKEW_MAX:g} s at most; "
+        "set it right (NTP)"
     )
+
+
+def _clock(answer: Answer, candidate: Candidate, wall: float) -> str:
+    return clock_off(answer.now / 1000 - wall)
 
 
 def _name(answer: Answer, candidate: Candidate, wall: float) -> str:

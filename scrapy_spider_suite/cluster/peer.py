@@ -15,7 +15,15 @@ from contextlib import suppress
 from typing import Final
 
 from scrapy_spider_suite.agents.clocks import boottime
-from scrapy_spider_suite.agents.members import HEARTBEAT, Candidate, Post, State, Tokens, View
+from scrapy_spider_suite.agents.members import (
+    HEARTBEAT,
+    Candidate,
+    Post,
+    State,
+    Tokens,
+    View,
+    clock_off,
+)
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
@@ -74,6 +82,7 @@ class Peer:
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._draining = False
+        self._clock_off = False
 
     # Life
 
@@ -164,6 +173,7 @@ class Peer:
 
     async def _beat(self) -> None:
         answer = await self.registry.renew(self._post)
+        self._look_at_clock()
         await self._learn()
         row = self.registry.row
         if self._draining or (row is not None and row.state is not State.ACTIVE):
@@ -171,6 +181,15 @@ class Peer:
         if answer.ended and not self.ended:
             self.ended = True
             self._over("")
+
+    def _look_at_clock(self) -> None:
+        """Leases bear a clock that is set while the agent runs; phases, and times in logs, do not.
+        """
+        skew = self.registry.skew
+        why = "" if skew is None else clock_off(skew.offset)
+        if why and not self._clock_off:
+            logger.warning(why)
+        self._clock_off = bool(why)
 
     async def _again(self, error: FencedError) -> bool:
         """This process is not the member any more: join again, if that is of use."""

@@ -133,6 +133,24 @@ def test_who_owns_what_is_found_out_beside_the_loop(
     in_town(test)
 
 
+def test_a_clock_that_is_set_is_said_once(
+    in_town: InTown, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And again if it is set wrong after it was right."""
+
+    async def test(town: Town) -> None:
+        here = Here(town.registry(), "a")
+        await here.peer.open()
+        said = []
+        for step in (0, 300, 0, -300, 300):
+            town.now += step
+            await here.peer._beat()
+            said.append(caplog.text.count("is 300 s ahead of that of Redis: expected 60 s"))
+        assert said == [0, 1, 1, 1, 2]
+
+    in_town(test)
+
+
 def test_who_is_back_is_found_where_it_is_now(in_town: InTown) -> None:
     """Its hosts wait for it, so the members are the same: its address is another one."""
 
