@@ -18,6 +18,7 @@ from typing import Any, Final
 from scrapy_spider_suite.agents.exchange import BOUNDS, Exchange
 from scrapy_spider_suite.agents.letters import Letter, Packed, Receipt, encode_name
 from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
+from scrapy_spider_suite.settings.endpoints import endpoint
 
 WINDOW: Final = 512
 """Letters on the way to one receiver: 0.7 MB."""
@@ -39,11 +40,11 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
     agents: dict[str, Address] = {}
     for text in texts:
         name, _, place = text.strip().partition("=")
-        host, _, port = place.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise ValueError(f"{text!r} is not NAME=HOST:PORT of an agent")
+        try:
+            address = endpoint(place, whole=True)
+        except ValueError:
+            raise ValueError(f"{text!r} is not NAME=HOST:PORT of an agent") from None
         encode_name(name)
-        address = host.removeprefix("[").removesuffix("]"), int(port)
         if name in agents or address in agents.values():
             raise ValueError(f"{text!r}: another agent has that name or address")
         agents[name] = address

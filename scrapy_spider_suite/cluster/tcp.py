@@ -28,6 +28,7 @@ from scrapy_spider_suite.cluster.courier import (
     part_of,
 )
 from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
+from scrapy_spider_suite.settings.endpoints import Endpoint, endpoint
 from scrapy_spider_suite.storage.parcels import Label, intact
 
 MOST: Final = 64
@@ -290,11 +291,11 @@ async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
             await writer.wait_closed()
 
 
-def _place(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise CourierError(f"{address!r} is no address to bring anything to")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+def _place(address: str) -> Endpoint:
+    try:
+        return endpoint(address, whole=True)
+    except ValueError:
+        raise CourierError(f"{address!r} is no address to bring anything to") from None
 
 
 def _offer_in(frame: Frame) -> tuple[int, Label]:

@@ -28,6 +28,7 @@ from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
+from scrapy_spider_suite.settings.endpoints import endpoint
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Peering:
             key = await self._registry.secret()
         else:
             key = settings.cluster_key.text
-        host, port = split(settings.agent_address)
+        host, port = endpoint(settings.agent_address) if settings.agent_address else ("", 0)
         host = host or await asyncio.to_thread(own_address, self._url)
         return TcpCourier(host, port, key.encode(), folder, rate)
 
@@ -215,12 +216,6 @@ def _seat(job: Job) -> str:
     except OSError:
         boot = secrets.token_hex(8)  # no proof: a process that was killed is waited for
     return f"{boot}:{status.st_dev}:{status.st_ino}"
-
-
-def split(address: str) -> tuple[str, int]:
-    """Host and port of ``host``, ``host:port`` or ``[host]:port``; 0 is no port."""
-    parts = urlsplit(f"//{address}")
-    return parts.hostname or "", parts.port or 0
 
 
 def own_address(url: str) -> str:

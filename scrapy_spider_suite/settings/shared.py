@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scrapy_spider_suite.settings.endpoints import endpoint
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl, redis_url
 from scrapy_spider_suite.settings.values import ValueType, WrongLine, duration, import_path
 
@@ -14,7 +14,6 @@ ASSIGNMENTS = ("ring", "url-sum", "host-parity")
 """Assignment functions that have names."""
 
 _SECRET = 16
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,8 @@ def address() -> ValueType:
 
     def parse(raw: object) -> str:
         text = str(raw).strip()
-        found = _ADDRESS.fullmatch(text)
-        if text and (found is None or int(found[2] or 1) not in range(1, 65_536)):
-            raise ValueError(raw)
+        if text:
+            endpoint(text)
         return text
 
     return ValueType(parse, "an address such as '10.0.0.7' or 'agent.example:7000'")

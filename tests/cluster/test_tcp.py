@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
@@ -91,8 +91,9 @@ class Line:
         back.cancel()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(4_096):
-            writer.write(data)
+        with suppress(ConnectionError):
+            while data := await reader.read(4_096):
+                writer.write(data)
         writer.close()
 
 

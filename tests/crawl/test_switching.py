@@ -22,6 +22,9 @@ from scrapy_spider_suite.spiders import BroadSpider
 
 Run = Callable[[Any], Crawled]
 PAGES = 60
+LATER = 32
+"""The first of those pages that are asked for when all changes have been made: a fast server, and a
+slow callback, could have had all of them under way before."""
 
 
 @pytest.fixture
@@ -37,10 +40,16 @@ class Items(Spider):
     name = "items"
     site = ""
     changes: dict[int, list[tuple[str, str]]] = {}  # noqa: RUF012
+    made = 0
 
     async def start(self) -> AsyncIterator[Any]:
-        """All of them at once."""
-        for n in range(PAGES):
+        """Many at once."""
+        for request in self.requests(0, LATER):
+            yield request
+
+    def requests(self, first: int, end: int) -> Iterator[Request]:
+        """For those pages."""
+        for n in range(first, end):
             yield Request(f"{self.site}/{n}", cb_kwargs={"n": n})
 
     def parse(self, response: Response, n: int) -> Iterator[Any]:
@@ -48,6 +57,9 @@ class Items(Spider):
         for name, value in self.changes.get(n, ()):
             change_setting(core_of(self.crawler), name, value)
         yield {"url": response.url}
+        self.made += n in self.changes
+        if n in self.changes and self.made == len(self.changes):
+            yield from self.requests(LATER, PAGES)
 
 
 def crawled(site: Site, run: Run, folder: Path, changes: Any, **more: Any) -> Crawled:

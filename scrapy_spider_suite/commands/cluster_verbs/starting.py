@@ -22,6 +22,7 @@ from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.settings.endpoints import Endpoint, endpoint
 
 _MOST: Final = 64
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.]")
@@ -131,9 +132,11 @@ def _text(value: Any) -> Any:
 
 def _address(address: str, number: int) -> str:
     """That of the agent with this *number*: ports follow each other."""
-    host, colon, port = address.rpartition(":")
-    whole = colon and port.isdigit() and (":" not in host or host.endswith("]"))  # or IPv6 alone
-    return f"{host}:{int(port) + number}" if whole else address
+    try:
+        host, port = endpoint(address)
+    except ValueError:
+        return address  # the agent says what is wrong with it
+    return str(Endpoint(host, port + number)) if port else address
 
 
 @contextmanager
