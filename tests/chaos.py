@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
@@ -153,8 +154,10 @@ class Chaos:
         self.fleet.wait(self.plan.within, lambda: self.ground.log.stat().st_size)
         self.say(f"{self._now():6.1f} s: all have ended")
         self.ground.web.stop()
-        web, grace = self.ground.web, float(str(self.plan.grace).replace("forever", "inf"))
-        return verdict_of(self.fleet, web.web, self.plan.size, web.arrivals(), grace, FROZEN)
+        web, lease = self.ground.web, float(str(self.plan.grace).replace("forever", "inf"))
+        if self.plan.transport != "peers":
+            lease = math.inf  # nobody takes over what another one has
+        return verdict_of(self.fleet, web.web, self.plan.size, web.arrivals(), lease, FROZEN)
 
     def _now(self) -> float:
         return time.monotonic() - self.began

@@ -48,6 +48,8 @@ class Event(NamedTuple):
     when: float
     what: str
     name: str
+    until: float = 0.0
+    """When it was done for certain: a signal takes its time."""
 
 
 @dataclass
@@ -252,9 +254,9 @@ class Fleet:
         agent = self.agents[name]
         assert agent.process is not None
         agent.look()
-        # A kill counts from before it: what was on its way then is what may be fetched again.
-        self.note(what, name)
+        begun = time.time()
         agent.process.send_signal(sign)
+        self.events.append(Event(begun, what, name, time.time()))
         return agent
 
     def _gone(self, agent: Agent, state: State, within: float, sign: signal.Signals) -> None:
@@ -279,4 +281,5 @@ class Fleet:
 
     def note(self, what: str, name: str) -> None:
         """Something was done to an agent, now: write it down."""
-        self.events.append(Event(time.time(), what, name))
+        now = time.time()
+        self.events.append(Event(now, what, name, now))

@@ -29,9 +29,14 @@ def url_of(web: SyntheticWeb, arrival: Arrival) -> str:
     return web.base(web.host_index(arrival.host)) + arrival.path
 
 
-def in_flight(arrivals: Iterable[Arrival], when: float) -> list[Arrival]:
-    """The fetches that were on their way, or not settled yet, at a time of the wall clock."""
-    return [each for each in arrivals if each.start <= when <= each.end + SETTLE]
+Moment = tuple[float, float]
+"""Something happened between two times of the wall clock."""
+
+
+def in_flight(arrivals: Iterable[Arrival], moment: Moment) -> list[Arrival]:
+    """The fetches that were on their way, or not settled yet, then."""
+    begin, end = moment
+    return [each for each in arrivals if each.start <= end and begin <= each.end + SETTLE]
 
 
 @dataclass
@@ -40,7 +45,7 @@ class Verdict:
 
     Args:
         arrivals: the whole log of the server.
-        kills: when (wall clock) processes were killed, or stopped in their tracks.
+        kills: when processes were killed, or stopped in their tracks.
         kept: which agents have kept each URL, in order.
         lapses: what agents did last before they were away for longer than their lease. Who takes
             over does not know what they had fetched, and fetches again what it finds links to.
@@ -50,7 +55,7 @@ class Verdict:
     web: SyntheticWeb
     size: Size
     arrivals: Sequence[Arrival]
-    kills: Sequence[float] = ()
+    kills: Sequence[Moment] = ()
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lapses: Sequence[Event] = ()
     said: Sequence[str] = ()
@@ -74,14 +79,14 @@ class Verdict:
         self.missing = sorted(wanted - known.keys())
         found = (url for url in wanted if self.web.status(url) == 200)
         self.unstored = sorted(url for url in found if url not in self.kept)
-        self.in_flight = sum(len(in_flight(pages, when)) for when in self.kills)
+        self.in_flight = sum(len(in_flight(pages, kill)) for kill in self.kills)
         self.early = self.size.too_early(self.arrivals)
         for url, fetches in known.items():
             self._repeats(url, fetches)
 
     def _repeats(self, url: str, fetches: list[Arrival]) -> None:
         for one, other in pairwise(fetches):
-            if any(in_flight([one], when) and other.start > when for when in self.kills):
+            if any(in_flight([one], kill) and other.start > kill[0] for kill in self.kills):
                 self.excused += 1
             elif self._taken_over(one, other):
                 self.taken_over += 1
@@ -154,7 +159,7 @@ def verdict_of(
 
     *allowed* are parts of lines that may stand in a log although they are errors.
     """
-    times = sorted(event.when for event in fleet.happened(*_KILLS))
+    kills = sorted((event.when, event.until) for event in fleet.happened(*_KILLS))
     said = [*fleet.wrong]
     for agent in fleet.agents.values():
         faults = [
@@ -167,4 +172,4 @@ def verdict_of(
             with StoreReader(store) as reader:
                 said += [f"{agent.name}: {wrong}" for wrong in list(reader.check())[:_SHOWN]]
     kept, lapses = kept_by(fleet.folder), fleet.lapses(grace)
-    return Verdict(web, size, arrivals, times, kept, lapses, said)
+    return Verdict(web, size, arrivals, kills, kept, lapses, said)

@@ -41,7 +41,8 @@ def log(web: SyntheticWeb) -> Log:
 def judged(web: SyntheticWeb, log: Log, *kills: float, **more: Any) -> list[str]:
     """What the verdict says of *log*, every page of which was kept."""
     kept = {url_of(web, each): ["a"] for each in log}
-    return list(Verdict(web, SIZE, sorted(log), kills, **{"kept": kept, **more}).broken())
+    moments = [(kill, kill) for kill in kills]
+    return list(Verdict(web, SIZE, sorted(log), moments, **{"kept": kept, **more}).broken())
 
 
 def again(log: Log, number: int, later: float) -> Arrival:
@@ -105,6 +106,15 @@ def test_a_kill_excuses_what_was_in_flight_and_nothing_else(web: SyntheticWeb, l
     thrice = [*twice, again(log, 0, 200)]
     assert judged(web, thrice, end + SETTLE / 2) != []
     assert judged(web, thrice, end + SETTLE / 2, end + 100 + SETTLE / 2) == []
+
+
+def test_a_kill_takes_its_time(web: SyntheticWeb, log: Log) -> None:
+    """What began before the process was gone was in flight."""
+    twice, start = [*log, again(log, 0, 100)], log[0].start
+    kept = {url_of(web, each): ["a"] for each in log}
+    for kill, expected in (((start - 0.2, start + 0.1), []), ((start - 0.2, start - 0.1), ["f"])):
+        verdict = Verdict(web, SIZE, sorted(twice), [kill], kept)
+        assert [wrong[0] for wrong in verdict.broken()] == expected
 
 
 def test_who_takes_over_fetches_again(web: SyntheticWeb, log: Log) -> None:

@@ -30,7 +30,7 @@ CHUNK = 1 << 16
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
-    """A web of 1,200 pages that takes some seconds to crawl."""
+    """A web of 1,200 pages that takes six seconds to crawl, or more."""
     config = FakeWebConfig(hosts=60, pages=20, degree=10, addresses=30, log=tmp_path / "arrivals")
     with FakeWebProcess(config) as process:
         yield process
@@ -38,8 +38,8 @@ def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
 
 def _settings(web: FakeWebProcess, job: Path, **settings: Any) -> dict[str, Any]:
     return web_settings(
-        web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0.02,
-        **{"DOWNLOAD_DELAY": 0.1, "CONCURRENT_REQUESTS": 16, "SUITE_MIN_FREE": 0, **settings},
+        web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.3, SUITE_IP_DELAY=0.05,
+        **{"DOWNLOAD_DELAY": 0.3, "CONCURRENT_REQUESTS": 16, "SUITE_MIN_FREE": 0, **settings},
     )  # fmt: skip
 
 
