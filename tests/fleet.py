@@ -38,6 +38,8 @@ class State(StrEnum):
     STOPPED = "stopped"
     KILLED = "killed"
     DRAINED = "drained"
+    LEFT = "left"
+    """It was drained, and its process has ended."""
     OVER = "over"
     """Its process has ended by itself."""
 
@@ -244,7 +246,7 @@ class Fleet:
         assert agent.process is not None
         reason = agent.stats.get("closed")
         code, drained = agent.process.returncode, agent.state is State.DRAINED
-        agent.state = State.OVER
+        agent.state = State.LEFT if drained and reason == "drained" else State.OVER
         self.note("end", agent.name)
         if (code or reason != "finished") and not (drained and reason == "drained"):
             last = (agent.log.splitlines() or [""])[-1]

@@ -25,9 +25,9 @@ from typing import Final
 from scrapy_spider_suite.agents import accounts
 from scrapy_spider_suite.agents.accounts import Account, Marker
 from scrapy_spider_suite.agents.ledger import Batch, Reply, check
+from scrapy_spider_suite.agents.seats import boot_id
 from scrapy_spider_suite.errors import LedgerError
 
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _SPARE: Final = 16
 """Accounts that are over, and are removed with a call, beside as many as it has keys: there are
 never many more than those that are needed."""
@@ -49,11 +49,6 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 def boottime() -> int:
     """Milliseconds since the machine began, those of its sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def boot_id() -> str:
-    """What this run of the machine is known by; the same for all processes until it is over."""
-    return _BOOT.read_text(encoding="ascii").strip()
 
 
 class FileLedger:

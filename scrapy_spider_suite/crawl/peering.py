@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import socket
 import time
 from contextlib import suppress
@@ -17,6 +16,7 @@ from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.agents.members import Candidate
 from scrapy_spider_suite.agents.registry import Joined, Registry
+from scrapy_spider_suite.agents.seats import seat_of
 from scrapy_spider_suite.agents.streams import Streams
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.folders import FolderCourier
@@ -34,7 +34,6 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency
     from scrapy_spider_suite.crawl.company import Company
-    from scrapy_spider_suite.job.directory import Job
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +121,9 @@ class Peering:
             await self._receive()
         settings, job = self._agency.core.settings, self._job
         return Candidate(
-            name=self._agency.name, job=job.file.id, seat=_seat(job), grace=settings.agent_grace,
-            weight=settings.agent_weight, fixed=fixed_of(settings, self._agency.assignment),
+            name=self._agency.name, job=job.file.id, seat=seat_of(job.folder),
+            grace=settings.agent_grace, weight=settings.agent_weight,
+            fixed=fixed_of(settings, self._agency.assignment),
             address="" if self._courier is None else self._courier.address,
             id=(self._kv.get(b"crawl") or b"").decode(),
             number=int(self._kv.get(b"number") or b"0"),
@@ -206,16 +206,6 @@ class Peering:
         if self._courier is not None:
             found |= {f"courier/{n}": v for n, v in self._courier.counters.as_dict().items()}
         return found | {f"calls/{n}": v for n, v in asdict(self._listener.counters).items()}
-
-
-def _seat(job: Job) -> str:
-    """What only the same directory on the same running machine has: see `Candidate`."""
-    status = job.folder.stat()
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = secrets.token_hex(8)  # no proof: a process that was killed is waited for
-    return f"{boot}:{status.st_dev}:{status.st_ino}"
 
 
 def own_address(url: str) -> str:
