@@ -27,6 +27,8 @@ FAULTS = ("restart", "restart-aof", "pause", "cut")
 """What can happen to Redis; the first with what it held lost."""
 FROZEN = ("DownloadTimeoutError",)
 """What may be said of a transfer that was under way when its process was."""
+_LATER = 3
+"""Exit code of ``drain``: it goes on by itself."""
 _SLACK = 4.0
 """Seconds that a pause is longer than a lease."""
 
@@ -264,11 +266,12 @@ def can_drain() -> bool:
 def drain(ground: Ground, name: str) -> None:
     """Ask an agent to hand over all that it has, and to go (``scrapy cluster drain``)."""
     assert ground.redis is not None
-    command = ["drain", name, "-j", f"{ground.redis.url}/{CRAWL}"]
+    # Those that take it may be away until something else is done: then it leaves later.
+    command = ["drain", name, "-j", f"{ground.redis.url}/{CRAWL}", "--wait", "20"]
     said = subprocess.run(
         [sys.executable, "-m", "scrapy", "cluster", *command], capture_output=True, text=True,
     )  # fmt: skip
-    if said.returncode:
+    if said.returncode not in (0, _LATER):
         text = (said.stderr.splitlines() or [""])[-1]
         if "agent runs that could take" not in text:  # those that were started have yet to join
             ground.fleet.wrong.append(f"scrapy cluster drain {name}: {said.returncode}: {text}")

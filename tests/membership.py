@@ -117,9 +117,9 @@ async def held(agent: Registry) -> list[int]:
     return counts
 
 
-async def two(town: Town) -> tuple[Registry, Registry]:
+async def two(town: Town, **given: Any) -> tuple[Registry, Registry]:
     """Agents a and b that know of each other; b, whose number is 2, holds the even units."""
-    a, b = await town.agent("a"), await town.agent("b")
+    a, b = await town.agent("a", **given), await town.agent("b", **given)
     await beat(a)
     await a.give(ALL[::2], to=2, epoch=a.answer.epoch)
     return a, b

@@ -195,6 +195,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     """That the job had in it; 0 for a new job."""
 
+    idle: bool = False
+    """Nothing is left of the job that it could do: it may be that the crawl is over."""
+
+    most: int = 0
+    """Agents that there may be, this one included; 0: any number."""
+
+    skew: float = SKEW_MAX
+    """Seconds by which its clock may differ from that of Redis."""
+
     def __post_init__(self) -> None:
         encode_name(self.name)
         if not LIGHTEST <= self.weight <= HEAVIEST:
@@ -252,26 +261,28 @@ def _unknown(answer: Answer, candidate: Candidate, wall: float) -> str:
     return f"the crawl does not take {candidate.name}: {answer.code}"
 
 
-def clock_off(behind: float) -> str:
-    """One line on a clock that is so many seconds *behind* that of Redis; empty if that will do."""
-    if abs(behind) <= SKEW_MAX:
+def clock_off(behind: float, most: float) -> str:
+    """One line on a clock that is so many seconds *behind* that of Redis; empty if that is *most*,
+    or less."""
+    if abs(behind) <= most:
         return ""
+    by = ", by SUITE_PHASE_GUARD" if most < SKEW_MAX else ""
     return (
-        f"the clock of this machine is {abs(behind):,.0f} s "
-        f"{'behind' if behind > 0 else 'ahead of'} that of Redis: expected {SKEW_MAX:g} s at most; "
-        "set it right (NTP)"
+        f"the clock of this machine is {abs(behind):,.3g} s "
+        f"{'behind' if behind > 0 else 'ahead of'} that of Redis: expected {most:.3g} s at most"
+        f"{by}; set it right (NTP)"
     )
 
 
 def _clock(answer: Answer, candidate: Candidate, wall: float) -> str:
-    return clock_off(answer.now / 1000 - wall)
+    return clock_off(answer.now / 1000 - wall, candidate.skew)
 
 
 def _name(answer: Answer, candidate: Candidate, wall: float) -> str:
     ago = (answer.now - answer.heard) / 1000
     return (
         f"an agent with the name {candidate.name} runs already (heard {ago:.0f} s ago): give each "
-        f"its own name, or wait {SILENCE:g} s if that one was killed"
+        f"its own SUITE_AGENT_NAME, or wait {SILENCE:g} s if that one was killed"
     )
 
 
@@ -293,11 +304,11 @@ _REFUSALS: Final[dict[str, Callable[[Answer, Candidate, float], str]]] = {
     "fixed": _fixed,
     "other-job": lambda answer, candidate, wall: (
         f"the name {candidate.name} belongs to an agent with another job directory: resume that "
-        f"one, choose another name, or remove the agent first"
+        "one by its JOBDIR, choose another SUITE_AGENT_NAME, or remove the agent first"
     ),
     "other-crawl": lambda answer, candidate, wall: (
         f"this job belongs to the crawl {candidate.id}, and Redis holds {answer.id} under the same "
-        f"name: choose another name for the crawl, or a new job directory"
+        "name: choose another SUITE_CRAWL_NAME, or a new JOBDIR"
     ),
     "protocol": lambda answer, candidate, wall: (
         f"agents of one crawl need the same protocol: it is {PROTOCOL} here and {answer.protocol} "
@@ -305,6 +316,10 @@ _REFUSALS: Final[dict[str, Callable[[Answer, Candidate, float], str]]] = {
     ),
     "ending": lambda answer, candidate, wall: (
         "the crawl is over and its agents are closing: start again when they are gone"
+    ),
+    "most": lambda answer, candidate, wall: (
+        f"SUITE_PHASES = {candidate.most}: the crawl has so many agents already, and with this "
+        "SUITE_ASSIGNMENT each needs a phase of its own"
     ),
     "full": lambda answer, candidate, wall: f"the crawl has had {UNITS - 1:,} agents: no more fit",
 }  # fmt: skip

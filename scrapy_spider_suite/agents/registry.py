@@ -30,7 +30,6 @@ from scrapy_spider_suite.agents.members import (
     FACTS_MAX,
     GONE,
     PROTOCOL,
-    SKEW_MAX,
     Answer,
     Candidate,
     Post,
@@ -132,7 +131,8 @@ class Registry(Desk):
             "name": candidate.name, "number": candidate.number, "job": candidate.job,
             "seat": candidate.seat, "weight": candidate.weight, "address": candidate.address,
             "id": candidate.id, "fresh": secrets.token_hex(8), "protocol": PROTOCOL,
-            "fixed": candidate.terms(), "skew": round(SKEW_MAX * 1000),
+            "fixed": candidate.terms(), "skew": round(candidate.skew * 1000),
+            "idle": candidate.idle, "most": candidate.most,
         }  # fmt: skip
         async with self._one:
             self._grace, self._who = grace, {}

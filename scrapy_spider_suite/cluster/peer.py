@@ -82,7 +82,7 @@ class Peer:
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._draining = False
-        self._clock_off = False
+        self._skew, self._clock_off = 0.0, False
 
     # Life
 
@@ -186,7 +186,7 @@ class Peer:
         """Leases bear a clock that is set while the agent runs; phases, and times in logs, do not.
         """
         skew = self.registry.skew
-        why = "" if skew is None else clock_off(skew.offset)
+        why = "" if skew is None else clock_off(skew.offset, self._skew)
         if why and not self._clock_off:
             logger.warning(why)
         self._clock_off = bool(why)
@@ -219,7 +219,9 @@ class Peer:
             # Others may hold by now what it held.
             self._shares.become(0)
             self._changed()
-        joined = await self.registry.join(await self._candidate())
+        candidate = await self._candidate()
+        self._skew = candidate.skew
+        joined = await self.registry.join(candidate)
         self._shares.become(joined.number)
         self._joined(joined)
         await self._learn(anew=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from scrapy_spider_suite.agents.members import SKEW_MAX
 from scrapy_spider_suite.errors import SettingsError
 
 
@@ -40,9 +41,14 @@ class Terms:
     delay: float
     ledger: bool
 
-    def check(self, agents: int = 1, skew: float = 0.0) -> None:
-        """Raise `SettingsError` if *agents*, whose clocks differ by *skew* seconds, cannot keep any
-        host's delay by them; its one line names the settings.
+    @property
+    def skew(self) -> float:
+        """Seconds by which each clock may be off: what the guard leaves, for two of them."""
+        return min(SKEW_MAX, (self.guard - self.timeout - self.delay) / 2)
+
+    def check(self, agents: int = 1) -> None:
+        """Raise `SettingsError` if *agents* cannot keep any host's delay by them; its one line
+        names the settings.
         """
         whose = f"with SUITE_ASSIGNMENT = {self.assignment!r}"
         if not self.ledger:
@@ -55,10 +61,10 @@ class Terms:
                 f"SUITE_PHASES = {self.phases}: expected {agents} or more {whose}, as many as "
                 "there are agents"
             )
-        least = self.timeout + abs(skew) + self.delay
+        least = self.timeout + self.delay
         if self.guard < least:
             raise SettingsError(
                 f"SUITE_PHASE_GUARD = {self.guard:g}: expected {least:.4g} or more {whose}: "
-                f"DOWNLOAD_TIMEOUT ({self.timeout:g}), by how much clocks differ "
-                f"({abs(skew):.2g}), and the longest delay ({self.delay:g})"
+                f"DOWNLOAD_TIMEOUT ({self.timeout:g}), the longest delay ({self.delay:g}), and "
+                "twice by how much a clock may be off"
             )

@@ -80,6 +80,7 @@ class Agency:
     Attributes:
         name: of this agent.
         crawl: the name of the crawl.
+        phasing: the phases of all agents, where each has a part of every host.
         only_waiting: nothing is left here but hosts that wait for longer than SUITE_MAX_WAIT.
     """
 
@@ -96,7 +97,7 @@ class Agency:
             by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
-        self._phasing = None if self.assignment.by_host else Phasing(core, self.shares)
+        self.phasing = None if self.assignment.by_host else Phasing(core, self.shares)
         self._members: Members | None = None
         self._mail: Mail | None = None
         self._scheduler: FrontierScheduler | None = None
@@ -110,8 +111,8 @@ class Agency:
     async def open(self, scheduler: FrontierScheduler) -> None:
         """Take part. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
-        if self._phasing is not None:
-            self._phasing.check()
+        if self.phasing is not None:
+            self.phasing.check()
         if self.core.settings.cluster == "peers":
             rules = self.core.overriding.policy.overrides
             refuse_short_lease(self.core.settings, rules.longest_delay)
@@ -137,21 +138,11 @@ class Agency:
             KnownRows(core.store.kv("received")), self.shares, written=self._written,
             clock=core.now, news=core.wake, heard=heard, takes=takes,
         )  # fmt: skip
-        if self._phasing is not None:
-            await self._ask_phases(self._phasing)
         await self._members.open()
         await self._mail.start()
         self._members.start()
         if isinstance(self._members, Neighbour):
             await self._members.meet()
-
-    async def _ask_phases(self, phasing: Phasing) -> None:
-        settings = self.core.settings
-        if settings.cluster == "peers":
-            url = "" if settings.redis_url is None else settings.redis_url.url
-            await phasing.meet(url, self.crawl)
-        else:
-            phasing.check(tuple(parse_agents(settings.agents)))
 
     def _peering(self, incarnation: int) -> tuple[Members, Transport]:
         try:
@@ -165,6 +156,8 @@ class Agency:
         settings = self.core.settings
         agents = parse_agents(settings.agents)
         self._check_names(agents)
+        if self.phasing is not None:
+            self.phasing.check(tuple(agents))
         key = "" if settings.cluster_key is None else settings.cluster_key.text
         neighbour = Neighbour(
             list(agents), self.shares, incarnation, fixed_of(settings, self.assignment),
@@ -246,8 +239,8 @@ class Agency:
         """Others own, or hold, what they did not before."""
         elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
         self.core.frontier.holding.change(elsewhere, by_host=by_host)
-        if self._phasing is not None:
-            self._phasing.changed()
+        if self.phasing is not None:
+            self.phasing.changed()
         if self._mail is not None:
             self._mail.reroute()
         self._look_on()
@@ -309,6 +302,12 @@ class Agency:
         """Hand over everything, then end."""
         if self._members is not None:
             self._members.drain()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of the job is left in its files, for this agent or for others."""
+        frontier = self.core.frontier
+        return not (frontier.pending or frontier.in_sieve or len(self.routing.outbox))
 
     @property
     def idle(self) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.listening import Listener
-from scrapy_spider_suite.agents.members import Candidate
+from scrapy_spider_suite.agents.members import SKEW_MAX, Candidate
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.agents.seats import seat_of
 from scrapy_spider_suite.agents.streams import Streams
@@ -119,11 +119,13 @@ class Peering:
         """What joins: with an address at which parcels are taken already."""
         if self._courier is None:
             await self._receive()
-        settings, job = self._agency.core.settings, self._job
+        agency, job = self._agency, self._job
+        settings, terms = agency.core.settings, agency.phasing and agency.phasing.terms
         return Candidate(
-            name=self._agency.name, job=job.file.id, seat=seat_of(job.folder),
+            name=agency.name, job=job.file.id, seat=seat_of(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
-            fixed=fixed_of(settings, self._agency.assignment),
+            fixed=fixed_of(settings, agency.assignment), idle=agency.done,
+            most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
             address="" if self._courier is None else self._courier.address,
             id=(self._kv.get(b"crawl") or b"").decode(),
             number=int(self._kv.get(b"number") or b"0"),

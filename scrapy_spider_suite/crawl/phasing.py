@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.agents.lease import Skew
 from scrapy_spider_suite.cluster.phasing import Terms, rank
-from scrapy_spider_suite.errors import RegistryError, SettingsError
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.signals import settings_changing
 
 if TYPE_CHECKING:
@@ -28,33 +26,18 @@ class Phasing:
     def __init__(self, core: CrawlCore, shares: Shares) -> None:
         self._core = core
         self._shares = shares
-        self._skew = 0.0
         self._told = 0
         core.crawler.signals.connect(self._changing, settings_changing)
 
     def check(self, names: tuple[str, ...] = ()) -> None:
         """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
         names = (*names, self._shares.name)
-        _terms(self._core, self._core.settings).check(len(set(names)), self._skew)
+        self.terms.check(len(set(names)))
 
-    async def meet(self, url: str, crawl: str) -> None:
-        """Look in Redis how many agents *crawl* has and how far its clock is off, then `check`."""
-        from scrapy_spider_suite.agents.clocks import boottime
-        from scrapy_spider_suite.agents.office import Office  # Redis is an extra
-
-        office = Office(url, crawl)
-        names: tuple[str, ...] = ()
-        wall, began = time.time(), boottime()
-        try:
-            found = await office.overview()
-        except RegistryError:
-            found = None  # as it joins, it is asked again
-        finally:
-            await office.close()
-        if found is not None:
-            self._skew = Skew.measured(wall, boottime() - began, found.now).offset
-            names = tuple(member.name for member in found.view.members)
-        self.check(names)
+    @property
+    def terms(self) -> Terms:
+        """What is set."""
+        return _terms(self._core, self._core.settings)
 
     def changed(self) -> None:
         """There may be other agents: each has the phase of its rank by name."""
@@ -79,7 +62,7 @@ class Phasing:
                     f"{name} is the same for all agents, with SUITE_ASSIGNMENT = "
                     f"{old.assignment!r}: stop them, and start them all with it"
                 )
-        _terms(self._core, new).check(1, self._skew)
+        _terms(self._core, new).check()
 
 
 def _terms(core: CrawlCore, settings: SuiteSettings) -> Terms:

@@ -93,6 +93,20 @@ def test_units_are_sent_once_and_ascending() -> None:
     assert decode_units(data).tolist() == [1, 256, 65_535]
 
 
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("name", ["SUITE_AGENT_NAME"]), ("other-job", ["SUITE_AGENT_NAME", "JOBDIR"]),
+        ("other-crawl", ["SUITE_CRAWL_NAME", "JOBDIR"]),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_settings_that_help(code: str, names: list[str]) -> None:
+    """So that nobody has to look for them."""
+    answer = decode_answer(msgspec.json.encode({"code": code, "now": 1}))
+    said = refusal(answer, Candidate(**KNOWN), 0.0)
+    assert [name for name in names if name in said.replace(",", "").split()] == names
+
+
 def test_a_refusal_nobody_knows_is_told_as_it_is() -> None:
     """A newer release's scripts may have more of them."""
     answer = decode_answer(b'{"code": "mood", "now": 0}')

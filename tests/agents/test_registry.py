@@ -103,6 +103,38 @@ def test_an_agent_back_within_its_grace_keeps_all_and_disturbs_nobody(in_town: I
     in_town(test)
 
 
+def test_a_rolling_restart_of_twenty_agents_moves_nothing(in_town: InTown) -> None:
+    """Each rests and comes back in turn, some when others count it as missing, half of them after
+    a kill: same epoch, same holders, and nothing of either to be looked at again.
+    """
+
+    async def test(town: Town) -> None:
+        agents = [await town.agent(f"a{number:02}") for number in range(1, 21)]
+        epoch = (await beat(agents[0])).epoch
+        for number in range(2, 21):
+            await agents[0].give(ALL[number - 1 :: 20], to=number, epoch=epoch)
+        answers = [await beat(agent) for agent in agents]
+        before = {(answer.epoch, answer.era, answer.moves) for answer in answers}
+        holders = (await agents[0].tokens()).holders
+        assert (len(before), np.bincount(holders).size) == (1, 21)
+        for number, agent in enumerate(agents, 1):
+            if number % 2:
+                await agent.rest()
+            for _ in range(2):
+                town.wait(GRACE / 3)
+                for other in agents:
+                    if other is not agent:
+                        await beat(other)
+            await agents[number % 20].seize(ALL, epoch)
+            agents[number - 1], joined = await back(town, agent.row.name, number=number)
+            assert joined == (number, agent.answer.id, True)
+        answers = [await beat(agent) for agent in agents]
+        assert {(answer.epoch, answer.era, answer.moves) for answer in answers} == before
+        assert (await agents[-1].tokens()).holders.tolist() == holders.tolist()
+
+    in_town(test)
+
+
 def test_a_second_process_of_a_name_is_refused_while_the_first_may_live(in_town: InTown) -> None:
     """Unless it sits in the same place, whose lock tells that the other is gone."""
 
@@ -307,5 +339,36 @@ def test_what_agents_say_of_themselves_is_shown_and_nothing_else_is(in_town: InT
             town.client.xadd(key, {"letter": b"of the crawl"})
         await town.office().forget()
         assert town.client.exists(*town.keys, *mail) == 0
+
+    in_town(test)
+
+
+def test_there_are_no_more_agents_than_phases(in_town: InTown) -> None:
+    """Those that are away count, too; who has its place has it again (K5)."""
+
+    async def test(town: Town) -> None:
+        for name in "ab":
+            await town.agent(name, most=2)
+        with pytest.raises(JoinRefusedError, match=r"^SUITE_PHASES = 2: the crawl has") as no:
+            await town.agent("c", most=2)
+        assert no.value.kind == "most"
+        town.wait(SILENCE + 1)
+        await back(town, "b", most=2)
+        with pytest.raises(JoinRefusedError):
+            await town.agent("c", most=2)
+
+    in_town(test)
+
+
+def test_a_clock_that_phases_cannot_do_with_is_refused(in_town: InTown) -> None:
+    """By less than others may differ."""
+
+    async def test(town: Town) -> None:
+        here = town.registry()
+        town.now += 4
+        with pytest.raises(JoinRefusedError, match="is 4 s ahead of that of Redis: expected 3 s"):
+            await here.join(candidate("a", skew=3.0))
+        town.now -= 1
+        await here.join(candidate("a", skew=3.0))
 
     in_town(test)

@@ -157,3 +157,40 @@ def test_a_crawl_that_is_over_begins_again_when_all_have_closed(in_town: InTown)
         assert not (await beat(a)).ended
 
     in_town(test)
+
+
+@pytest.mark.parametrize("grace", [GRACE, None])
+def test_who_was_killed_before_it_heard_of_the_end_hears_of_it(
+    in_town: InTown, grace: float | None
+) -> None:
+    """As it comes back with nothing to do; whoever heard of it begins another crawl, as does one
+    that has something to do."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town, grace=grace)
+        while not await idle(a):
+            assert not await idle(b)
+        await a.rest()
+        town.wait(SILENCE + 1)
+        killed, _ = await back(town, "b", grace=grace, idle=True)
+        assert await idle(killed)
+        await killed.rest()
+        again, _ = await back(town, "b", grace=grace, idle=True)
+        assert not await idle(again)
+
+    in_town(test)
+
+
+def test_who_has_something_to_do_after_the_end_begins_anew(in_town: InTown) -> None:
+    """Although it was killed before it had heard of it."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        while not await idle(a):
+            await idle(b)
+        await a.rest()
+        town.wait(SILENCE + 1)
+        killed, _ = await back(town, "b", idle=False)
+        assert not await idle(killed)
+
+    in_town(test)

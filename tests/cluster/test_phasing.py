@@ -33,14 +33,14 @@ def test_at_each_time_each_agent_has_another_phase() -> None:
     [
         ({"ledger": False}, "SUITE_LEDGER is not set: with SUITE_ASSIGNMENT = 'url-sum' every"),
         ({"phases": 2}, "SUITE_PHASES = 2: expected 3 or more with SUITE_ASSIGNMENT = 'url-sum'"),
-        ({"guard": 186.4}, "SUITE_PHASE_GUARD = 186.4: expected 186.5 or more with SUITE_ASSIGN"),
-        ({"delay": 9.0}, r"DOWNLOAD_TIMEOUT \(180\), by how much clocks differ \(2.5\), and the l"),
+        ({"guard": 183.9}, "SUITE_PHASE_GUARD = 183.9: expected 184 or more with SUITE_ASSIGN"),
+        ({"delay": 11.0}, r"DOWNLOAD_TIMEOUT \(180\), the longest delay \(11\), and twice by how"),
     ],
 )
 def test_what_cannot_be_polite_is_refused(wrong: dict[str, float], words: str) -> None:
-    """In one line that names the settings, with three agents and clocks that differ."""
-    GOOD.check(3, -2.5)
-    replace(GOOD, guard=186.5).check(3, -2.5)
+    """In one line that names the settings, with three agents."""
+    GOOD.check(3)
+    assert GOOD.skew == 3.0  # one is early by that, and one late
     with pytest.raises(SettingsError, match=words) as refusal:
-        replace(GOOD, **wrong).check(3, -2.5)
+        replace(GOOD, **wrong).check(3)
     assert "\n" not in str(refusal.value)

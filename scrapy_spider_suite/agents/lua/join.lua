@@ -5,6 +5,14 @@ local function lives()
   end
 end
 
+local function owners()  -- the others
+  local found = {}
+  for _, row in pairs(crawl and everyone() or {}) do
+    if row.name ~= a.name and row.state == 'active' then found[#found + 1] = row.name end
+  end
+  return found
+end
+
 if math.abs(now - a.wall) > a.skew then return answer('clock') end
 
 local first = not crawl
@@ -47,6 +55,8 @@ if number == 0 then
   if number >= UNITS then return answer('full') end
 end
 
+if a.most > 0 and #owners() >= a.most then return answer('most') end
+
 -- From here on it writes.
 if first then
   redis.call('DEL', MEMBERS, FACTS)
@@ -67,7 +77,9 @@ end
 if not busy then
   -- Who was silent and comes back has to join again, to the terms of now.
   if crawl.protocol ~= a.protocol or crawl.fixed ~= a.fixed then crawl.terms = crawl.terms + 1 end
-  crawl.protocol, crawl.fixed, crawl.grace, crawl.ended = a.protocol, a.fixed, a.grace, false
+  crawl.protocol, crawl.fixed, crawl.grace = a.protocol, a.fixed, a.grace
+  -- Who was killed before it had heard of the end, and has nothing to do, is still to hear of it.
+  crawl.ended = crawl.ended and a.idle and row and row.job == a.job and not row.told or false
 end
 
 local same = row and row.job == a.job

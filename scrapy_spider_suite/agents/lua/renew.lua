@@ -35,4 +35,8 @@ if not a.idle and crawl.sums ~= '' then
 elseif a.idle and not crawl.ended and over_now() then
   save()
 end
+if crawl.ended and not row.told then
+  row.told = true
+  put(row)
+end
 return answer('ok', {ends = row.ends, state = row.state})
