@@ -155,10 +155,12 @@ class Errands:
         dead = self._core.dead_hosts
         if visit and rules and _silent(rules) and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
-        if rules is None or _silent(rules):
+        forgot = rules is not None and visit is not None and self._forgot(visit.host, rules)
+        if rules is None or _silent(rules) or forgot:
             # A host that does not answer is asked again by its back-off, and given up in the end.
             self._fetches += 1
-            self._run(self._fetch_robots(robots, leases, again=rules is not None))
+            again = rules is not None and not forgot
+            self._run(self._fetch_robots(robots, leases, again=again))
             return True
         if rules.verdict is not Verdict.DISALLOW_FOR_NOW:
             return False
@@ -223,6 +225,14 @@ class Errands:
         frontier.residents.records.save()
         if crawl_delay > host.delay:
             frontier.workbench.postpone(host, self._core.now() + crawl_delay, "Crawl-delay")
+
+    def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
+        """Whether *host*, which is begun anew, is to be left alone by *rules* for longer than is
+        known: another agent had it in the meantime, and its robots.txt has stayed here."""
+        record = host.record
+        if record.crawl_delay or record.done or record.failed:
+            return False
+        return self._crawl_delay(rules.origin) > host.delay
 
     def _crawl_delay(self, url: str) -> float:
         """What the host of *url* asks for: the longest, where http and https do not agree."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Answer, Site, Visit, links, running
 
+from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -100,3 +102,30 @@ def test_it_is_on_disk_as_soon_as_robots_txt_is(site: Site, run: Run, tmp_path: 
     arguments = {"image": f"{site.url}/image", "pages": f"{site.url}/1"}
     run(crawl_here(Visitor, arguments=arguments, JOBDIR=str(tmp_path), **OBEYING))
     assert kept == [DELAY]
+
+
+class Returning(Visitor):
+    """Visits a page, forgets its host as a hand-over does, and visits the other pages."""
+
+    name = "returning"
+
+    async def start(self) -> AsyncIterator[Any]:
+        """See the class."""
+        first, *others = self.pages.split()
+        yield Request(first)
+        core = core_of(self.crawler)
+        assert core.job is not None
+        rework = core.frontier.hands(core.job.store).rework
+        while not (core.frontier.counters.done and rework.forget_host("127.0.0.1", core.now())):
+            await asyncio.sleep(0.01)
+        for page in others:
+            yield Request(page)
+
+
+def test_a_host_that_is_begun_anew_is_left_alone(site: Site, run: Run, tmp_path: Path) -> None:
+    """Another agent had it, and nothing but its robots.txt has stayed here."""
+    site.pages["/3"] = links()
+    arguments = {"pages": f"{site.url}/1 {site.url}/2 {site.url}/3"}
+    run(crawl_here(Returning, arguments=arguments, JOBDIR=str(tmp_path), **OBEYING))
+    assert site.paths() == ["/robots.txt", "/1", "/2", "/3"]
+    assert shortest_gap(site) >= DELAY
