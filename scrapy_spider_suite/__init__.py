@@ -1,4 +1,4 @@
-"""Polite, crash-safe and memory-bounded crawling for Scrapy, on one machine.
+"""Polite, crash-safe and memory-bounded crawling for Scrapy, on one machine or many.
 
 Switched on by one line in a project's ``settings.py``::
 

@@ -5,7 +5,7 @@
     scrapy.exceptions.IgnoreRequest
     ├── RobotsForbidden     robots.txt does not allow the URL
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
-    ├── HostBarred          the host is blocked, or outside its hours
+    ├── HostBarred          the host is blocked, outside its hours, or another agent's
     ├── UnwantedMediaType   the answer is of a media type that is not read
     ├── FilterRefused       a filter does not want the URL, or its answer
     └── RedirectRefused     a redirect is not followed
@@ -41,7 +41,10 @@ class RobotsUnavailable(IgnoreRequest):
 
 
 class HostBarred(IgnoreRequest):
-    """By the operator's rules nothing may be sent to the host, or below the URL, for now.
+    """Nothing may be sent to the host, or below the URL, for now.
+
+    By the operator's rules; or, where several agents share a crawl, since another one has the host,
+    or since the lease of this one has run out.
 
     Attributes:
         until: when it may, in seconds since the epoch; infinite where no end is known.

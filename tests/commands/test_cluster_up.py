@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,22 @@ def test_the_highest_exit_code_counts(tmp_path: Path) -> None:
     assert ended["refused"]["log"].endswith("refused.log ends: NAME = 1: expected 2")
     assert ended["fine"]["log"] == ""
     assert (fleet.code, fleet.running) == (4, 0)
+
+
+def test_none_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
+    """And those that were to come do not, once all are to stop."""
+    fleet, sleeping = Fleet(tmp_path), [sys.executable, "-c", "import time; time.sleep(100)"]
+
+    def start() -> None:
+        with starting._stopping(fleet):
+            fleet.start("a", sleeping)
+            fleet.start("b", ["/nowhere/python"])
+
+    with pytest.raises(FileNotFoundError):
+        start()
+    fleet.start("c", sleeping)
+    assert [each["agent"] for each in until(lambda: list(fleet.ended()))] == ["a"]
+    assert fleet.running == 0
 
 
 def test_all_are_stopped(tmp_path: Path) -> None:
@@ -117,14 +134,18 @@ def test_each_has_its_own(tmp_path: Path) -> None:
     names = starting._names(asked, "peers")
     assert names == ["w_1", "w_2"]
     words = list(starting._command(asked, "peers", 1, names[1], tmp_path))
-    assert words[3:7] == ["crawl", "news", "-a", "x=1"]
-    given = dict(word.split("=", 1) for word in words[8::2])
-    assert given["SUITE_HOST_DELAY"] == "7"
-    assert given["FEEDS"] == feeds
-    assert given["SUITE_AGENT_ADDRESS"] == "[::1]:7001"
-    assert (given["JOBDIR"], given["LOG_FILE"]) == (f"{tmp_path}/w_2", f"{tmp_path}/w_2.log")
-    assert (given["SUITE_REDIS_URL"], given["SUITE_CLUSTER"]) == ("redis://10.0.0.1/0", "peers")
-    assert "SUITE_CRAWL_NAME" not in given
+    assert words[3:5] == ["crawl", "news"]
+    own = dict(word.split("=", 1) for word in words[6::2])
+    assert own["SUITE_AGENT_ADDRESS"] == "[::1]:7001"
+    assert (own["JOBDIR"], own["LOG_FILE"]) == (f"{tmp_path}/w_2", f"{tmp_path}/w_2.log")
+    assert own["SUITE_CLUSTER"] == "peers"
+    assert "SUITE_CRAWL_NAME" not in own
+    words = list(starting._given(asked, "peers"))
+    assert words[:2] == ["-a", "x=1"]
+    given = dict(word.split("=", 1) for word in words[3::2])
+    assert given["SUITE_REDIS_URL"] == "redis://10.0.0.1/0"
+    assert (given["SUITE_HOST_DELAY"], given["FEEDS"]) == ("7", feeds)
+    assert not own.keys() & given.keys()
     listed = call("2", "news", SUITE_AGENTS="a=10.0.0.1:1,b=10.0.0.1:2")
     assert starting._names(listed, "lan") == ["a", "b"]
     with pytest.raises(UsageError, match="SUITE_AGENTS lists 0 agents, and 2 are to be started"):
@@ -132,6 +153,46 @@ def test_each_has_its_own(tmp_path: Path) -> None:
     for count in ("0", "x", "65"):
         with pytest.raises(UsageError, match="expected a number of agents"):
             call(count, "news")
+
+
+_TOLD = """
+import json
+from pathlib import Path
+from scrapy import Spider
+
+class Told(Spider):
+    name = "told"
+
+    async def start(self):
+        text = Path("/proc/self/cmdline").read_text() + Path("/proc/self/environ").read_text()
+        names = ("SUITE_REDIS_URL", "SUITE_CLUSTER_KEY", "SUITE_LEDGER")
+        Path("said").write_text(json.dumps(
+            [text, self.login, *(self.settings[name] for name in names)]
+        ))
+        return
+        yield
+"""
+
+
+def test_no_password_stands_where_others_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what ``up`` is given, under whatever name; and the agent has it all the same."""
+    project = Project(tmp_path / "project", ADDONS={}, SPIDER_MODULES=["project.told"])
+    (project.folder / "project" / "told.py").write_text(_TOLD)
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    monkeypatch.chdir(project.folder)
+    asked = call("1", "told", "-a", "login=me:hidden", "--name", "w", "--dir", "agents",
+                 SUITE_CLUSTER_KEY="hidden, as the rest", SUITE_LEDGER="redis://:hidden@10.0.0.2")
+    redis = "redis://:hidden@10.0.0.1/0"
+    assert starting._run(replace(asked, jobdir=redis)) == 0
+    text, *told = json.loads(Path("said").read_text())
+    assert told == ["me:hidden", redis, "hidden, as the rest", "redis://:hidden@10.0.0.2"]
+    assert "SUITE_AGENT_NAME=w_1" in text
+    assert "hidden" not in text
+    left = [path for path in Path("agents").rglob("*") if path.is_file()]
+    assert left
+    assert not any(b"hidden" in path.read_bytes() for path in left)
 
 
 @pytest.mark.slow

@@ -36,13 +36,21 @@ class Fleet:
         self._began = time.time()
         self._last: tuple[float, int] | None = None
 
-    def start(self, name: str, command: Sequence[str]) -> None:
-        """Start the agent *name*. Raises `OSError`."""
+    def start(self, name: str, command: Sequence[str], said: bytes = b"") -> None:
+        """Start the agent *name*, whose input is what is *said*, unless they are to stop by now.
+
+        Raises `OSError`.
+        """
+        if self._stopping:
+            return
         with (self._folder / f"{name}.log").open("ab") as log:
             # In a session of its own: Ctrl-C is for the command, which stops all in good order.
-            self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            self._processes[name] = process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
+        if (pipe := process.stdin) is not None:
+            with suppress(BrokenPipeError), pipe:  # it may have ended: its exit code says why
+                pipe.write(said)
 
     @property
     def running(self) -> int:

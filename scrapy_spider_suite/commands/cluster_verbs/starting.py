@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,11 +18,12 @@ from typing import Any, Final
 from scrapy.exceptions import UsageError
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
+from scrapy_spider_suite.agents.endpoints import Endpoint, endpoint
 from scrapy_spider_suite.commands.agents import place
+from scrapy_spider_suite.commands.cluster_verbs import agent
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.settings.endpoints import Endpoint, endpoint
 
 _MOST: Final = 64
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.]")
@@ -77,10 +78,12 @@ def _run(call: Call) -> int:
     folder = options.dir or Path("crawls") / options.spider
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(folder)
-    for number, name in enumerate(names):
-        fleet.start(name, [*_command(call, kind, number, name, folder)])
-    print(f"{len(names)} agents start; their logs: {folder}/NAME.log", file=sys.stderr, flush=True)
+    said = agent.told(_given(call, kind))
     with _stopping(fleet):
+        for number, name in enumerate(names):
+            fleet.start(name, [*_command(call, kind, number, name, folder)], said)
+        print(f"{fleet.running} agents start; their logs: {folder}/NAME.log", file=sys.stderr,
+              flush=True)  # fmt: skip
         return _watch(call, fleet, options.every)
 
 
@@ -101,26 +104,35 @@ def _names(call: Call, kind: str) -> list[str]:
 
 
 def _command(call: Call, kind: str, number: int, name: str, folder: Path) -> Iterator[str]:
-    """How an agent is started."""
-    options, settings = call.options, call.settings
-    yield from (sys.executable, "-m", "scrapy", "crawl", options.spider)
-    for argument in options.arguments:
-        yield from ("-a", argument)
-    given = {
-        key: _text(settings[key]) for key in settings
-        if settings.getpriority(key) == SETTINGS_PRIORITIES["cmdline"] and key not in _OURS
-    }  # fmt: skip
-    given |= {
+    """How an agent is started, as everybody on the machine may see it."""
+    yield from (sys.executable, "-m", agent.__name__, "crawl", call.options.spider)
+    own: dict[str, Any] = {
         "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": folder / name,
         "LOG_FILE": folder / f"{name}.log",
         "TELNETCONSOLE_PORT": 0,  # one that is free
     }  # fmt: skip
+    if crawl := place.name_of(call):
+        own["SUITE_CRAWL_NAME"] = crawl
+    if address := call.settings.get("SUITE_AGENT_ADDRESS"):
+        own["SUITE_AGENT_ADDRESS"] = _address(address, number)
+    yield from _settings(own)
+
+
+def _given(call: Call, kind: str) -> Iterator[str]:
+    """The rest of it, the same for all: any of it may hold a password."""
+    for argument in call.options.arguments:
+        yield from ("-a", argument)
+    settings = call.settings
+    given = {
+        key: _text(settings[key]) for key in settings
+        if settings.getpriority(key) == SETTINGS_PRIORITIES["cmdline"] and key not in _OURS
+    }  # fmt: skip
     if kind == "peers":
         given["SUITE_REDIS_URL"] = call.jobdir
-    if crawl := place.name_of(call):
-        given["SUITE_CRAWL_NAME"] = crawl
-    if address := settings.get("SUITE_AGENT_ADDRESS"):
-        given["SUITE_AGENT_ADDRESS"] = _address(address, number)
+    yield from _settings(given)
+
+
+def _settings(given: Mapping[str, Any]) -> Iterator[str]:
     for key, value in given.items():
         yield from ("-s", f"{key}={value}")
 
@@ -149,6 +161,9 @@ def _stopping(fleet: Fleet) -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield
+    except BaseException:
+        fleet.stop()  # nobody would look after those that have been started
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
