@@ -226,6 +226,13 @@ class Peer:
         self._joined(joined)
         await self._learn(anew=True)
         self._back()
+        answer = self.registry.answer
+        if answer.claims > answer.now and not self._shares.mine.any():
+            logger.info(
+                "Redis was started a moment ago, or has lost data: agents that held something may "
+                "be on their way; what nobody has claimed is taken in %.0f s",
+                (answer.claims - answer.now) / 1000,
+            )  # fmt: skip
 
     # What changes
 

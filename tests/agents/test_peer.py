@@ -133,6 +133,28 @@ def test_who_owns_what_is_found_out_beside_the_loop(
     in_town(test)
 
 
+def test_why_the_first_agent_waits_is_said(
+    in_town: InTown, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where Redis has just been started; elsewhere it takes everything at once, and says nothing."""
+    caplog.set_level("INFO")
+
+    async def test(town: Town) -> None:
+        town.client.set("test:uptime", 1_000)
+        here = Here(town.registry(), "a")
+        await here.peer.open()
+        assert not here.shares.mine.any()
+        assert caplog.text.count("what nobody has claimed is taken in 15 s") == 1
+        town.wiped()
+        town.client.set("test:uptime", 10**9)
+        other = Here(town.registry(), "b")
+        await other.peer.open()
+        assert other.shares.mine.all()
+        assert caplog.text.count("what nobody has claimed") == 1
+
+    in_town(test)
+
+
 def test_a_clock_that_is_set_is_said_once(
     in_town: InTown, caplog: pytest.LogCaptureFixture
 ) -> None:
