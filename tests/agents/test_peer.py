@@ -136,7 +136,7 @@ def test_who_owns_what_is_found_out_beside_the_loop(
 def test_why_the_first_agent_waits_is_said(
     in_town: InTown, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where Redis has just been started; elsewhere it takes everything at once, and says nothing."""
+    """Where Redis has just been started; elsewhere it takes everything at once."""
     caplog.set_level("INFO")
 
     async def test(town: Town) -> None:
