@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import socket
 import sys
@@ -169,6 +170,9 @@ def through_redis(rows: Rows) -> str:
     with tempfile.TemporaryDirectory() as folder, RedisServer(Path(folder)) as server:
 
         def open_(agent: str) -> Transport:
+            with server.client() as client:  # as if it had joined
+                row = {"incarnation": f"{1:016x}", "state": "active", "ends": 0}
+                client.hset("suite:{crawl}:members", agent, json.dumps(row))
             return streams.Streams(server.url, "crawl", agent, 1)
 
         text = through(open_, rows, 0)

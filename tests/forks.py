@@ -126,7 +126,10 @@ def _serve(orders: socket.socket) -> str | None:
 
     def tell(*_: object) -> None:
         while ends:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:  # another signal came within this call: all have been told
+                return
             if not pid:
                 return
             end = ends.pop(pid)

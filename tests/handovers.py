@@ -16,6 +16,7 @@ from virtual_agents import Agents, owner_of
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import Member, Table, moved
+from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.counters import Counters
@@ -44,6 +45,7 @@ def label(units: frozenset[int] = frozenset(range(UNITS)), parcel: str = "p1") -
 class Side:
     """A store with a frontier on it; its archive is used for URLs that are ``archived``.
 
+    Those that are ``asked`` for were done, and are pending again since an operator wants them.
     With a *sieve* its links go through that.
     """
 
@@ -84,6 +86,9 @@ class Side:
         hands.ledger.take_over_state(state_key(host, url), host, record, known)
         hands.residents.records.save()
         self.frontier.flush()
+        if state == "asked":
+            again = entry(url, flags=int(Flag.DONT_FILTER))
+            assert hands.rework.again(again, known, *self.clock())
         if state == "archived":
             assert self.store.archive is not None
             self.store.archive.add([state_key(host, url)])

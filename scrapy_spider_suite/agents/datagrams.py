@@ -15,16 +15,19 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.agents.exchange import BOUNDS, Exchange
 from scrapy_spider_suite.agents.letters import Letter, Packed, Receipt, encode_name
 from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
-from scrapy_spider_suite.settings.endpoints import endpoint
 
 WINDOW: Final = 512
 """Letters on the way to one receiver: 0.7 MB."""
 
 BUFFER: Final = 1 << 20
 """Bytes that the system is asked to hold for a process that is busy with something else."""
+
+LOOK: Final = 5.0
+"""Seconds without an answer after which the address of an agent is looked up again."""
 
 Address = tuple[str, int]
 
@@ -75,9 +78,7 @@ class Datagrams:
         self._others = {other: address for other, address in agents.items() if other != name}
         self._received: Received | None = None
         self._acknowledged: Acknowledged | None = None
-        self._exchange = Exchange(
-            name, list(self._others), key, window, self._hand_on, self._tell
-        )
+        self._exchange = Exchange(name, list(self._others), key, window, self._hand_on, self._tell)
         self.counters: MailCounters = self._exchange.counters
         self._once = Once(logger, f"letters over UDP, agent {name}")
         self._places: dict[str, Any] = {}
@@ -87,17 +88,25 @@ class Datagrams:
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._ended = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
 
     async def start(self, received: Received, acknowledged: Acknowledged) -> None:
-        """Listen at the own address. Raises `OSError`: it is not to be had, or a name not known."""
+        """Listen at the own address. Raises `OSError`: it is not to be had, or its name not known.
+
+        Those whose names are not known are looked up again from time to time.
+        """
         self._loop = asyncio.get_running_loop()
         self._received, self._acknowledged = received, acknowledged
-        family, own = await self._find(self._own)
-        for other, address in self._others.items():
-            _, self._places[other] = await self._find(address, family)
-        self._socket, _ = await self._loop.create_datagram_endpoint(
-            lambda: _Socket(self), sock=self._bound(family, own)
-        )
+        try:
+            family, own = await self._find(self._own)
+        except OSError as error:
+            raise self._no_good(f"not known: {error.strerror}") from error
+        raw = self._bound(family, own[0])
+        self._socket, _ = await self._loop.create_datagram_endpoint(lambda: _Socket(self), sock=raw)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK):
+                await self._look_up(self._others, family)
+        self._looking = self._loop.create_task(self._look(family))
         self._pump()
 
     def _bound(self, family: int, own: Any) -> socket.socket:
@@ -112,18 +121,63 @@ class Datagrams:
             raw.close()
             in_use = error.errno == errno.EADDRINUSE
             why = "in use: that agent may run already" if in_use else f"no good: {error.strerror}"
-            host, port = self._own
-            raise OSError(
-                f"SUITE_AGENTS: {host}:{port}, the address of agent {self._name} on this machine, "
-                f"is {why}; or SUITE_AGENT_NAME is that of another"
-            ) from error
+            raise self._no_good(why) from error
         return raw
 
-    async def _find(self, address: Address, family: int = 0) -> tuple[int, Any]:
-        """The family of *address*, and as the system wants it."""
+    def _no_good(self, why: str) -> OSError:
+        host, port = self._own
+        return OSError(
+            f"SUITE_AGENTS: {host}:{port}, the address of agent {self._name} on this machine, "
+            f"is {why}; or SUITE_AGENT_NAME is that of another"
+        )
+
+    async def _find(self, address: Address, family: int = 0) -> tuple[int, list[Any]]:
+        """The family of *address*, and what it may be, as the system wants it. Raises `OSError`."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)
-        return found[0][0], found[0][4]
+        try:
+            found = await loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)
+        except UnicodeError as error:
+            raise OSError(errno.EINVAL, f"no name of a machine ({error})") from error
+        family = found[0][0]
+        return family, [each[4] for each in found if each[0] == family]
+
+    async def _look(self, family: int) -> None:
+        """Look up, from time to time, who is not known or has not answered for long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK)
+            unknown = self._others.keys() - self._places.keys()
+            await self._look_up(unknown | set(self._exchange.silent(loop.time() - LOOK)), family)
+
+    async def _look_up(self, others: Iterable[str], family: int) -> None:
+        await asyncio.gather(*(self._look_up_one(other, family) for other in others))
+
+    async def _look_up_one(self, other: str, family: int) -> None:
+        """It may be the first time, or another address by now."""
+        address = self._others[other]
+        try:
+            _, places = await self._find(address, family)
+        except OSError as error:
+            self.counters.failed += 1
+            if other not in self._places:
+                self._once.say(
+                    f"name of {other}",
+                    f"SUITE_AGENTS: the address of agent {other}, {address[0]}:{address[1]}, is "
+                    f"not known: {error.strerror}; it is looked up again",
+                )
+            return
+        self._once.over(f"name of {other}")
+        if self._places.get(other) not in places:
+            if other in self._places:
+                logger.info("agent %s has another address: %s", other, places[0][0])
+            self._places[other] = places[0]
+            self._exchange.moved(other)
+            self._soon()
+
+    def _send(self, wire: asyncio.DatagramTransport, to: str, datagram: bytes) -> None:
+        """To where *to* is, if that is known."""
+        if to in self._places:
+            wire.sendto(datagram, self._places[to])
 
     def room(self, to: str) -> int:
         """How many letters `send` takes for *to*."""
@@ -149,13 +203,15 @@ class Datagrams:
         """Send what is to be said of letters that are kept, and close the socket."""
         self._received = self._acknowledged = None
         self._rest()
+        if self._looking is not None:
+            self._looking.cancel()
         wire, self._socket = self._socket, None
         if wire is None or self._loop is None:
             return
         if seconds > 0:
             # The reports that wait for more to say wait no longer.
             for to, datagram in self._exchange.reports():
-                wire.sendto(datagram, self._places[to])
+                self._send(wire, to, datagram)
             wire.close()
         else:
             wire.abort()
@@ -180,7 +236,7 @@ class Datagrams:
         if self._socket is None or self._loop is None or self._paused:
             return
         for to, datagram in self._exchange.due(self._loop.time()):
-            self._socket.sendto(datagram, self._places[to])
+            self._send(self._socket, to, datagram)
         when = self._exchange.wake()
         if when is not None:
             self._timer = self._loop.call_at(when, self._pump)

@@ -30,6 +30,9 @@ from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
 BOUNDS: Final = Bounds(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 << 16)
 """A letter is a datagram."""
 
+_QUESTIONS: Final = (Kind.HELLO, Kind.WELCOME, Kind.LETTER)
+"""What is answered where it arrives, by anything but a hello."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -65,6 +68,7 @@ class Exchange:
         self._to = {other: Outgoing(window, draw, self.counters) for other in others}
         self._from = {other: Incoming(window, draw(32)) for other in others}
         self._replies: list[tuple[str, Packet]] = []
+        self._unanswered: dict[str, float] = {}  # since when
         self._once = Once(logger, f"letters over UDP, agent {name}")
 
     def room(self, to: str) -> int:
@@ -108,7 +112,19 @@ class Exchange:
             packets += [(name, packet) for packet in outgoing.due(now)]
         for name, incoming in self._from.items():
             packets += [(name, packet) for packet in incoming.due(now)]
+        for name, packet in packets:
+            if packet.kind in _QUESTIONS:
+                self._unanswered.setdefault(name, now)
         return [(name, self._sealer.seal(name, packet)) for name, packet in packets]
+
+    def silent(self, since: float) -> list[str]:
+        """Those that have not answered what they were sent at *since*, or before, and after it."""
+        return [name for name, when in self._unanswered.items() if when <= since]
+
+    def moved(self, name: str) -> None:
+        """That agent has another address: what waits for it need not wait for longer."""
+        self._unanswered.pop(name, None)
+        self._to[name].is_back()
 
     def reports(self) -> list[tuple[str, bytes]]:
         """What there is to report, without waiting for more."""
@@ -131,6 +147,8 @@ class Exchange:
             self._refuse("malformed", error)
 
     def _take(self, name: str, packet: Packet, now: float) -> None:
+        if packet.kind in (Kind.WELCOME, Kind.STALE, Kind.REPORT):
+            self._unanswered.pop(name, None)
         match packet.kind:
             case Kind.HELLO:
                 self._replies.append((name, self._from[name].hello(packet)))
@@ -152,6 +170,7 @@ class Exchange:
             self._replies += [(name, reply) for reply in incoming.stale(packet, now)]
             self.counters.replayed += 1  # or sent to the process that was here before: no line
             return
+        self._unanswered.pop(name, None)
         verdict = incoming.arrived(packet.number, now)
         self.counters.repeated += verdict is Verdict.REPEATED
         self.counters.full += verdict is Verdict.BEYOND

@@ -32,6 +32,11 @@ _SPARE: Final = 16
 """Accounts that are over, and are removed with a call, beside as many as it has keys: there are
 never many more than those that are needed."""
 
+_LOCK: Final = ".lock"
+"""Ends the name of the file that is locked while the database is opened."""
+_POLL: Final = 0.05
+"""Seconds between two looks whether it is free."""
+
 _OURS: Final = 0x53554C31
 """SQLite's mark of whose database it is."""
 _TABLES: Final = f"""
@@ -138,13 +143,18 @@ class FileLedger:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        # SQLite does not wait for others while it changes the journal of a new file.
-        folder = os.open(self._path.parent, os.O_RDONLY)
+        # SQLite does not wait for others while it changes the journal of a new file. The lock is a
+        # file of its own: anybody may hold the folder's, and for as long as a crawl takes.
+        lock = os.open(f"{self._path}{_LOCK}", os.O_RDONLY | os.O_CREAT, 0o666)
+        until = time.monotonic() + self._timeout
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            while not _locked(lock):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"another process has locked {self._path}{_LOCK}")
+                time.sleep(_POLL)
             yield
         finally:
-            os.close(folder)
+            os.close(lock)
 
     def _prepare(self, file: sqlite3.Connection) -> None:
         (whose,) = file.execute("PRAGMA application_id").fetchone()
@@ -173,6 +183,15 @@ class FileLedger:
         if code == sqlite3.SQLITE_FULL:
             return LedgerError(f"{self.where} cannot grow: {error}", "memory")
         return LedgerError(f"{self.where} cannot be used: {error}", "away")
+
+
+def _locked(file: int) -> bool:
+    """Whether the lock of *file* is this process's now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class _Book:

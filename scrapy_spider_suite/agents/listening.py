@@ -1,9 +1,10 @@
 """An agent listens for what is asked of it through Redis: see `calls`.
 
 It looks every second, on a connection of its own, and every minute for what stands: so an agent
-that comes later knows what is blocked. A call is taken out when its answer is there, in one step;
-who carries it out knows by its id whether that was done by the process before. While Redis is away
-nothing is asked, and answers wait.
+that comes later knows what is blocked. What stands is carried out one by one, while calls are
+heard; what fails is tried again a minute later. A call is taken out when its answer is there, in
+one step; who carries it out knows by its id whether that was done by the process before. While
+Redis is away nothing is asked, and answers wait.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ class Listener:
         self._wall = wall
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         self._looks = 0
-        self._stood: set[bytes] = set()  # calls that stand, and were looked at
+        self._stood: set[bytes] = set()  # calls that stand, and are done
+        self._due: dict[str, tuple[bytes, Call]] = {}  # those that are not, by what they are about
+        self._standing: asyncio.Task[None] | None = None  # carries them out
+        self._under_way: set[str] = set()  # ids of calls
         self._once = Once(logger, f"calls to {agent}")
         self._lost = ""
 
@@ -120,9 +124,10 @@ class Listener:
                     pause = self._look
                 await asyncio.sleep(pause)
         finally:
-            for task in self._tasks.values():
+            tasks = [*self._tasks.values(), *filter(None, [self._standing])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._carrier.close()
             await self._server.close()
 
@@ -141,18 +146,46 @@ class Listener:
                 self._tasks[text] = asyncio.ensure_future(self._see_to(text))
 
     async def _take_standing(self) -> None:
-        """See to calls that stand and are new here."""
+        """Have calls that stand and are new here carried out, while others are heard."""
         found = await self._server.run(
             _SCRIPTS["standing"], [self._keys.standing], str(STANDING_MAX), str(CALL_MAX)
         )
-        for text in set(found) - self._stood:
+        self._stood.intersection_update(found)
+        self._due.clear()
+        for text in found:
+            if text not in self._stood:
+                try:
+                    call = Call.from_bytes(text)
+                except CallError as error:
+                    self._refuse(1, error)
+                    self._stood.add(text)
+                else:
+                    self._due[call.stands] = text, call
+        if self._standing is None or self._standing.done():
+            self._standing = asyncio.ensure_future(self._stand())
+
+    async def _stand(self) -> None:
+        """Carry out what stands and never was; what fails is found again at the next look."""
+        while self._due:
+            about, (text, call) = next(iter(self._due.items()))
             try:
-                call = Call.from_bytes(text)
-                if call.stands and await self._carrier.is_new(call):
-                    await self._carrier.carry_out(call)
+                new = bool(about) and await self._carrier.is_new(call)
+                # What was heard meanwhile about the same is later, or is the same.
+                due = self._due.get(about) == (text, call)
+                if new and due:
+                    del self._due[about]
+                    await self._carry_out(call)
+                if due or not new:
+                    self._stood.add(text)
             except CallError as error:
                 self._refuse(1, error)
-        self._stood = set(found)
+                self._stood.add(text)
+            except OSError as error:
+                self._once.say("standing", f"{call.verb} stands: {error.strerror or error}")
+            except Exception:  # a fault in one call must not end the listening
+                logger.exception("what stands (%s) failed", call.verb)
+            if self._due.get(about) == (text, call):
+                del self._due[about]
 
     async def _see_to(self, text: bytes) -> None:
         try:
@@ -172,10 +205,11 @@ class Listener:
         if call.until < self._wall():
             self.counters.expired += 1
             return call.id, b""
+        self._due.pop(call.stands, None)
         try:
             if call.pieces and (place := self._carrier.place(call)) is not None:
                 await self._fetch(call, place)
-            return call.id, (await self._carrier.carry_out(call)).to_bytes()
+            return call.id, (await self._carry_out(call)).to_bytes()
         except CallError as error:
             self._refuse(1, error)
             said = str(error)
@@ -186,6 +220,16 @@ class Listener:
             said = f"it failed: {error!r}"
         reply = Reply(id=call.id, agent=self._agent, code=2, said=said[:2_000])
         return call.id, reply.to_bytes()
+
+    async def _carry_out(self, call: Call) -> Reply:
+        """Carry out *call*, which may stand and come, after what is under way of the same."""
+        while call.id in self._under_way:
+            await asyncio.sleep(self._look)
+        self._under_way.add(call.id)
+        try:
+            return await self._carrier.carry_out(call)
+        finally:
+            self._under_way.discard(call.id)
 
     async def _give(self, text: bytes, id: str, data: bytes) -> None:
         """Give the answer, as soon as Redis takes it."""

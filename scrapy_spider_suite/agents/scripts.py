@@ -40,6 +40,11 @@ def timed(name: str) -> Script:
     return _script(WORLD + _read(name))
 
 
+def fenced(name: str) -> Script:
+    """The script *name*, which does nothing for a process that is not the member any more."""
+    return _script(WORLD + _read("fence") + _read(name))
+
+
 def load() -> dict[str, Script]:
     """All scripts of the registry by their names."""
     common = WORLD + _read("common")

@@ -13,6 +13,10 @@ entry is removed once its letter is kept. The sender looks now and then whether 
 not acknowledged still lies in the inbox, and puts it there again if not, so a stream, a group, a
 receipt or a server's whole memory may be lost: letters then come twice.
 
+What is written is written by scripts that look whether the process is still the one that stands for
+the agent (``lua/fence.lua``). One that was stopped while others took its place may still read, and
+takes nothing away: what it has read stays pending, and nobody is told that it is kept.
+
 A full inbox takes no letters, so a slow or absent agent fills the server up to a bound; a server
 that is away, out of memory or has something else under a key is asked again, less and less often.
 What stands in a stream is data of strangers: see `letters`.
@@ -41,10 +45,11 @@ from scrapy_spider_suite.agents.letters import (
     unpack_receipts,
 )
 from scrapy_spider_suite.agents.posting import Post, Posts
+from scrapy_spider_suite.agents.scripts import fenced
 from scrapy_spider_suite.agents.server import LOST, connect, place, said
 from scrapy_spider_suite.agents.steps import forever
 from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
-from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.errors import FencedError, LetterError, LetterTooLargeError
 
 BOUNDS: Final = Bounds(48 << 10, 1 << 20, 1 << 20)
 """Letters of some 1,500 URLs."""
@@ -58,16 +63,13 @@ RECEIPTS: Final = 200
 RECEIPTS_MAX: Final = 10_000
 """Entries of receipts that nobody has read: older ones are forgotten, as receipts may be."""
 
-# KEYS: an inbox. ARGV: its most entries; a letter; the entry where it was put before, or "".
-# Returns the entry where it lies; nothing if the inbox is full.
-_POST: Final = """
-local at = ARGV[3]
-if at ~= "" and #redis.call("XRANGE", KEYS[1], at, at) > 0 then return at end
-if redis.call("XLEN", KEYS[1]) >= tonumber(ARGV[1]) then return false end
-return redis.call("XADD", KEYS[1], "*", "letter", ARGV[2])
-"""
+_FENCED: Final = -1
+"""What a script answers that has done nothing, as this process is not the member any more."""
 
 _TROUBLE: Final = (RedisError, *LOST)
+
+_Asked = tuple[str, str, tuple[Any, ...]]
+"""The name of a script, the key that it is about, and what else it is given."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +81,9 @@ class Streams:
         url: of the server, as redis-py takes it; three connections are made to it.
         crawl: what the crawl's keys are named by.
         name: this agent.
-        incarnation: drawn by its process: receipts for another one's letters do not count, since
-            the rows of a directory that is lost may have had the same numbers.
+        incarnation: of its process, by which it has joined: without that nothing is written.
+            Receipts for another one's letters do not count, since the rows of a directory that is
+            lost may have had the same numbers.
         window: letters to one receiver that may be on the way.
         inbox: letters that may lie in an inbox.
         unkept: letters that may have been handed on and not acknowledged.
@@ -96,24 +99,17 @@ class Streams:
     bounds = BOUNDS
 
     def __init__(
-        self,
-        url: str,
-        crawl: str,
-        name: str,
-        incarnation: int,
-        *,
-        window: int = 16,
-        inbox: int = 500,
-        unkept: int = 32,
-        check: float = 15.0,
-        timeout: float = 10.0,
+        self, url: str, crawl: str, name: str, incarnation: int, *, window: int = 16,
+        inbox: int = 500, unkept: int = 32, check: float = 15.0, timeout: float = 10.0,
         block: float = 2.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         encode_name(name)
         self.counters = MailCounters()
         self._client, self._where, self._timeout = connect(url, timeout), place(url), timeout
         self._name, self._incarnation = name, incarnation
         self._prefix = f"suite:{{{crawl}}}:"
+        self._fence = f"{self._prefix}members", name, f"{incarnation:016x}"
+        self._scripts = {each: fenced(each).text for each in ("post", "tell", "drop")}
         self._inbox, self._mine = self._key("inbox", name), self._key("receipts", name)
         self._letters = GroupReader(self._client, self._inbox, timeout, block, pending=True)
         self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
@@ -178,7 +174,7 @@ class Streams:
         tasks, self._tasks = self._tasks, []
         await _end(tasks)
         if tasks and seconds > 0:
-            with suppress(*_TROUBLE):
+            with suppress(FencedError, *_TROUBLE):
                 async with asyncio.timeout(seconds):
                     while self._kept or self._done:
                         await self._tell()
@@ -192,6 +188,9 @@ class Streams:
         *key* is where something was to be read or written.
         """
         self.counters.failed += 1
+        if isinstance(error, FencedError):
+            self._once.say("fenced", error)
+            return "fenced"
         if not isinstance(error, _TROUBLE):
             return ""
         trouble = said(error, self._where, key)
@@ -213,20 +212,15 @@ class Streams:
 
     async def _tell(self) -> None:
         """Remove entries whose letters are kept, and tell their senders."""
-        done, kept = list(self._done), self._kept[:RECEIPTS]
-        pipe = self._client.pipeline(transaction=False)
-        keys = [self._inbox] * 2 if done else []
-        if done:
-            pipe.xack(self._inbox, GROUP, *done)
-            pipe.xdel(self._inbox, *done)
+        done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
+        asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
             data = pack_receipts(self._name, [each for each in kept if each.sender == sender])
-            keys.append(self._key("receipts", sender))
-            pipe.xadd(keys[-1], {"receipts": data}, maxlen=RECEIPTS_MAX)
-        if done or kept:
+            asked.append(("tell", self._key("receipts", sender), (RECEIPTS_MAX, data)))
+        if asked:
             # What the server refuses is not tried again: the letter comes again, or its sender
             # finds it gone from the inbox and sends it again.
-            await self._execute(pipe, keys)
+            await self._ask(asked)
             del self._kept[: len(kept)]
             for entry in done:
                 del self._done[entry]
@@ -236,12 +230,12 @@ class Streams:
         """Put letters into inboxes, and look whether others still lie there."""
         clock = asyncio.get_running_loop().time
         posts = self._posts.due(clock(), BATCH)
-        pipe = self._client.pipeline(transaction=False)
-        keys = [self._key("inbox", post.to) for post in posts]
-        for post, key in zip(posts, keys, strict=True):
-            pipe.eval(_POST, 1, key, self._most, post.letter.data, post.entry)
         if posts:
-            for post, answer in zip(posts, await self._execute(pipe, keys), strict=True):
+            answers = await self._ask(
+                ("post", self._key("inbox", post.to), (self._most, post.letter.data, post.entry))
+                for post in posts
+            )
+            for post, answer in zip(posts, answers, strict=True):
                 self._posted(post, answer, clock())
 
     def _posted(self, post: Post, answer: object, now: float) -> None:
@@ -254,14 +248,22 @@ class Streams:
             self.counters.full += answer is None
             self._posts.refused(post, now)
 
-    async def _execute(self, pipe: Any, keys: list[str]) -> list[Any]:
-        """The answers to all commands in *pipe*, each about one of *keys*; those that the server
-        refuses are counted."""
+    async def _ask(self, asked: Iterable[_Asked]) -> list[Any]:
+        """The answers of scripts; those that the server refuses are counted. Raises `FencedError`.
+        """
+        members, *who = self._fence
+        pipe, keys = self._client.pipeline(transaction=False), []
+        for name, key, given in asked:
+            pipe.eval(self._scripts[name], 2, members, key, *who, *given)
+            keys.append(key)
         async with asyncio.timeout(self._timeout):
             answers: list[Any] = await pipe.execute(raise_on_error=False)
         for answer, key in zip(answers, keys, strict=True):
             if isinstance(answer, Exception):
                 self._failed(answer, key)
+        if _FENCED in answers:
+            why = f"this process is not the member {self._name} any more, says Redis at"
+            raise FencedError(f"{why} {self._where}: its letters wait", again=True)
         return answers
 
     # Reading
@@ -313,8 +315,7 @@ class Streams:
             except LetterError as error:
                 self._refuse(error)
         if entries:
-            async with asyncio.timeout(self._timeout):
-                await self._client.xdel(self._mine, *(entry for entry, _ in entries))
+            await self._ask([("drop", self._mine, (GROUP, *(entry for entry, _ in entries)))])
 
     def _release(self, fields: dict[bytes, bytes]) -> None:
         if fields.keys() != {b"receipts"}:

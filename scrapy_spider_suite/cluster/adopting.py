@@ -39,7 +39,7 @@ from scrapy_spider_suite.storage.routing import arrived
 from scrapy_spider_suite.storage.units import packed
 
 PATIENCE: Final = 120.0
-"""Seconds in which nothing is taken, after which whoever adopts is told so."""
+"""Seconds in which nothing gets on, after which whoever adopts is told so."""
 
 OF_PACKS: Final = 200_000
 """URLs of a parcel that is made of packs."""
@@ -86,7 +86,8 @@ async def adopted(
 
     Raises:
         ClusterError: the agent is still a member, or nobody is there to take what it had.
-        CourierError: nobody has taken anything for *patience* seconds; what has gone is gone.
+        CourierError: nothing has got on for *patience* seconds, or nothing that was not called off
+            afterwards; what has gone is gone.
         JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
     """
     await _meet(shares, view)
@@ -150,11 +151,44 @@ def _now(frontier: Frontier) -> float:
     return time.time() - frontier.wall_offset
 
 
+class _Quiet:
+    """How long nothing of *handover* has got on; what was called off has not."""
+
+    def __init__(self, handover: HandOver) -> None:
+        self._handover = handover
+        self._facts = handover.facts
+        self._progress = handover.progress
+        self.begin()
+
+    def begin(self) -> None:
+        """It is not for want of a taker if anything is called off now."""
+        self._taken = self._moved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """So long."""
+        return time.monotonic() - max(self._taken, self._moved)
+
+    def look(self) -> bool:
+        """Whether anything more was taken since the last time."""
+        now, off, before = time.monotonic(), "given_called_off", self._facts
+        facts, progress = self._handover.facts, self._handover.progress
+        if progress != self._progress:
+            self._moved = now
+        if facts.get(off) != before.get(off):
+            self._moved = self._taken
+        self._facts, self._progress = dict(facts), progress
+        taken = {**facts, off: 0} != {**before, off: 0}
+        if taken:
+            self._taken = now
+        return taken
+
+
 async def _until_empty(
     handover: HandOver, giving: asyncio.Future[None], shares: Shares, view: LookView,
     say: Callable[[str], None], patience: float,
 ) -> None:  # fmt: skip
-    known, since = dict[str, int](), time.monotonic()
+    quiet = _Quiet(handover)
     while handover.busy:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(giving), _BEAT)
@@ -162,10 +196,11 @@ async def _until_empty(
         if now.epoch != shares.epoch:
             await _meet(shares, view)
             handover.poke()
-        if handover.facts != known:
-            known, since = handover.facts, time.monotonic()
-            say(", ".join(f"{name.partition('_')[2]}: {n:,}" for name, n in known.items()))
-        elif time.monotonic() - since > patience:
+            quiet.begin()
+        if quiet.look():
+            facts = handover.facts.items()
+            say(", ".join(f"{name.partition('_')[2]}: {n:,}" for name, n in facts))
+        elif quiet.seconds > patience:
             raise CourierError(f"nobody has taken anything for {patience:g} s")
 
 
@@ -237,12 +272,14 @@ def _write(
 async def _insist(
     courier: Courier, path: Path, label: Label, address: str, patience: float
 ) -> None:
-    until = time.monotonic() + patience
+    sent, until = courier.counters.sent(label), time.monotonic() + patience
     while True:
         try:
             await courier.deliver(path, label, address)
         except CourierError:
-            if time.monotonic() > until:
+            if (now := courier.counters.sent(label)) != sent:
+                sent, until = now, time.monotonic() + patience
+            elif time.monotonic() > until:
                 raise
             await asyncio.sleep(_BEAT)
         else:

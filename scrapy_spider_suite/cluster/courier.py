@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -50,9 +51,13 @@ class Inbox(Protocol):
         """
 
 
-@dataclass(slots=True)
+@dataclass
 class CourierCounters:
-    """What a courier has done since it was made. Bytes are those of parcels."""
+    """What a courier has done since it was made. Bytes are those of parcels.
+
+    Attributes:
+        signs: how often a taker was heard of that is at work.
+    """
 
     delivered: int = 0
     """Parcels of which the other side has said that it keeps them."""
@@ -82,6 +87,23 @@ class CourierCounters:
 
     bad: int = 0
     """Parcels that cannot be taken, given or received."""
+
+    def __post_init__(self) -> None:
+        self.signs = 0
+        self._sent: Counter[str] = Counter()
+
+    def sent(self, label: Label) -> int:
+        """How far that parcel has gone out, however often, until it is withdrawn."""
+        return self._sent[label.parcel]
+
+    def send(self, label: Label, at: int, size: int) -> None:
+        """So many bytes of it go out, from byte *at* on."""
+        self.bytes_out += size
+        self._sent[label.parcel] = max(self._sent[label.parcel], at + size)
+
+    def withdraw(self, label: Label) -> None:
+        """Nobody asks for that parcel any more."""
+        self._sent.pop(label.parcel, None)
 
     def refuse(self, kind: str) -> None:
         """Something was refused: *kind* is the name of a counter."""

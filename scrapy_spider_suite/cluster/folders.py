@@ -39,6 +39,7 @@ from scrapy_spider_suite.cluster.courier import (
     one_line,
     part_of,
 )
+from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
 from scrapy_spider_suite.storage.parcels import Label
 
@@ -47,6 +48,9 @@ LOOK: Final = 1.0
 
 SILENCE: Final = 60.0
 """Seconds after which a taker that has touched nothing counts as away."""
+
+AGAIN: Final = 60.0
+"""Most seconds until what could not be taken is taken, if it can be by then."""
 
 OLD: Final = 7 * 86_400.0
 """Seconds after which what nobody has asked for any more is removed."""
@@ -78,6 +82,9 @@ class FolderCourier:
         self._look, self._silence = look, silence
         self._inbox: Inbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._seen: dict[str, tuple[int, float]] = {}  # when a parcel was touched, and heard of
+        self._later: dict[str, tuple[float, float]] = {}  # what could not be taken: until when
+        self._at = "", 0.0  # what is being taken, since when
         self._once = Once(logger, "hand-over")
 
     @property
@@ -90,8 +97,9 @@ class FolderCourier:
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(_remove_old, self._own)
         self._inbox = inbox
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._take_all()), loop.create_task(self._touch_all())]
+        self._tasks = [
+            watched(self._take_all(), "hand-overs"), watched(self._touch_all(), "hand-overs"),
+        ]  # fmt: skip
 
     async def close(self) -> None:
         """See `courier.Courier`. Folders in which nothing lies are removed."""
@@ -123,11 +131,12 @@ class FolderCourier:
     async def _wait(self, label: Label) -> None:
         """Return once the receiver keeps the parcel. Raises `CourierError`: it is away."""
         whole, loop = self._there(label), asyncio.get_running_loop()
-        touched, since = 0, loop.time()
+        touched, since = self._seen.get(label.parcel, (0, loop.time()))
         while not await self._answered(label):
             now = await asyncio.to_thread(_touched, *whole)
             if now != touched:
-                touched, since = now, loop.time()
+                touched, since = self._seen[label.parcel] = now, loop.time()
+                self.counters.signs += 1
             elif loop.time() - since > self._silence:
                 self.counters.broken += 1
                 raise CourierError(f"{label.receiver} has not looked into its folder of late")
@@ -157,12 +166,14 @@ class FolderCourier:
             wanted = min(PIECE * _AT_ONCE, size - at)
             await asyncio.sleep(self._throttle.wait(wanted, loop.time()))
             await asyncio.to_thread(_copy, path, part, at, wanted)
+            self.counters.send(label, at, wanted)
             at += wanted
-            self.counters.bytes_out += wanted
         await asyncio.to_thread(_finish, part, whole)
 
     def withdraw(self, label: Label) -> None:
         """See `courier.Courier`."""
+        self.counters.withdraw(label)
+        self._seen.pop(label.parcel, None)
         mine = [self._own / f"{label.parcel}{end}" for end in (_KEPT, _REFUSED)]
         for path in (*mine, *(self._place(label, end) for end in (_PART, _WHOLE))):
             with suppress(OSError):
@@ -179,24 +190,71 @@ class FolderCourier:
 
     async def _take_all(self) -> None:
         while True:
-            try:
-                for path in await asyncio.to_thread(_whole_in, self._own):
-                    await self._take(path)
-                self._once.over("folder")
-            except OSError as error:
-                self._once.say("folder", f"{self._own}: {error.strerror}")
+            paths = await self._lying()
+            stems = {path.stem for path in paths}
+            self._later = {stem: each for stem, each in self._later.items() if stem in stems}
+            for path in paths:
+                await self._try(path)
             await asyncio.sleep(self._look)
+
+    async def _lying(self) -> list[Path]:
+        """What is whole here, as far as that can be seen."""
+        try:
+            paths = await asyncio.to_thread(_whole_in, self._own)
+        except OSError as error:
+            self._once.say("folder", f"{self._own}: {error.strerror}")
+            return []
+        self._once.over("folder")
+        return paths
 
     async def _touch_all(self) -> None:
         """Let givers see that this agent is there, whatever it is at work on."""
         while True:
-            with suppress(OSError):
-                for path in await asyncio.to_thread(_whole_in, self._own):
-                    await asyncio.to_thread(os.utime, path, follow_symlinks=False)
+            for path in await self._lying():
+                if self._shows(path.stem):
+                    with suppress(OSError):
+                        await asyncio.to_thread(os.utime, path, follow_symlinks=False)
             await asyncio.sleep(self._silence / 6)
 
+    def _shows(self, stem: str) -> bool:
+        """Whether the giver of that parcel is to wait: not if it could not be taken of late.
+
+        Unless this agent has been at work on it for a while since.
+        """
+        taken, since = self._at
+        long = asyncio.get_running_loop().time() - since > self._silence / 2
+        return stem not in self._later or (taken == stem and long)
+
+    async def _try(self, path: Path) -> None:
+        """Take what lies at *path*; if that cannot be, it stays there, and its turn comes again."""
+        loop = asyncio.get_running_loop()
+        begin, (until, wait) = loop.time(), self._later.get(path.stem, (0.0, 0.0))
+        if begin < until:
+            return
+        self._at = path.stem, begin
+        try:
+            await self._take(path)
+        except Exception as error:
+            self._say(path, error)
+            wait = min(AGAIN, max(2 * wait, self._look))
+            self._later[path.stem] = loop.time() + wait, wait
+        else:
+            self._later.pop(path.stem, None)
+        finally:
+            self._at = "", 0.0
+
+    def _say(self, path: Path, error: Exception) -> None:
+        if isinstance(error, SuiteError):
+            self._once.say("later", f"cannot take a parcel now: {one_line(error)}")
+        elif isinstance(error, OSError):
+            self._once.say("file", f"{path}: {error.strerror}")
+        else:
+            logger.error(
+                "hand-over: %s cannot be taken; report this", path.name, exc_info=error
+            )  # fmt: skip
+
     async def _take(self, path: Path) -> None:
-        """Take what lies at *path*, and say so; what cannot be taken now stays there."""
+        """Take what lies at *path*, and say so. Raises `CourierError`: it cannot be taken now."""
         assert self._inbox is not None
         try:
             label = await asyncio.to_thread(label_in, path)
@@ -205,21 +263,19 @@ class FolderCourier:
         except ParcelError as error:
             self._refuse(path, error)  # nobody is known who could be told
             return
-        path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
         size = path.stat().st_size
         try:
-            if not self._inbox.kept(label):
+            if not self._inbox.kept(label):  # if that raises, its giver can still take it away
+                path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
                 await self._inbox.take(label, path)
         except ParcelError as error:
             self._refuse(path, error)
             await asyncio.to_thread(self._answer, label, _REFUSED, one_line(error))
-        except SuiteError as error:
-            self._once.say("later", f"cannot take a parcel now: {one_line(error)}")
-            return
         else:
             self.counters.received += 1
             self.counters.bytes_in += size
-            self._once.over("later")
+            for kind in ("later", "file"):
+                self._once.over(kind)
             await asyncio.to_thread(self._answer, label, _KEPT, label.receiver)
         await asyncio.to_thread(path.unlink, missing_ok=True)
 

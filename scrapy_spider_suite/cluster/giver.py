@@ -26,7 +26,8 @@ from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import HOST, KEPT, PRINTS, ROW, STATE, Label
 
 SILENCE: Final = 30.0
-"""Seconds without a byte after which a parcel is called off, so that its hosts are fetched here."""
+"""Seconds in which nothing more of a parcel goes, after which it is called off: its hosts are
+fetched here."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks at whether a parcel is still to go."""
@@ -166,7 +167,7 @@ class Giver:
     async def _deliver(self, parcel: Parcel) -> bool:
         """Whether the receiver keeps it."""
         loop, counters = asyncio.get_running_loop(), self._courier.counters
-        heard, sent, wait = loop.time(), counters.bytes_out, _LOOK
+        heard, sent, wait = loop.time(), counters.sent(parcel.label), _LOOK
         while self.is_wanted(parcel):
             try:
                 if await self._try(parcel):
@@ -176,8 +177,8 @@ class Giver:
                 return False
             except CourierError as error:
                 self._moving.once.say(f"to {parcel.label.receiver}", error)
-                if counters.bytes_out != sent:
-                    heard, sent, wait = loop.time(), counters.bytes_out, _LOOK
+                if (now := counters.sent(parcel.label)) != sent:
+                    heard, sent, wait = loop.time(), now, _LOOK
                 elif loop.time() - heard > SILENCE:
                     return False
                 await asyncio.sleep(wait)

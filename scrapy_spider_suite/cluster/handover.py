@@ -38,6 +38,7 @@ from scrapy_spider_suite.storage.giving import Giving, given
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.settling import Clock, Steps, settled
+from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import packed
 
 PARCEL_URLS: Final = 50_000
@@ -46,6 +47,9 @@ much of a disk is in use."""
 
 PASSES: Final = 8
 """Most parcels that all units go in, where each takes a pass over the whole store."""
+
+_NONE: Final = Label("", "", "", "", b"")
+"""No parcel."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks at who is to have what, if nothing is heard before."""
@@ -82,14 +86,18 @@ class HandOver:
         self._shares = shares
         self._folder = folder
         self._traces = Traces(shares)
+        self._counters = courier.counters
         self._giver = Giver(self._moving, courier, give, look, self._traces)
         self.inbox = Taker(self._moving, self._traces)
         self._left = self._begun()
+        self._merged = Taking(
+            hands, self._moving.units(np.ones(UNITS, np.bool_)), clock, Path(), _NONE
+        )  # fmt: skip
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._waits: dict[int, tuple[float, float]] = {}
         self._poked = asyncio.Event()
-        shares.giving[:] = False
+        shares.giving[:] = self._merged.broken_off
         for mask in self._left.values():
             shares.giving |= mask
         shares.refresh()
@@ -110,6 +118,12 @@ class HandOver:
         counts = Counter({f"given_{name}": n for name, n in self._giver.counts.items()})
         counts.update({f"got_{name}": n for name, n in self.inbox.counts.items()})
         return dict(counts)
+
+    @property
+    def progress(self) -> int:
+        """Another number whenever anything has got on, also in the midst of a parcel."""
+        counters = self._counters
+        return self._moving.turns.portions + counters.bytes_out + counters.signs
 
     def poke(self) -> None:
         """Others own, or hold, what they did not before: called at once, before anything comes."""
@@ -152,7 +166,11 @@ class HandOver:
         return {name: mask_of(units) for name, units in found.items()}
 
     async def _undo(self) -> None:
-        """Call off what an earlier process has begun."""
+        """Call off what an earlier process has begun, and end what it has broken off."""
+        if self._merged.broken_off:
+            await self._moving.through(self._merged.settle)
+            held = np.logical_or.reduce([np.zeros(UNITS, np.bool_), *self._left.values()])
+            self._moving.let_go(~held)
         for name, mask in list(self._left.items()):
             path = self._folder / name
             try:

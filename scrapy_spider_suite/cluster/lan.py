@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite.agents.letters import Letter
-from scrapy_spider_suite.agents.members import Post
+from scrapy_spider_suite.agents.members import SKEW_MAX, Post
 from scrapy_spider_suite.agents.tables import Member
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.greeting import AGREE, MEET, REFUSE, Greeting, Tell
@@ -56,8 +57,9 @@ class Neighbour:
     """The agent of *shares* among *names*, all of those on the list.
 
     *terms* are the settings in which they have to agree, *job* is whose directory it is; *kv* is
-    this agent's, and *written* makes durable what it holds. The other arguments are those of
-    `peer.Peer`. Messages of others are given to `heard`; *tell* is to be set before `start`.
+    this agent's, and *written* makes durable what it holds. Clocks may differ by *skew* seconds;
+    *wall* reads the one here. The other arguments are those of `peer.Peer`. Messages of others are
+    given to `heard`; *tell* is to be set before `start`.
 
     Attributes:
         ended: the crawl is over: all agents are idle.
@@ -69,6 +71,7 @@ class Neighbour:
         self, names: Sequence[str], shares: Shares, incarnation: int, terms: Mapping[str, str],
         job: str, *, changed: Callable[[], None], post: Callable[[], Post],
         over: Callable[[str], None], kv: KV, written: Callable[[], Awaitable[None]],
+        skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.ended = False
         self._names = sorted(names)
@@ -78,7 +81,7 @@ class Neighbour:
         self._changed, self._post, self._over = changed, post, over
         self._greeting = Greeting(
             shares.name, self._others, terms, job, kv,
-            tell=lambda to, message: self.tell(to, message), over=over,
+            tell=lambda to, message: self.tell(to, message), over=over, skew=skew, wall=wall,
         )  # fmt: skip
         self._round = 1
         self._said: dict[str, _Said] = {}
@@ -117,11 +120,20 @@ class Neighbour:
     def takes(self, letter: Letter) -> bool:
         """Whether the sender of *letter* agrees with this agent."""
         if letter.epoch == self._greeting.digest:
+            self._strangers.discard(letter.sender)
             return True
         if letter.sender in self._others and letter.sender not in self._strangers:
             self._strangers.add(letter.sender)
+            logger.warning(
+                "agent %s does not take the URLs that agent %s sends: they do not agree on the "
+                "list, the fixed settings or the release", self._shares.name, letter.sender,
+            )  # fmt: skip
             self._greeting.greet(letter.sender)
         return False
+
+    def agrees(self, to: str) -> bool:
+        """Whether the agent *to* is known to agree with this one: others keep nothing of it."""
+        return to in self._greeting.met
 
     async def close(self, *, over: bool = False) -> None:
         """Stop; the others wait for this agent, unless it is *over*."""
@@ -165,7 +177,7 @@ class Neighbour:
         while not self._found:
             self._say(self._shares.name, self._own())
             for name in self._others:
-                if name not in self._said:
+                if name not in self._said and self.agrees(name):
                     self.tell(name, [ASK, self._round])
             await asyncio.sleep(_BEAT)
             if len(self._said) == len(self._names):
@@ -243,7 +255,7 @@ class Neighbour:
         if kind in (MEET, AGREE, REFUSE):
             self._greeting.heard(sender, message)
         elif sender not in self._greeting.met:
-            self._greeting.greet(sender)  # it will say that again
+            self._greeting.wonder(sender)  # it will say that again
         elif kind == ASK and sender == self._first:
             (number,) = rest
             self._round = int(number)

@@ -34,6 +34,8 @@ _PORTION: Final = 100
 """Rows, or URLs, that are handled between two turns of the loop: some milliseconds."""
 _LETTERS: Final = 8
 """Letters that are made durable at once."""
+_SPARE: Final = 32
+"""Letters to one receiver for which there is room when rows have taken the rest: for messages."""
 _UNPACKED: Final = 8
 """Bytes that may be read for each of a letter: rows are packed to a fifth or so."""
 
@@ -41,6 +43,11 @@ _UNPACKED: Final = 8
 def nobody_listens(sender: str, message: list[Any]) -> None:
     """Refuse every message."""
     raise ValueError("no messages are expected")
+
+
+def to_anybody(to: str) -> bool:
+    """Send rows to everybody."""
+    return True
 
 
 def from_anybody(letter: Letter) -> bool:
@@ -53,7 +60,8 @@ class Mail:
 
     *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
     is the time of the frontier. *news* is told when URLs have come, *heard* what an agent has sent
-    by `tell`. Letters that *takes* does not want stay with their senders.
+    by `tell`. Letters that *takes* does not want stay with their senders; rows go to those of whom
+    *agrees* is true, and otherwise wait in the outbox.
 
     Attributes:
         unread: rows that came and could not be read.
@@ -67,6 +75,7 @@ class Mail:
         clock: Callable[[], float], news: Callable[[], None],
         heard: Callable[[str, list[Any]], None] = nobody_listens,
         takes: Callable[[Letter], bool] = from_anybody,
+        agrees: Callable[[str], bool] = to_anybody,
     ) -> None:  # fmt: skip
         self.unread = 0
         self.too_large = 0
@@ -82,7 +91,8 @@ class Mail:
         self._clock = clock
         self._news = news
         self._heard = heard
-        self._takes = takes
+        self._takes, self._agrees = takes, agrees
+        self._spare = 0 if heard is nobody_listens else _SPARE
         self._messages = 0
         self._letters: deque[Letter] = deque()
         self._kept: list[Receipt] = []
@@ -119,7 +129,11 @@ class Mail:
 
     def tell(self, to: str, message: Sequence[Any]) -> bool:
         """Send *message* to the agent *to*, if there is room; it may get lost with either process.
+
+        Rows on their way to one that agrees no more are taken back: it never acknowledges them.
         """
+        if to in self._next and not self._agrees(to):
+            self._withdraw(to)
         self._messages += 1
         row = self._messages, msgpack.packb(list(message))
         return self.transport.send(to, self._packer.pack([row], self._shares.epoch))
@@ -239,7 +253,10 @@ class Mail:
                 pass
             self._due.clear()
             for to in self._outbox.receivers:
-                await (self._post_to(to) if self._is_there(to) else self._readdress(to))
+                if not self._is_there(to):
+                    await self._readdress(to)
+                elif self._agrees(to):
+                    await self._post_to(to)
 
     def _is_there(self, to: str) -> bool:
         """Whether *to* is another agent that owns anything, or nobody is."""
@@ -249,11 +266,11 @@ class Mail:
         return to != self._shares.name and any(member.name == to for member in table.members)
 
     async def _post_to(self, to: str) -> None:
-        while self.transport.room(to) > 0:
+        while self.transport.room(to) > self._spare:
             # What is sent stands in the database: no number is given twice.
             await self._written()
             rows = self._next_rows(to)
-            if not rows:
+            if not rows or not self._agrees(to):
                 break
             try:
                 letter = self._packer.pack(rows, self._shares.epoch)
@@ -283,8 +300,7 @@ class Mail:
 
     async def _readdress(self, to: str) -> None:
         """Have others, or this agent, take what *to* was to have: it owns nothing any more."""
-        self.transport.withdraw(to)
-        self._next.pop(to, None)
+        self._withdraw(to)
         while rows := list(islice(self._outbox.rows(to), _PORTION)):
             for number, row in rows:
                 # In one turn of the loop, so in one batch.
@@ -292,3 +308,7 @@ class Mail:
                 self._outbox.drop(to, number, number)
             await asyncio.sleep(0)
         self._news()
+
+    def _withdraw(self, to: str) -> None:
+        self.transport.withdraw(to)
+        self._next.pop(to, None)

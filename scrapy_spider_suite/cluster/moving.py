@@ -90,19 +90,26 @@ class Moving:
         self._changed()
 
     async def through(
-        self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True
-    ) -> bool:
+        self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True, *,
+        tries: int = 0,
+    ) -> bool:  # fmt: skip
         """Do the steps that *make* gives, and make that durable; see `Turns.run`.
 
-        Where the store cannot write they are made, and done, once more when it can.
+        Where the store cannot write they are made, and done, once more when it can. Raises
+        `StoreWriteError`: it could not *tries* times; 0 is without end.
         """
+        failed = 0
         while True:
             try:
+                self.hands.flush()  # nothing is added to what cannot be written
                 with closing(make()) as steps:
                     done = await self.turns.run(steps, goes_on)
                 self.hands.flush()
             except StoreWriteError as error:
                 self.once.say("store", error)
+                failed += 1
+                if failed == tries:
+                    raise
                 await asyncio.sleep(RETRY)
             else:
                 self.once.over("store")

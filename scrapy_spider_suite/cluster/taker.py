@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,12 @@ from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteErro
 from scrapy_spider_suite.storage.parcels import HOST, PRINTS, ROW, STATE, Label
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import unpacked
+
+TRIES: Final = 5
+"""Times that a store may fail to write before a parcel is put off: its giver fetches meanwhile."""
+
+MOST_LATE: Final = 4
+"""Parcels that were put off, after which no others are taken: each of them lies on this disk."""
 
 
 class Taker:
@@ -34,19 +41,25 @@ class Taker:
         self._moving = moving
         self._traces = traces
         self._failed: Mask = np.zeros(UNITS, np.bool_)  # held back by what was not taken
+        self._open: set[str] = set()  # parcels that are not over yet, however much is merged
+        self._late: set[str] = set()  # those of them that could not be taken of late
 
     def kept(self, label: Label) -> bool:
         """See `courier.Inbox`."""
         if not self.ready.is_set():
             raise CourierError("this agent has only just begun")
         self._check(label)
-        done = self._taking(label, Path()).done
-        try:
-            if done:
+        if label.parcel in self._open:
+            return False
+        if self._taking(label, Path()).done:
+            try:
                 self._moving.hands.flush()
-        except StoreWriteError as error:
-            raise CourierError(str(error)) from error
-        return done
+            except StoreWriteError as error:
+                raise CourierError(str(error)) from error
+            return True
+        if len(self._late) >= MOST_LATE:
+            raise CourierError(f"{len(self._late)} parcels that came before wait to be taken")
+        return False
 
     async def take(self, label: Label, path: Path) -> None:
         """See `courier.Inbox`."""
@@ -54,6 +67,7 @@ class Taker:
         self._check(label)
         moving, mask = self._moving, mask_of(unpacked(label.units))
         self.at_work += 1
+        self._open.add(label.parcel)
         try:
             while (moving.shares.giving & mask & ~self._failed).any():
                 await asyncio.sleep(WAIT)  # until what goes from here is gone
@@ -63,16 +77,24 @@ class Taker:
             await self._take(label, path, mask)
             self._traces.come(mask)
             # Not if it was cancelled: what is half merged is not to be fetched.
-            moving.let_go(mask)
+            self._over(label, mask)
         except ParcelError as error:
             logger.warning("refused parcel %s of %s: %s", label.parcel, label.sender, error)
-            moving.let_go(mask)
+            self._over(label, mask)
             raise
-        except OSError:
+        except Exception as error:
             self._failed |= mask  # it comes again, or what takes its place does
+            self._late.add(label.parcel)
+            if not isinstance(error, CourierError):
+                self._tell(label, error)
             raise
         finally:
             self.at_work -= 1
+
+    def _over(self, label: Label, mask: Mask) -> None:
+        self._moving.let_go(mask)
+        self._open.discard(label.parcel)
+        self._late.discard(label.parcel)
 
     async def _take(self, label: Label, path: Path, mask: Mask) -> None:
         begin, size = time.perf_counter(), path.stat().st_size
@@ -82,8 +104,11 @@ class Taker:
         )  # fmt: skip
         await self._nothing_is_out(mask)
         taking = self._taking(label, path)
-        await self._moving.through(taking.take)
-        await self._on_the_medium()
+        try:
+            await self._moving.through(taking.take, tries=TRIES)
+            await self._on_the_medium()
+        except StoreWriteError as error:
+            raise CourierError(str(error)) from error
         counts = taking.counts
         hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
         self.counts.update(parcels=1, hosts=hosts, urls=urls, bytes=size)
@@ -94,14 +119,22 @@ class Taker:
 
     async def _on_the_medium(self) -> None:
         """The other side forgets it all: also a power failure must leave it here."""
-        while True:
+        for tries in range(TRIES, 0, -1):
             try:
                 await asyncio.to_thread(self._moving.hands.store.sync_log)
             except StoreWriteError as error:
                 self._moving.once.say("store", error)
+                if tries == 1:
+                    raise
                 await asyncio.sleep(RETRY)
             else:
                 return
+
+    def _tell(self, label: Label, error: Exception) -> None:
+        logger.error(
+            "parcel %s of %s was not taken, its hosts stand still here until it is: %r",
+            label.parcel, label.sender, error,
+        )  # fmt: skip
 
     async def _nothing_is_out(self, mask: Mask) -> None:
         """Wait until nothing of the units is being fetched, where that goes by host."""

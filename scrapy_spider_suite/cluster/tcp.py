@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
+from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster import channel
 from scrapy_spider_suite.cluster.channel import Channel, ChannelError, Frame, Kind, Secret, within
@@ -27,17 +28,17 @@ from scrapy_spider_suite.cluster.courier import (
     one_line,
     part_of,
 )
+from scrapy_spider_suite.cluster.landing import Landing
 from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
-from scrapy_spider_suite.settings.endpoints import Endpoint, endpoint
 from scrapy_spider_suite.storage.parcels import Label, intact
 
 MOST: Final = 64
-"""Connections of others at once."""
+"""Connections of other agents at once, and as many of those of whom it is not known yet."""
 
 _BUSY: Final = 5.0
 """Seconds after which a taker that is at work says so."""
 _AT: Final = struct.Struct(">Q")
-_PART, _WHOLE = ".part", ".parcel"
+_PART: Final = ".part"
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +70,10 @@ class TcpCourier:
         self._throttle = Throttle(rate)
         self._silence = silence
         self._server: asyncio.Server | None = None
-        self._inbox: Inbox | None = None
+        self._landing = Landing(folder, self.counters)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._serving: dict[asyncio.Task[None], str] = {}  # the parcel, once it is known
-        self._takes: dict[str, asyncio.Task[None]] = {}
         self._once = Once(logger, "hand-over")
 
     @property
@@ -83,40 +85,31 @@ class TcpCourier:
     async def start(self, inbox: Inbox) -> None:
         """See `courier.Courier`."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._inbox = inbox
         self._server = await asyncio.start_server(self._connected, self._listen, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
-        for path in sorted(self._folder.glob(f"*{_WHOLE}")):
-            try:
-                label = label_in(path)
-            except ParcelError as error:
-                logger.warning("hand-over: %s; it is removed", one_line(error))
-                path.unlink()
-                continue
-            self._take(label, path)
+        self._landing.open(inbox)
 
     async def close(self) -> None:
         """See `courier.Courier`."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        tasks = [*self._serving, *self._takes.values()]
+        tasks = list(self._connections)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._landing.close()
 
     def withdraw(self, label: Label) -> None:
         """See `courier.Courier`: a receiver removes what it has of one when another one comes."""
+        self.counters.withdraw(label)
 
     # Giving
 
     async def deliver(self, path: Path, label: Label, address: str) -> None:
         """See `courier.Courier`."""
-        host, port = _place(address)
         try:
-            connection = await within(
-                channel.GREETING, asyncio.open_connection(host, port)
-            )
+            connection = await _connection(address)
             async with _closing(connection[1]):
                 line = await channel.call(*connection, self._secret, self._silence)
                 await self._offer(line, path, label)
@@ -135,16 +128,20 @@ class TcpCourier:
         while (frame := await line.receive()).kind is not Kind.KEPT:
             if frame.kind is Kind.AT and not wanted:
                 wanted = True
-                await self._send(line, path, _number(frame, size), size)
+                await self._send(line, path, label, _number(frame, size), size)
             elif frame.kind is Kind.LATER:
                 raise CourierError(f"{label.receiver}: {_text(frame)}")
             elif frame.kind is Kind.REFUSED:
                 self.counters.bad += 1
                 raise ParcelError(f"{label.receiver}: {_text(frame)}")
-            elif frame.kind is not Kind.WAIT:
+            elif frame.kind is Kind.WAIT:
+                self.counters.signs += 1
+            else:
                 raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
 
-    async def _send(self, line: Channel, path: Path, at: int, size: int) -> None:
+    async def _send(
+        self, line: Channel, path: Path, label: Label, at: int, size: int
+    ) -> None:  # fmt: skip
         self.counters.resumed += at > 0
         loop = asyncio.get_running_loop()
         with path.open("rb") as file:
@@ -155,20 +152,27 @@ class TcpCourier:
                     raise CourierError(f"{path} has become shorter")
                 await asyncio.sleep(self._throttle.wait(len(piece), loop.time()))
                 await line.send(Kind.DATA, piece)
+                self.counters.send(label, at, len(piece))
                 at += len(piece)
-                self.counters.bytes_out += len(piece)
 
     # Taking
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= MOST or self._server is None:
-            self.counters.refuse("crowded")
+        if self._server is None:
             writer.close()
             return
+        if len(self._unproved) >= MOST:  # who has not the key keeps nobody out
+            oldest = next(iter(self._unproved))
+            del self._unproved[oldest]
+            oldest.cancel()
+            self.counters.refuse("crowded")
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._serving[task] = ""
+        self._connections.add(task)
+        self._unproved[task] = None
 
         def served(done: asyncio.Task[None]) -> None:
+            self._connections.discard(done)
+            self._unproved.pop(done, None)
             self._serving.pop(done, None)
             writer.close()  # one that is cancelled before it began has not closed it
 
@@ -179,9 +183,22 @@ class TcpCourier:
         async with _closing(writer):
             try:
                 line = await channel.answer(reader, writer, self._secret, self._silence)
+                self._admit()
                 await self._receive(line)
             except ChannelError as error:
                 self._refuse(error.kind, error)
+            except Exception:
+                logger.exception("hand-over: an agent was not served; report this")
+
+    def _admit(self) -> None:
+        """The connection of this task is of who has the key. Raises `ChannelError`: too many are.
+        """
+        own = asyncio.current_task()
+        assert own is not None
+        self._unproved.pop(own, None)
+        if len(self._serving) >= MOST:
+            raise ChannelError("crowded", f"{MOST} parcels are coming already")
+        self._serving[own] = ""
 
     async def _receive(self, line: Channel) -> None:
         try:
@@ -209,17 +226,14 @@ class TcpCourier:
             self._serving[own] = parcel
 
     async def _fetch_and_take(self, line: Channel, label: Label, size: int) -> None:
-        assert self._inbox is not None
-        if self._inbox.kept(label):
+        if self._landing.kept(label):
             return
-        name = f"{as_file(label.sender)}.{label.parcel}"
-        whole = self._folder / f"{name}{_WHOLE}"
+        whole = self._landing.place(label)
         if not whole.is_file():
             await self._fetch(line, label, size, whole.with_suffix(_PART))
             whole.with_suffix(_PART).replace(whole)
-        take = self._takes.get(label.parcel) or self._take(label, whole)
         # A connection that is cut does not keep what is whole from being taken.
-        await self._waiting(line, asyncio.shield(take))
+        await self._waiting(line, asyncio.shield(self._landing.take(label)))
 
     async def _fetch(self, line: Channel, label: Label, size: int, path: Path) -> None:
         """Have all of the parcel at *path*. Raises `ParcelError`: it is none."""
@@ -242,28 +256,6 @@ class TcpCourier:
             return
         path.unlink(missing_ok=True)
         raise ParcelError("it is damaged, or another one than was offered")
-
-    def _take(self, label: Label, path: Path) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._take_and_remove(label, path))
-        self._takes[label.parcel] = task
-        task.add_done_callback(lambda done: self._over(label.parcel, done))
-        return task
-
-    async def _take_and_remove(self, label: Label, path: Path) -> None:
-        assert self._inbox is not None
-        try:
-            await self._inbox.take(label, path)
-        except ParcelError:
-            path.unlink(missing_ok=True)
-            raise
-        self.counters.received += 1
-        path.unlink(missing_ok=True)
-
-    def _over(self, parcel: str, task: asyncio.Task[None]) -> None:
-        del self._takes[parcel]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # Perhaps nobody waits for it any more; who offers it again hears of it.
-            logger.debug("hand-over: parcel %s was not taken: %s", parcel, one_line(error))
 
     async def _waiting(self, line: Channel, work: Awaitable[Any]) -> Any:
         """What *work* comes to; meanwhile the other side is told to wait."""
@@ -291,11 +283,13 @@ async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
             await writer.wait_closed()
 
 
-def _place(address: str) -> Endpoint:
+async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to *address*. Raises `ChannelError`; `CourierError`: there can be none."""
     try:
-        return endpoint(address, whole=True)
-    except ValueError:
-        raise CourierError(f"{address!r} is no address to bring anything to") from None
+        host, port = endpoint(address, whole=True)
+        return await within(channel.GREETING, asyncio.open_connection(host, port))
+    except ValueError as error:  # also of what turns a name into one for name servers
+        raise CourierError(f"{address!r} is no address to bring anything to") from error
 
 
 def _offer_in(frame: Frame) -> tuple[int, Label]:

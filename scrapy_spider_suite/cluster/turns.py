@@ -19,11 +19,15 @@ class Turns:
 
     It takes half of the time of a loop at most. *between* is called after each slice, and may raise
     anything.
+
+    Attributes:
+        portions: how many have been done, but for those that only waited.
     """
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
         self._between = between
         self._one = asyncio.Lock()
+        self.portions = 0
 
     async def run(
         self, steps: Iterator[bool], goes_on: Callable[[], bool] = lambda: True
@@ -42,6 +46,7 @@ class Turns:
                     if (found := next(steps, None)) is None:
                         return True
                     waits = found
+                    self.portions += not waits
                 self._between()
                 if not waits:
                     await asyncio.sleep(used)

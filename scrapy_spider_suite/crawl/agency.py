@@ -11,27 +11,28 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.datagrams import Datagrams, parse_agents
+from scrapy_spider_suite.agents.datagrams import parse_agents
 from scrapy_spider_suite.agents.letters import Packer
 from scrapy_spider_suite.agents.members import Post
 from scrapy_spider_suite.agents.transport import Transport
 from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.lan import Neighbour
-from scrapy_spider_suite.cluster.mail import Mail, from_anybody, nobody_listens
+from scrapy_spider_suite.cluster.mail import Mail, from_anybody, nobody_listens, to_anybody
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.facts import Facts
+from scrapy_spider_suite.crawl.neighbouring import check_names, neighbour_of
+from scrapy_spider_suite.crawl.owing import owes_too_much
 from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.sharing import NO_CLIENT, replace_sharing, sharing_of
-from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.settings.project import is_crawl
@@ -123,20 +124,20 @@ class Agency:
 
     async def _meet(self) -> None:
         core, incarnation = self.core, secrets.randbits(64)
-        heard, takes = nobody_listens, from_anybody
+        heard, takes, agrees = nobody_listens, from_anybody, to_anybody
         try:
             if core.settings.cluster == "peers":
                 self._members, transport = self._peering(incarnation)
             else:
-                self._members, transport = neighbour, _ = self._neighbour(incarnation)
-                heard, takes = neighbour.heard, neighbour.takes
+                self._members, transport = neighbour, _ = neighbour_of(self, incarnation)
+                heard, takes, agrees = neighbour.heard, neighbour.takes, neighbour.agrees
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
         self._mail = Mail(
             core.frontier, self.routing, transport,
             Packer(self.name, incarnation, transport.bounds),
-            KnownRows(core.store.kv("received")), self.shares, written=self._written,
-            clock=core.now, news=core.wake, heard=heard, takes=takes,
+            KnownRows(core.store.kv("received")), self.shares, written=self.written,
+            clock=core.now, news=core.wake, heard=heard, takes=takes, agrees=agrees,
         )  # fmt: skip
         await self._members.open()
         await self._mail.start()
@@ -152,44 +153,17 @@ class Agency:
         peering = Peering(self, incarnation)
         return peering, peering.transport
 
-    def _neighbour(self, incarnation: int) -> tuple[Neighbour, Transport]:
-        settings = self.core.settings
-        agents = parse_agents(settings.agents)
-        self._check_names(agents)
-        if self.phasing is not None:
-            self.phasing.check(tuple(agents))
-        key = "" if settings.cluster_key is None else settings.cluster_key.text
-        neighbour = Neighbour(
-            list(agents), self.shares, incarnation, fixed_of(settings, self.assignment),
-            self.job.file.id, changed=self.changed, post=self.post, over=self.over,
-            kv=self.core.store.kv("agent"), written=self._written,
-        )  # fmt: skip
-        neighbour.tell = self._tell
-        return neighbour, Datagrams(self.name, agents, key.encode())
-
-    def _check_names(self, names: Iterable[str]) -> None:
-        """Raise `SettingsError` if the agents of the list are not those that the job began with:
-        nothing is handed over, so what is another's by now would stay here for ever."""
-        kv, given = self.core.store.kv("agent"), "\n".join(sorted(names)).encode()
-        known = kv.get(b"names") or given
-        if known != given:
-            raise SettingsError(
-                f"SUITE_AGENTS: expected {', '.join(known.decode().splitlines())}, the agents that "
-                "the job was begun with: their addresses may change, and nothing else"
-            )
-        kv.put(b"names", given)
-
     def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if new.cluster == "lan" and old.agents != new.agents:
             try:
-                self._check_names(parse_agents(new.agents))
+                check_names(self.core.store.kv("agent"), parse_agents(new.agents))
             except ValueError as error:
                 raise SettingsError(f"SUITE_AGENTS: {error}") from error
 
-    def _tell(self, to: str, message: Sequence[Any]) -> bool:
+    def tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)
 
-    async def _written(self) -> None:
+    async def written(self) -> None:
         """`CrawlCore.written`, also while the crawl is being stopped: others are told of it."""
         await self.core.written()
         while self.core.store.dirty:
@@ -276,7 +250,8 @@ class Agency:
 
     def may_fetch(self) -> bool:
         """Whether a fetch may be started: nobody else can hold before its end what is here."""
-        return self._members is not None and self._members.may_fetch()
+        may = self._members is not None and self._members.may_fetch()
+        return may and not owes_too_much(self.core, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
@@ -304,16 +279,26 @@ class Agency:
             self._members.drain()
 
     @property
-    def done(self) -> bool:
+    def owns(self) -> bool:
+        """Whether this agent is the owner of anything: one that leaves is of nothing."""
+        return bool(self.shares.own.any())
+
+    @property
+    def finished(self) -> bool:
         """Whether nothing of the job is left in its files, for this agent or for others."""
         frontier = self.core.frontier
         return not (frontier.pending or frontier.in_sieve or len(self.routing.outbox))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do here."""
+        """Whether nothing is left to do here, and nothing is waited for."""
+        return self.at_rest and not self.core.stays_open
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is left to do here: one that leaves waits for nothing more."""
         scheduler, mail = self._scheduler, self._mail
-        if scheduler is None or mail is None or self.core.stays_open:
+        if scheduler is None or mail is None:
             return False
         if self._members is None or self._members.busy:
             return False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.agents.members import SKEW_MAX, Candidate
@@ -28,7 +29,6 @@ from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
-from scrapy_spider_suite.settings.endpoints import endpoint
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Peering:
         self._registry = Registry(self._url, agency.crawl, lease, incarnation=incarnation)
         self._peer = Peer(
             self._registry, self._candidate, agency.shares, changed=self._changed,
-            post=agency.post, idle=lambda: agency.idle, over=agency.over, joined=self._joined,
+            post=agency.post, idle=lambda: agency.at_rest, over=agency.over, joined=self._joined,
             hear=agency.hear,
         )  # fmt: skip
         self.transport = Streams(self._url, agency.crawl, agency.name, incarnation)
@@ -124,7 +124,7 @@ class Peering:
         return Candidate(
             name=agency.name, job=job.file.id, seat=seat_of(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
-            fixed=fixed_of(settings, agency.assignment), idle=agency.done,
+            fixed=fixed_of(settings, agency.assignment), idle=agency.finished,
             most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
             address="" if self._courier is None else self._courier.address,
             id=(self._kv.get(b"crawl") or b"").decode(),

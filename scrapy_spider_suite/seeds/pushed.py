@@ -167,6 +167,8 @@ class PushedSeeds:
         engine, pending = core.crawler.engine, core.frontier.pending
         if engine is None or engine.paused:
             return False
+        if core.agency is not None and not core.agency.owns:
+            return False  # it leaves, and would have to wait until others have taken them
         if not core.store.durable and pending > _IN_MEMORY:
             return False
         wait = core.frontier.wait(core.now())
@@ -181,6 +183,7 @@ class PushedSeeds:
         if taken is None:
             return False
         self.busy, stored = True, False
+        self._active = self._core.now()  # also for what is another agent's, or no seed
         try:
             with reading(self._core.store):
                 stored = await self._store(taken)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapy_spider_suite.settings.endpoints import endpoint
+from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl, redis_url
 from scrapy_spider_suite.settings.values import ValueType, WrongLine, duration, import_path
 

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.errors import CodecError, JobDamagedError
+from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.grounds import page_rows, unpack
-from scrapy_spider_suite.storage.plans import Plan
+from scrapy_spider_suite.storage.plans import UNPACKED, Plan
 from scrapy_spider_suite.storage.robots import is_row, later_row
 from scrapy_spider_suite.storage.values import ValueCodec
 from scrapy_spider_suite.urls.domains import registered_domain
@@ -73,12 +74,10 @@ class By(Enum):
 Merge = Callable[[bytes | None, bytes], bytes | None]
 """What is kept of two values: the own one, and that of another agent; None: the own one.
 
-Raises an error of `BAD` if the other is no value."""
+Raises anything if the other is no value."""
 
-BAD: Final = (
-    ValueError, TypeError, AttributeError, KeyError, struct.error, msgpack.UnpackException,
-    JobDamagedError, CodecError,
-)  # fmt: skip
+_MOST: Final = 1e12
+"""No count of an agent is as large, and no time (wall)."""
 
 
 class Part(NamedTuple):
@@ -110,12 +109,29 @@ def _greater(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 
 def _plan(mine: bytes | None, theirs: bytes) -> bytes | None:
-    Plan.from_bytes(theirs).entry()
+    *_, digest, misses, _, _, _, row = msgpack.unpackb(theirs)
+    if not (isinstance(digest, bytes) and isinstance(misses, int) and isinstance(row, bytes)):
+        raise TypeError("no plan of a page")
+    plan = Plan.from_bytes(theirs)
+    plan.entry()
+    history, tags, packed = plan.history, plan.validators, plan.packed or UNPACKED
+    if not (isinstance(packed.url, str) and isinstance(packed.digest, str)):
+        raise TypeError("a plan of a page whose body is nowhere")
+    if tags != Validators.of(tags.etag.encode("latin-1"), tags.last_modified.encode("latin-1")):
+        raise ValueError("a plan of a page that its server cannot be asked by")
+    numbers = (misses, plan.due, history.last, history.quiet, history.dated, packed.when)
+    if not all(0.0 <= number < _MOST for number in numbers):
+        raise ValueError("a plan of a page with numbers beyond all bounds")
+    if not all(0.0 < number < _MOST for number in (plan.rate, *history.changed)):
+        raise ValueError("a plan of a page that never changes, or always")
     return _first(mine, theirs)
 
 
 def _ground(mine: bytes | None, theirs: bytes) -> bytes | None:
-    unpack("", theirs)
+    ground = unpack("", theirs)
+    counts = [count for each in ground.counts.values() for count in each.values()]
+    if max((ground.mined, *map(abs, counts))) >= _MOST or ground.mined < 0:
+        raise ValueError("what is known of traps with counts beyond all bounds")
     return _first(mine, theirs)
 
 
@@ -126,6 +142,8 @@ def _short(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 def _claims(mine: bytes | None, theirs: bytes) -> bytes | None:
     made, true = map(float, msgpack.unpackb(theirs))
+    if not (0.0 <= true < _MOST and 0.0 <= made < _MOST):
+        raise ValueError("claims beyond all bounds")
     return theirs if made >= true and mine is None else None
 
 
@@ -178,7 +196,7 @@ def _is_of(part: Part, rest: bytes, host: str) -> bool:
     if part.by is By.IDENTITY:
         return rest.startswith(host_key(host)) and len(rest) > len(host_key(host))
     if part.by is By.ORIGIN:
-        return host_of(origin_of(rest)) == host
+        return b"://" in rest and host_of(origin_of(rest)) == host
     if part.by is By.DOMAIN:
         return domain_of(rest) == registered_domain(host)
     return rest == host.encode() or rest.startswith(page_rows(host))

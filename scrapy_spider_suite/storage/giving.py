@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -50,7 +51,8 @@ ROWS: Final = 100
 """Rows of a portion: some milliseconds."""
 _RANGES: Final = 50
 """Ranges of keys with nothing in them that are a portion."""
-_NOT_A_URL: Final = b"\xff"
+NOT_A_URL: Final = b"\xff"
+"""Begins what follows the host's key in the state keys of requests, known by their fingerprints."""
 
 
 class Giving:
@@ -179,9 +181,26 @@ class Giving:
                     if self.is_out(entry):
                         yield True  # it comes back, or is done
                         break
-                    state = self._store.row(entry.identity) or PENDING
+                    state = self._waiting(host, entry)
                     yield [ROW, host, pack_row(entry), state, entry.key.startswith(LAST)]
                 after = entry.key
+
+    def _waiting(self, host: str, entry: Entry) -> bytes:
+        """The packed state of *entry*, which waits.
+
+        Of two requests for a URL, a retry most of all, one may be over, and the state is what came
+        of that. It is pending from now on: in a parcel it is one or the other.
+        """
+        data = self._store.state(entry.identity)
+        if data is None:
+            return PENDING
+        state = UrlState.from_bytes(data)
+        if state.state is not State.PENDING:
+            self._hands.ledger.take_back(host, self._records.touch(host), state)
+            data = replace(state, state=State.PENDING).to_bytes()
+            self._store.put_state(entry.identity, data)
+            self._records.save()
+        return data
 
     def is_out(self, entry: Entry) -> bool:
         """Whether *entry* is being fetched."""
@@ -211,7 +230,7 @@ class Giving:
         """Whether a URL goes, of which the state key, without the host's, is *name*."""
         if self._units.by_host:
             return True
-        if not url and name.startswith(_NOT_A_URL):
+        if not url and name.startswith(NOT_A_URL):
             return False  # nothing says which one it is
         return self._units.has(host, url or name.decode("utf-8", "replace"))
 
@@ -241,7 +260,7 @@ class Giving:
         """
         name, key, value = row
         url = ""
-        if not self._units.by_host and key.startswith(_NOT_A_URL, len(begin)):
+        if not self._units.by_host and key.startswith(NOT_A_URL, len(begin)):
             if name == "revisits":
                 url = Plan.from_bytes(value).entry().url
             elif name == "seeds":

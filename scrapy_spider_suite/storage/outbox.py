@@ -40,6 +40,7 @@ class Outbox:
         self._kv = kv
         self._next: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
+        self._all = 0
         self._set_aside: dict[str, int] = {}
         for key, _ in kv.items(_ROW):
             self._count(_receiver(key[len(_ROW) : -_NUMBER.size - 1]), 1)
@@ -51,7 +52,7 @@ class Outbox:
 
     def __len__(self) -> int:
         """How many rows wait, or are on their way."""
-        return sum(self._waiting.values())
+        return self._all
 
     @property
     def receivers(self) -> dict[str, int]:
@@ -88,6 +89,7 @@ class Outbox:
         return dropped
 
     def _count(self, to: str, change: int) -> None:
+        self._all += change
         self._waiting[to] = self._waiting.get(to, 0) + change
         if not self._waiting[to]:
             del self._waiting[to]

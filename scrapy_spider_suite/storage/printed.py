@@ -8,7 +8,8 @@ answered 200.
 The same holds in each store at each moment, for what waits for no flush: who has a fingerprint, and
 no row, is done. So what waits is settled before it is packed; the giver forgets fingerprints before
 rows; and the taker, who cannot tell whose they are, adds them to its sieve by a flush, like links
-that it found, and then takes out of its queues what it did not know to be done.
+that it found, and then takes out of its queues what it did not know to be done; unless somebody
+asked for it (`asked`), and it is to be fetched once more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.seen.rows import (
     Mask,
     Rows,
@@ -34,9 +36,11 @@ from scrapy_spider_suite.seen.rows import (
     slots_of,
 )
 from scrapy_spider_suite.seen.sieve import Sieve
+from scrapy_spider_suite.storage.archive import ARCHIVED
+from scrapy_spider_suite.storage.asked import asked_for, due_again
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import DROPPED, HOST, PRINTS, SIEVE, Item, Reader
-from scrapy_spider_suite.storage.records import HostRecord, host_key
+from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
 from scrapy_spider_suite.storage.settling import Clock, Steps, ended, settled, still
 from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.units import Units
@@ -49,8 +53,8 @@ _KEYS: Final = 500
 """State keys of a portion: some milliseconds."""
 _ROWS: Final = 100
 """Entries of a portion."""
-_OFTEN: Final = 1 << 32
-"""How often a host was dropped is less than that."""
+_OFTEN: Final = 1 << 31
+"""How often a host was dropped is less than that: it is counted on here, in four bytes."""
 
 
 def refuse_sieve(hands: Hands, units: Units) -> None:
@@ -251,12 +255,19 @@ class Taken:
         while entries := self._store.rows(host, after, _ROWS):
             asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
             for number in np.flatnonzero(found(rows, asked)).tolist():
-                entry = entries[number]
-                self._hands.holding.let_go(entry)
-                if self._hands.rework.take_out(entry):
-                    self._store.delete_state(entry.identity)
+                self._take_out_or_leave(entries[number])
             after = entries[-1].key
             yield False
+
+
+    def _take_out_or_leave(self, entry: Entry) -> None:
+        data = self._store.row(entry.identity)
+        if asked_for(entry, UrlState.from_bytes(data or ARCHIVED)):
+            return
+        self._hands.holding.let_go(entry)
+        if self._hands.rework.take_out(entry):
+            self._store.delete_state(entry.identity)
+            due_again(self._hands.revisits, entry.identity)
 
 
 def ranges(units: Units, first: int, end: int) -> Iterator[tuple[bytes, bytes]]:

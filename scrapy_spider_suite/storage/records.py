@@ -20,6 +20,8 @@ from scrapy_spider_suite.frontier.keys import state_key as state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 3
+MOST = 1 << 31
+"""Of anything of a host: more is not counted, whatever an agent says that gave it."""
 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
@@ -55,6 +57,7 @@ class HostRecord(Struct, eq=False, gc=False):
 
     def to_bytes(self) -> bytes:
         """Pack the record (some 50 bytes)."""
+        numbers = (self.pending, self.done, self.failed, self.attempts)
         return (
             _HOST.pack(
                 len(self.head),
@@ -63,10 +66,7 @@ class HostRecord(Struct, eq=False, gc=False):
                 self.crawl_delay,
                 min(self.failures, 0xFFFF),
                 self.counted,
-                self.pending,
-                self.done,
-                self.failed,
-                self.attempts,
+                *(min(number, MOST) for number in numbers),
             )
             + self.head
             + f"{self.dead}\n{self.why}".encode()

@@ -2,7 +2,10 @@
 
 Whatever comes for the units meanwhile is stored as ever; `Holding` keeps it from being fetched
 until all is here. So URLs may be known on both sides: the further state counts (done, failed,
-pending), of two that are pending that of the giver, who knew it first; later clocks count.
+pending), of two that are pending that of the giver, who knew it first; later clocks count. But what
+was asked for (`asked`) is to be fetched, whatever is known of it, and is pending in the end: rather
+once more, where a hand-over that was called off has left something of it elsewhere, than not at
+all.
 
 Each portion is one batch with the place in the file that it ends at. So a kill in the middle leaves
 half of it, known to be that, and merging goes on there; once it is done, merging does nothing.
@@ -10,23 +13,21 @@ half of it, known to be that, and merging goes on there; once it is done, mergin
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError, ParcelError
-from scrapy_spider_suite.frontier.entries import sequence_of
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archive import ARCHIVED
+from scrapy_spider_suite.storage.asked import asked_for
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER, wait_of
-from scrapy_spider_suite.storage.families import BAD, part_of
-from scrapy_spider_suite.storage.giving import NAME, ROWS
+from scrapy_spider_suite.storage.families import part_of
+from scrapy_spider_suite.storage.giving import NAME, NOT_A_URL, ROWS
 from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import (
@@ -44,32 +45,46 @@ from scrapy_spider_suite.storage.parcels import (
 )
 from scrapy_spider_suite.storage.plans import Plan
 from scrapy_spider_suite.storage.printed import Taken, refuse_sieve, weight
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, unpack_row
+from scrapy_spider_suite.storage.records import MOST, HostRecord, UrlState, unpack_row
 from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.strangers import unpack_strange
+from scrapy_spider_suite.storage.twice import Twice
 from scrapy_spider_suite.storage.units import Units, unpacked
 from scrapy_spider_suite.storage.waiting import RESIDENT
 
-_TAKEN, _TWICE = b"t", b"d"
-_SEQUENCE: Final = struct.Struct(">Q")
+_TAKEN: Final = b"t"
+_PLAN: Final = b"p"
 _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
-_ATTEMPTS: Final = 1 << 31
-"""Of a host, at most: those of two agents are added up in four bytes."""
 
 
 def _check_record(record: HostRecord) -> None:
     """Raise `ValueError` for numbers that are beyond all that an agent writes."""
     sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
-    if not (sane and record.attempts <= _ATTEMPTS):
+    numbers = (record.pending, record.done, record.failed, record.attempts)
+    if not sane or max(numbers) > MOST:
         raise ValueError("a host's row with numbers beyond all bounds")
 
 
+def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
+    """Raise anything for what is no row of a mapping that goes with *host*."""
+    part = part_of(name, key, host)
+    if part is None or type(value) is not bytes:
+        raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
+    part.merge(None, value)
+    if name == "revisits" and key.startswith(_PLAN):
+        plan = Plan.from_bytes(value)
+        if unpack_strange(plan.host, plan.row).identity != key[len(_PLAN) :]:
+            raise ValueError(f"a plan for another page than one of {host!r}")
+
+
 class Place(NamedTuple):
-    """How far a parcel is taken: the chunk to go on with, and how many of its items are."""
+    """How far a parcel is taken: the chunk to go on with, and how many of its items are; *since*
+    is the sequence number of the last row that was here before."""
 
     at: int
     items: int
+    since: int = 0
 
 
 class Taking:
@@ -92,13 +107,13 @@ class Taking:
         self._path = path
         self._label = label
         self._kv = hands.store.kv(NAME)
+        self._twice = Twice(hands, self._write_state)
         self.counts: Counter[int] = Counter()
 
     @property
     def done(self) -> bool:
         """Whether all of it is here, on disk: the giver may forget it."""
-        place = self._place(0)
-        return place.at == _END
+        return self._place(0).at == _END
 
     def take(self) -> Steps:
         """Check the file, all of it, then merge it. Raises `ParcelError`: nothing was changed."""
@@ -107,10 +122,25 @@ class Taking:
                 if self._kv.get(self._key) is None:
                     yield from self._check(reader)
                 yield from self._merge(reader)
-                yield from self._drop_twice()
+                yield from self._twice.end(self._place(0).since)
                 yield from self._printed.finish(reader)
             self._note(Place(_END, 0))
             self._hands.flush()
+
+    # What was broken off
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether a merge, of whatever parcel, was broken off, and has left URLs that wait twice:
+        nothing may be fetched before `settle` is through."""
+        return self._twice.left
+
+    def settle(self) -> Steps:
+        """See to those URLs: it may be that nobody goes on with that merge. Raises what the store
+        does."""
+        rows = (msgpack.unpackb(data) for _, data in self._kv.items(_TAKEN))
+        since = [Place(*map(int, row)).since for row in rows if row[0] != _END]
+        yield from self._twice.end(min(since, default=self._hands.ledger.counters.sequence))
 
     # Where
 
@@ -120,8 +150,10 @@ class Taking:
 
     def _place(self, first: int) -> Place:
         data = self._kv.get(self._key)
+        if data is None:
+            return Place(first, 0, self._hands.ledger.counters.sequence)
         try:
-            return Place(first, 0) if data is None else Place(*map(int, msgpack.unpackb(data)))
+            return Place(*map(int, msgpack.unpackb(data)))
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"how far a parcel is taken cannot be read ({error})") from error
 
@@ -137,7 +169,7 @@ class Taking:
             for count, item in enumerate(items, 1):
                 try:
                     self._check_item(*item)
-                except BAD as error:
+                except Exception as error:  # whatever it is: an agent that lies chooses
                     why = " ".join(str(error).split())[:200]
                     raise ParcelError(f"{self._path}, before byte {at}: {why}") from error
                 if not count % ROWS:
@@ -145,7 +177,7 @@ class Taking:
             yield False
 
     def _check_item(self, kind: int, host: str, *rest: Any) -> None:
-        """Raises one of `BAD` unless that is an item, of a host of the units."""
+        """Raises anything unless that is an item, of a host of the units."""
         if kind == CLOCK:
             (wall,) = rest
             if not (isinstance(host, str) and -LATEST < wall < 1e12):
@@ -168,20 +200,18 @@ class Taking:
             known = UrlState.from_bytes(state)
             if known.state is State.PENDING or type(name) is not bytes or not name:
                 raise ValueError("a URL that is neither done nor failed")
-            self._check_url(host, known.url or name.decode("utf-8", "replace"), name)
+            url = "" if name.startswith(NOT_A_URL) else name.decode()
+            self._check_url(host, known.url or url, name)
         elif kind == KEPT:
-            name, key, value = rest
-            part = part_of(name, key, host)
-            if part is None or type(value) is not bytes:
-                raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
-            part.merge(None, value)
+            _check_kept(host, *rest)
         elif kind == DROPPED:
             self._printed.check(kind, host, rest)
         else:
             raise ValueError(f"no item has the number {kind!r}")
 
     def _check_url(self, host: str, url: str, name: bytes = b"") -> None:
-        if not self._units.by_host and name[:1] != b"\xff" and not self._units.has(host, url):
+        known = self._units.by_host or name.startswith(NOT_A_URL)
+        if not known and not self._units.has(host, url):
             raise ValueError(f"{url[:200]!r} lies in no unit that was to be handed over")
 
     # Merging
@@ -196,9 +226,9 @@ class Taking:
                 self._take(item)
                 self.counts[item[0]] += weight(item, self._printed.width)
             self._records.save()
-            place = Place(place.at, place.items + ROWS)
+            place = place._replace(items=place.items + ROWS)
             if place.items >= len(items):
-                place = Place(end, 0)
+                place = place._replace(at=end, items=0)
                 items, end = reader.chunk(end)
             self._note(place)
             yield False
@@ -249,30 +279,40 @@ class Taking:
         return ARCHIVED if row is None and self._printed.knows(key) else row
 
     def _take_row(self, host: str, row: bytes, packed: bytes, last: bool) -> None:
-        entry = unpack_row(host, b"", row)
-        mine = self._known(entry.identity)
-        if mine is not None:
-            if UrlState.from_bytes(mine).state is not State.PENDING:
+        entry, theirs = unpack_row(host, b"", row), UrlState.from_bytes(packed)
+        record, data = self._records.touch(host), self._known(entry.identity)
+        if data is not None:
+            mine = UrlState.from_bytes(data)
+            if mine.state is State.PENDING:
+                self._twice.row(entry, theirs)
+            elif asked_for(entry, theirs):
+                self._hands.ledger.take_back(host, record, mine)
+            else:
                 return
-            self._twice(entry.identity)
         now, wall = self._clock()
-        record = self._records.touch(host)
         self._hands.ledger.take_over(entry, record, packed, last=last)
         self._hands.residents.push(entry, record, now, wall)
 
     def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
+        data = self._known(key)
+        if data is not None and UrlState.from_bytes(data).state is State.PENDING:
+            self._twice.state(key, theirs)
+        else:
+            self._write_state(host, key, theirs)
+
+    def _write_state(self, host: str, key: bytes, theirs: UrlState) -> None:
+        """A URL, which does not wait here, is done or failed, as *theirs* says: if that is further.
+        """
         record, data = self._records.touch(host), self._known(key)
         if data is not None:
             mine = UrlState.from_bytes(data)
             if _RANK[mine.state] >= _RANK[theirs.state]:
                 return
-            if mine.state is State.PENDING:
-                self._twice(key)
             self._hands.ledger.take_back(host, record, mine)
         self._hands.ledger.take_over_state(key, host, record, theirs)
 
     def _take_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
-        if name == "revisits" and key[:1] == b"p":
+        if name == "revisits" and key.startswith(_PLAN):
             data = self._store.row(key[1:])
             waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
             self._hands.revisits.take_over(key[1:], Plan.from_bytes(value), waits=waits)
@@ -285,29 +325,3 @@ class Taking:
             kept = None if part is None else part.merge(kv.get(key), value)
             if kept is not None:
                 kv.put(key, kept)
-
-    # What was pending here, too
-
-    def _twice(self, key: bytes) -> None:
-        """The row that a URL has in its queue here is to go, once all is merged."""
-        self._kv.put(_TWICE + key, _SEQUENCE.pack(self._hands.ledger.counters.sequence))
-
-    def _drop_twice(self) -> Iterator[bool]:
-        while (first := next(self._kv.items(_TWICE), None)) is not None:
-            prefix = first[0][: first[0].index(b"\0", len(_TWICE) + 2) + 1]
-            yield from self._drop_of_host(prefix[len(_TWICE) + 2 : -1].decode())
-            while rows := list(islice(self._kv.items(prefix), ROWS)):
-                for key, _ in rows:
-                    self._kv.delete(key)
-                yield False
-
-    def _drop_of_host(self, host: str) -> Iterator[bool]:
-        after = self._records.of(host).head
-        while entries := self._store.rows(host, after, ROWS):
-            for entry in entries:
-                until = self._kv.get(_TWICE + entry.identity)
-                if until is not None and sequence_of(entry.key) <= _SEQUENCE.unpack(until)[0]:
-                    self._hands.holding.let_go(entry)
-                    self._hands.rework.take_out(entry)
-                after = entry.key
-            yield False

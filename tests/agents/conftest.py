@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from membership import InTown, towns
 from redis_servers import RedisServer
+from scenes import InScene, scenes
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +23,9 @@ def in_town(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Run a coroutine function in an empty town."""
     with towns(redis_server, monkeypatch) as run:
         yield run
+
+
+@pytest.fixture
+def in_scene(redis_server: RedisServer, tmp_path: Path) -> InScene:
+    """Run a coroutine function with an agent that listens and an empty Redis."""
+    return scenes(redis_server, tmp_path)

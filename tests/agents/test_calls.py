@@ -6,12 +6,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis_servers import RedisServer
+from scenes import KEYS, InScene, Scene, a_call
 
 from scrapy_spider_suite.agents.calls import (
     ANSWER_MAX,
@@ -20,115 +19,11 @@ from scrapy_spider_suite.agents.calls import (
     PIECES,
     WAITING_MAX,
     Call,
-    Caller,
-    Keys,
     Piece,
     Reply,
     new_id,
 )
-from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.errors import CallError
-
-CRAWL = "web"
-KEYS = Keys(CRAWL)
-
-
-def a_call(**given: Any) -> Call:
-    """A call that is made now."""
-    now = time.time()
-    known = {"id": new_id(urgent=False), "kind": "act", "verb": "pause", "who": "me"}
-    return Call(**({"when": now, "until": now + 60, **known} | given))
-
-
-class Doer:
-    """Does what is asked; *done* has it, each as often as it was done."""
-
-    def __init__(self, folder: Path) -> None:
-        self.done: list[Call] = []
-        self.lists: dict[str, bytes] = {}
-        self.folder = folder
-        self.wait = asyncio.Event()
-        self.wait.set()
-
-    def place(self, call: Call) -> Path | None:
-        """One file for each call."""
-        return self.folder / call.id
-
-    async def is_new(self, call: Call) -> bool:
-        """Whether it was never done."""
-        return call not in self.done
-
-    async def carry_out(self, call: Call) -> Reply:
-        """Remember it."""
-        await self.wait.wait()
-        if call.verb == "unknown":
-            raise CallError("nobody does that")
-        if call.verb == "fault":
-            raise ZeroDivisionError("a fault")
-        self.done.append(call)
-        if call.pieces:
-            self.lists[call.id] = (self.folder / call.id).read_bytes()
-        return Reply(id=call.id, agent="a", code=0, said="done", facts={"number": len(self.done)})
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-class Scene:
-    """An agent that listens, and somebody who asks."""
-
-    def __init__(self, server: RedisServer, client: Any, folder: Path) -> None:
-        self.server, self.client = server, client
-        self.doer = Doer(folder)
-        self.caller = Caller(server.url, CRAWL)
-        self.start()
-
-    def start(self) -> None:
-        """A new process of the agent."""
-        self.listener = Listener(self.server.url, CRAWL, "a", self.doer, look=0.01)
-        self.task = asyncio.ensure_future(self.listener.run())
-
-    async def kill(self) -> None:
-        """The process is gone."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def answer(self, id: str, agent: str = "a") -> Reply:
-        """The answer to a call, once it is there."""
-        async with asyncio.timeout(60):
-            while True:
-                if found := await self.caller.answers(id, [agent]):
-                    return found[agent]
-                await asyncio.sleep(0.01)
-
-    async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until something is so."""
-        async with asyncio.timeout(60):
-            while not met():
-                await asyncio.sleep(0.01)
-
-
-InScene = Callable[[Callable[[Scene], Awaitable[None]]], None]
-
-
-@pytest.fixture
-def in_scene(redis_server: RedisServer, tmp_path: Path) -> InScene:
-    """Run a coroutine function with an agent and an empty Redis."""
-
-    async def play(test: Callable[[Scene], Awaitable[None]], client: Any) -> None:
-        scene = Scene(redis_server, client, tmp_path)
-        try:
-            await test(scene)
-        finally:
-            await scene.kill()
-            await scene.caller.close()
-
-    def run(test: Callable[[Scene], Awaitable[None]]) -> None:
-        redis_server.flush()
-        with redis_server.client() as client:
-            asyncio.run(play(test, client))
-
-    return run
 
 
 def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
@@ -157,32 +52,6 @@ def test_urgent_ones_come_first(in_scene: InScene) -> None:
         scene.start()
         await scene.until(lambda: len(scene.doer.done) == 4)
         assert scene.doer.done == [*calls[2:], *calls[:2]]
-
-    in_scene(test)
-
-
-def test_what_stands_is_heard_by_who_comes_later(in_scene: InScene) -> None:
-    """Once; the last one about each subject; what is no such call is refused."""
-
-    async def test(scene: Scene) -> None:
-        await scene.kill()
-        first, again, other, gone = (
-            a_call(verb="block", arguments={"subject": subject}) for subject in ("x", "x", "y", "z")
-        )
-        for call in (first, again, other, gone):
-            await scene.caller.stand(call)
-        await scene.caller.over(gone)
-        scene.client.hset(KEYS.standing, mapping={"junk": b"junk", "long": b"x" * (CALL_MAX + 1)})
-        scene.client.hset(KEYS.standing, "drop", a_call(verb="drop").to_bytes())
-        for _ in range(2):
-            scene.start()
-            last = a_call()
-            await scene.caller.leave({"a": last})
-            await scene.answer(last.id)
-            await scene.kill()
-        done = [call for call in scene.doer.done if call.stands.startswith("block")]
-        assert sorted(done, key=lambda call: call.id) == [again, other]
-        assert scene.listener.counters.refused == 1
 
     in_scene(test)
 

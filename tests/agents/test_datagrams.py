@@ -5,26 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
-from contracts_transport import Agent, TransportContract, until
+from contracts_transport import Agent, TransportContract, letter_of, until
+from udp import KEY, free_addresses
 
+from scrapy_spider_suite.agents import datagrams
 from scrapy_spider_suite.agents.datagrams import Datagrams, parse_agents
-
-KEY = b"sixteen bytes or more"
-
-
-def free_addresses(count: int) -> list[tuple[str, int]]:
-    """Addresses of loopback at which nobody listened a moment ago."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [each.getsockname() for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
+from scrapy_spider_suite.agents.letters import Letter
 
 
 class TestDatagrams(TransportContract):
@@ -100,6 +91,113 @@ def test_an_agent_that_runs_twice() -> None:
         away = Datagrams("a", {"a": ("192.0.2.1", 9)}, KEY)
         with pytest.raises(OSError, match=r"192\.0\.2\.1:9, .*: Cannot assign requested"):
             await away.start(print, print)
+
+    asyncio.run(test())
+
+
+class Names:
+    """What the names of machines stand for by now, and how often each was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places: dict[str, list[tuple[str, int]]] = {}
+        self.asked: Counter[str] = Counter()
+        monkeypatch.setattr(socket, "getaddrinfo", self.find)
+        monkeypatch.setattr(datagrams, "LOOK", 0.05)
+
+    def find(self, host: str, port: int, *args: object, **more: object) -> list[Any]:
+        """As `socket.getaddrinfo`."""
+        self.asked[host] += 1
+        if host not in self.places:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        kind = socket.AF_INET, socket.SOCK_DGRAM, 17, ""
+        return [(*kind, place) for place in self.places[host]]
+
+
+AGENTS = {"a": ("one.lan", 7000), "b": ("two.lan", 7000)}
+
+
+def test_the_own_name_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says whose, and which settings lead there; so with what cannot be a name."""
+    Names(monkeypatch)
+    line = r"^SUITE_AGENTS: one\.lan:7000, the address of agent a .* is not known: Name or serv"
+    with pytest.raises(OSError, match=line):
+        asyncio.run(Datagrams("a", AGENTS, KEY).start(print, print))
+    monkeypatch.undo()
+    long = {"a": ("x" * 70 + ".lan", 7000)}
+    with pytest.raises(OSError, match=r"SUITE_AGENTS: x.* is not known: no name of a machine"):
+        asyncio.run(Datagrams("a", long, KEY).start(print, print))
+
+
+def test_a_name_that_is_not_known_yet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and its agent is found when it is known."""
+    names = Names(monkeypatch)
+    place, other = free_addresses(2)
+
+    async def test() -> None:
+        a, b = (Datagrams(name, AGENTS, KEY) for name in "ab")
+        came: list[Letter] = []
+        names.places = {"one.lan": [place]}
+        await a.start(print, print)
+        assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
+        await until(lambda: names.asked["two.lan"] > 2)
+        names.places["two.lan"] = [other]
+        await b.start(came.append, print)
+        await until(lambda: came)
+        await a.close(0)
+        await b.close(0)
+
+    asyncio.run(test())
+    (line,) = [record.message for record in caplog.records]
+    assert "SUITE_AGENTS: the address of agent b, two.lan:7000, is not known: Name or" in line
+
+
+def test_an_agent_comes_back_at_another_address(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was sent to the old one is sent to the new one; and b, who was there alone, is heard."""
+    caplog.set_level(logging.INFO)
+    names = Names(monkeypatch)
+    place, old, new = free_addresses(3)
+
+    async def test() -> None:
+        came: list[Letter] = []
+        names.places = {"one.lan": [place], "two.lan": [old]}
+        a, b = (Datagrams(name, AGENTS, KEY) for name in "ab")
+        await a.start(came.append, print)
+        await b.start(came.append, print)
+        assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
+        await until(lambda: came)
+        a.acknowledge(came[0].receipt)
+        await b.close(0)
+        names.places["two.lan"] = [new]
+        again = Datagrams("b", AGENTS, KEY)
+        await again.start(came.append, print)
+        assert again.send("a", letter_of("b", b"back", bounds=a.bounds))  # a has to answer it
+        await until(lambda: len(came) == 3)
+        assert {letter.sender for letter in came[1:]} == {"a", "b"}
+        await a.close(0)
+        await again.close(0)
+
+    asyncio.run(test())
+    assert "agent b has another address: 127.0.0.1" in caplog.text
+
+
+def test_one_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That which is used is kept, though another one is named first by now."""
+    names = Names(monkeypatch)
+    place, used, other = free_addresses(3)
+
+    async def test() -> None:
+        names.places = {"one.lan": [place], "two.lan": [used, other]}
+        a = Datagrams("a", AGENTS, KEY)
+        await a.start(print, print)
+        names.places["two.lan"] = [other, used]
+        assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
+        await until(lambda: names.asked["two.lan"] > 2)
+        assert a._places["b"] == used
+        await a.close(0)
 
     asyncio.run(test())
 

@@ -248,6 +248,21 @@ def test_a_receiver_that_speaks_is_sent_what_waits() -> None:
     assert world.run(world.all_told) < 2
 
 
+def test_who_does_not_answer() -> None:
+    """That is known of it until it does; that it asks for something is no answer."""
+    world = World("ab", 9, loss=1.0)
+    world.write("a", "b", 3)
+    a, began = world.nodes["a"].exchange, world.now
+    world.run(lambda: world.now > began + 6, keep=1)
+    hello = Sealer("b", ["a"], KEY).seal("a", Packet(Kind.HELLO, b"12345678"))
+    a.take(hello, world.now)
+    assert a.silent(world.now - 5) == ["b"]
+    assert not a.silent(began - 1)
+    world.loss = 0.0
+    world.run(world.all_told)
+    assert not any(node.exchange.silent(world.now) for node in world.nodes.values())
+
+
 def test_a_report_that_is_lost() -> None:
     """The sender asks by sending a letter again: what is kept is told in the end."""
     world = World("ab", 4)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -190,6 +193,44 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
         await ledger.close()
 
     asyncio.run(test())
+
+
+def test_a_folder_that_somebody_else_has_locked_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Such as ``flock FOLDER scrapy crawl ...``, for as long as the crawl takes."""
+
+    async def test() -> None:
+        ledger = FileLedger(tmp_path / "ledger")
+        async with asyncio.timeout(30):
+            assert (await User(ledger, A).ask(K)).closes
+        await ledger.close()
+
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    unlock = threading.Timer(60, fcntl.flock, [folder, fcntl.LOCK_UN])
+    unlock.start()  # so that a test that waits for it fails, and ends
+    try:
+        asyncio.run(test())
+    finally:
+        unlock.cancel()
+        unlock.join()
+        os.close(folder)
+
+
+def test_who_holds_the_lock_for_too_long_is_not_waited_for(tmp_path: Path) -> None:
+    """In one line; it goes on when the lock is free."""
+
+    async def test(lock: int) -> None:
+        ledger = FileLedger(tmp_path / "ledger", timeout=0.1)
+        with pytest.raises(LedgerError, match="used: another process has locked") as caught:
+            await User(ledger, A).ask(K)
+        assert caught.value.kind == "away"
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert (await User(ledger, A).ask(K)).closes
+        await ledger.close()
+
+    with open(tmp_path / "ledger.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        asyncio.run(test(lock.fileno()))
 
 
 def test_records_have_the_size_that_lua_expects() -> None:

@@ -103,38 +103,6 @@ def test_an_agent_back_within_its_grace_keeps_all_and_disturbs_nobody(in_town: I
     in_town(test)
 
 
-def test_a_rolling_restart_of_twenty_agents_moves_nothing(in_town: InTown) -> None:
-    """Each rests and comes back in turn, some when others count it as missing, half of them after
-    a kill: same epoch, same holders, and nothing of either to be looked at again.
-    """
-
-    async def test(town: Town) -> None:
-        agents = [await town.agent(f"a{number:02}") for number in range(1, 21)]
-        epoch = (await beat(agents[0])).epoch
-        for number in range(2, 21):
-            await agents[0].give(ALL[number - 1 :: 20], to=number, epoch=epoch)
-        answers = [await beat(agent) for agent in agents]
-        before = {(answer.epoch, answer.era, answer.moves) for answer in answers}
-        holders = (await agents[0].tokens()).holders
-        assert (len(before), np.bincount(holders).size) == (1, 21)
-        for number, agent in enumerate(agents, 1):
-            if number % 2:
-                await agent.rest()
-            for _ in range(2):
-                town.wait(GRACE / 3)
-                for other in agents:
-                    if other is not agent:
-                        await beat(other)
-            await agents[number % 20].seize(ALL, epoch)
-            agents[number - 1], joined = await back(town, agent.row.name, number=number)
-            assert joined == (number, agent.answer.id, True)
-        answers = [await beat(agent) for agent in agents]
-        assert {(answer.epoch, answer.era, answer.moves) for answer in answers} == before
-        assert (await agents[-1].tokens()).holders.tolist() == holders.tolist()
-
-    in_town(test)
-
-
 def test_a_second_process_of_a_name_is_refused_while_the_first_may_live(in_town: InTown) -> None:
     """Unless it sits in the same place, whose lock tells that the other is gone."""
 

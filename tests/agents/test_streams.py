@@ -9,33 +9,12 @@ from typing import Any
 
 import pytest
 from backports import zstd
-from contracts_transport import Agent, Agents, TransportContract, letter_of, rows_of, until
+from contracts_transport import Agent, TransportContract, letter_of, rows_of, until
 from redis_servers import RedisServer
+from streaming import INBOX, RECEIPTS, StreamsAgents
 
 from scrapy_spider_suite.agents.letters import _HEAD, Packer
-from scrapy_spider_suite.agents.streams import BOUNDS, Streams
-
-INBOX, RECEIPTS = "suite:{crawl}:inbox:b", "suite:{crawl}:receipts:a"
-
-
-class StreamsAgents(Agents):
-    """Agents whose letters are small, and that look soon whether they still lie there."""
-
-    limits: dict[str, Any] = {}  # noqa: RUF012 - read only
-
-    @pytest.fixture(autouse=True)
-    def _server(self, redis_server: RedisServer) -> None:
-        redis_server.flush()
-        self.server = redis_server
-
-    def open(self, name: str, incarnation: int) -> Streams:
-        """With times that are short."""
-        streams = Streams(
-            self.server.url, "crawl", name, incarnation, check=0.2, timeout=2.0, block=0.5,
-            **{"window": 24} | self.limits,
-        )  # fmt: skip
-        streams.bounds = BOUNDS._replace(packed=1_400)
-        return streams
+from scrapy_spider_suite.agents.streams import BOUNDS
 
 
 class TestStreams(StreamsAgents, TransportContract):
@@ -68,7 +47,7 @@ class TestStreams(StreamsAgents, TransportContract):
                 if lost == "group":
                     client.xgroup_destroy(INBOX, "agents")
                 elif lost == "everything":
-                    client.flushall()
+                    self.lose()
                 else:
                     client.delete(INBOX if lost == "stream" else RECEIPTS)
             b.unkept.clear()  # and its process has them no more: it has them handed to it again
@@ -86,7 +65,7 @@ class TestStreams(StreamsAgents, TransportContract):
             for number in range(3):
                 a.write("b", [b"%d" % number])
                 await self.settle(a, b)
-                self.server.flush()
+                self.lose()
             assert b.transport.counters.remade >= 2
             assert a.transport.counters.failed == 0
 
@@ -295,6 +274,7 @@ class TestServers(StreamsAgents):
     @pytest.fixture(autouse=True)
     def _server(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
         durable = "durable" in request.node.name
+        self.processes = {}
         with RedisServer(tmp_path, durable=durable) as self.server:
             yield
 
@@ -314,6 +294,7 @@ class TestServers(StreamsAgents):
             counters = a.transport.counters
             await until(lambda: counters.failed, a.post)
             self.server.start()
+            self.enroll()
             await self.settle(a, b)
             assert set(b.kept) == {*rows, b"more"}
 

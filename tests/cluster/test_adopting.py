@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 
 import pytest
 from handing import Handing, names_of
+from handovers import Side
 from packed import fetch, plan
 from virtual import WALL, all_urls, entry, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.members import View
+from scrapy_spider_suite.agents.members import Row, State, View
+from scrapy_spider_suite.cluster import adopting, giver, handover
 from scrapy_spider_suite.cluster.adopting import (
     Adopted,
     adopted,
@@ -21,6 +25,7 @@ from scrapy_spider_suite.cluster.adopting import (
     rebuilt,
     states_in_packs,
 )
+from scrapy_spider_suite.cluster.courier import CourierCounters, Inbox
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError
 from scrapy_spider_suite.packs.pages import records
@@ -28,7 +33,9 @@ from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
@@ -125,17 +132,21 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("seen", ["trie", "sieve"])
-def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> None:
-    """Pages and errors of the dead agent, and nothing of others; what is lost is counted."""
-    statuses = {1: 200, 2: 404, 3: 503, 4: 301}
-    packs, name = tmp_path / "packs", "agent-1"
-    writer = PackWriter(replace(plan(packs), agent=name))
+def pack(folder: Path, name: str, statuses: dict[int, int]) -> None:
+    """What that agent has fetched, each of a host of its own."""
+    writer = PackWriter(replace(plan(folder), agent=name))
     for number, status in statuses.items():
         head = f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n".encode()
         url = f"http://h{number}.t/{number}"
         writer.append(records(fetch(number, b"ok", head=head, url=url)))
     writer.close()
+
+
+@pytest.mark.parametrize("seen", ["trie", "sieve"])
+def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> None:
+    """Pages and errors of the dead agent, and nothing of others; what is lost is counted."""
+    packs, name = tmp_path / "packs", "agent-1"
+    pack(packs, name, {1: 200, 2: 404, 3: 503, 4: 301})
     assert list(states_in_packs(packs, "b")) == []
     found = {url: state for _, url, state in states_in_packs(packs, name)}
     assert {url[-1]: state.status for url, state in found.items()} == {"1": 200, "2": 404, "4": 301}
@@ -164,3 +175,152 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> No
         await agents.close()
 
     asyncio.run(test())
+
+
+class Slow:
+    """A courier of which each *beat* is seen; what it brings is kept in the end, or never."""
+
+    address = ""
+
+    def __init__(self, beat: Callable[[Slow, Label], None], *, keeps: bool = True) -> None:
+        self.counters = CourierCounters()
+        self.calls = 0
+        self._beat, self._keeps = beat, keeps
+
+    async def deliver(self, path: Path, label: Label, address: str) -> None:
+        """See `courier.Courier`."""
+        self.calls += 1
+        for _ in range(40 if self._keeps else 2):
+            await asyncio.sleep(0.02)
+            self._beat(self, label)
+        if not self._keeps:
+            raise CourierError("the disk is full")
+
+    async def start(self, inbox: Inbox) -> None:
+        """See `courier.Courier`."""
+
+    async def close(self) -> None:
+        """See `courier.Courier`."""
+
+    def withdraw(self, label: Label) -> None:
+        """See `courier.Courier`."""
+        self.counters.withdraw(label)
+
+
+def sends(slow: Slow, label: Label) -> None:
+    """Bytes of a parcel go out."""
+    slow.counters.send(label, 0, 1_000)
+
+
+def waits(slow: Slow, label: Label) -> None:
+    """The taker is at work."""
+    slow.counters.signs += 1
+
+
+async def look() -> View:
+    """Agent a is dead, b is there."""
+    rows = [
+        Row(name=name, number=number, incarnation="1", weight=1.0, address="h:1", state=state,
+            ends=0, heard=0, idle=False, sent=0, received=0)
+        for number, (name, state) in enumerate([("a", State.REMOVED), ("b", State.ACTIVE)], 1)
+    ]  # fmt: skip
+    return View(1, tuple(rows))
+
+
+async def adopt(folder: Path, courier: Slow) -> Adopted:
+    """What is little, and goes in one parcel, with a patience of 0.3 s."""
+    side = Side(folder / "a")
+    for page in range(5):
+        side.put("h0.t", page, "pending")
+    side.frontier.flush()
+    shares = Shares(assignment_of("ring"), "a")
+    try:
+        async with asyncio.timeout(20.0):
+            return await adopted(
+                side.frontier, side.store, shares, courier, folder / "out", crawl="crawl",
+                view=look, patience=0.3,
+            )  # fmt: skip
+    finally:
+        side.close()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is looked at more often than in a crawl."""
+    monkeypatch.setattr(adopting, "_BEAT", 0.02)
+    monkeypatch.setattr(giver, "_LOOK", 0.02)
+    monkeypatch.setattr(handover, "_LOOK", 0.02)
+    monkeypatch.setattr(handover, "_FIRST", 0.1)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("beat", [sends, waits])
+def test_a_parcel_may_take_longer_than_the_patience(
+    tmp_path: Path, beat: Callable[[Slow, Label], None]
+) -> None:
+    """As long as something is heard of it."""
+    courier = Slow(beat)
+    assert asyncio.run(adopt(tmp_path, courier)).urls == 5
+    assert courier.calls == 1
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("beat", [sends, waits])
+def test_what_is_called_off_again_and_again_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat: Callable[[Slow, Label], None]
+) -> None:
+    """Though each time it gets on for a while."""
+    monkeypatch.setattr(giver, "SILENCE", 0.05)
+    monkeypatch.setattr(handover, "_MOST", 0.1)
+    courier = Slow(beat, keeps=False)
+    with pytest.raises(CourierError, match="nobody has taken anything"):
+        asyncio.run(adopt(tmp_path, courier))
+    assert courier.calls > 2
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_parcel_may_take_long_to_be_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as that goes on."""
+    real = Giving.pack
+
+    def slowly(giving: Giving, path: Path, of: Label) -> Iterator[bool]:
+        for _ in range(80):
+            sleep(0.01)
+            yield False
+        yield from real(giving, path, of)
+
+    monkeypatch.setattr(Giving, "pack", slowly)
+    courier = Slow(sends)
+    assert asyncio.run(adopt(tmp_path, courier)).urls == 5
+    assert courier.calls == 1
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("step", [0, 1_000])
+def test_what_packs_tell_goes_on_where_it_was_cut(tmp_path: Path, step: int) -> None:
+    """As often as it must, if it gets on; the patience is none here."""
+    pack(tmp_path / "packs", "a", {1: 200, 2: 404})
+
+    class Cut(Slow):
+        async def deliver(self, path: Path, label: Label, address: str) -> None:
+            self.calls += 1
+            self.counters.send(label, step * self.calls, 1_000)
+            if self.calls < 5:
+                raise CourierError("cut")
+
+    async def rebuild() -> Adopted:
+        shares = Shares(assignment_of("ring"), "a")
+        return await rebuilt(
+            tmp_path / "packs", shares, courier, tmp_path / "out", crawl="crawl", view=look,
+            patience=0.0,
+        )  # fmt: skip
+
+    courier = Cut(sends)
+    if step:
+        assert asyncio.run(rebuild()).urls == 2
+    else:
+        with pytest.raises(CourierError, match="cut"):
+            asyncio.run(rebuild())
+    assert courier.calls == (5 if step else 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -86,6 +87,24 @@ def test_over_udp(tmp_path: Path) -> None:
     assert list(verdict.broken()) == []
     for kind in ("forged", "malformed", "oversized"):
         assert counted(here, f"suite/mail/{kind}") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["restart", "pause"])
+def test_redis_is_not_there_for_a_while(fault: str, tmp_path: Path) -> None:
+    """It comes back, without anything that it held or with all of it: as if it had been there."""
+    size = replace(PLAN.size, pages=10)
+    plan = replace(PLAN, size=size, fault=fault, seconds=1.5, fault_seconds=6.0, grace=120.0)
+    back = list[float]()
+
+    def say(line: str) -> None:
+        back.extend([time.time()] * ("Redis is back" in line))
+
+    with ground(plan, tmp_path) as here:
+        verdict = Chaos(plan, here, say).run()
+    assert list(verdict.broken()) == []
+    assert verdict.arrivals[-1].start > back[0]
+    assert {name for names in verdict.kept.values() for name in names} == set(here.fleet.agents)
 
 
 @pytest.mark.slow

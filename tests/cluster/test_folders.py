@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import struct
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from contracts_courier import Box, Couriers, insist, label, until, write
 
+from scrapy_spider_suite.cluster import folders
 from scrapy_spider_suite.cluster.courier import Courier, as_file
 from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.errors import CourierError, ParcelError
@@ -125,3 +129,162 @@ def test_a_folder_that_is_gone_is_an_error_of_the_moment(tmp_path: Path) -> None
             await giver.start(Box())
 
     asyncio.run(test())
+
+
+def two(
+    folder: Path, test: Callable[[FolderCourier, FolderCourier, Box], Awaitable[None]]
+) -> None:  # fmt: skip
+    """Do *test* with a, b, and what b takes."""
+
+    async def both() -> None:
+        a, b = (
+            FolderCourier(folder / "shared", "crawl", name, look=0.01, silence=0.6)
+            for name in "ab"
+        )  # fmt: skip
+        box = Box()
+        await b.start(box)
+        try:
+            await test(a, b, box)
+        finally:
+            await a.close()
+            await b.close()
+
+    asyncio.run(both())
+
+
+async def away(giver: FolderCourier, path: Path, of: Label) -> None:
+    """The parcel is not taken, and its giver does not wait for it for ever."""
+    with pytest.raises(CourierError, match="b has not looked into its folder"):
+        await asyncio.wait_for(giver.deliver(path, of, ""), 10.0)
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said that somebody must see to."""
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def test_an_error_that_nobody_foresaw_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in the log; what comes after it is taken, and what it was about, too, if it can be."""
+    paths = {name: write(tmp_path / name, label(name), 1) for name in ("p1", "p2")}
+
+    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+        box.trouble = [struct.error("too large") for _ in range(1_000)]
+        await away(a, paths["p1"], label("p1"))
+        assert "p1.taking cannot be taken" in errors(caplog)[-1]
+        assert len(errors(caplog)) < 15  # its turn comes less and less often
+        box.trouble = box.trouble[:1]
+        await asyncio.gather(*(insist(a, path, label(name), "") for name, path in paths.items()))
+        assert len(box.taken) == 2
+
+    two(tmp_path, test)
+
+
+def test_a_file_that_cannot_be_taken_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Nor one that cannot be touched: a folder lies where it is to be."""
+    folder = tmp_path / "shared" / "crawl" / "b"
+    (folder / "p0.taking").mkdir(parents=True)
+    write(folder / "p0.parcel", label("p0"), 1)
+    path = write(tmp_path / "out", label("p1"), 1)
+
+    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+        await asyncio.wait_for(a.deliver(path, label("p1"), ""), 10.0)
+        assert list(box.taken) == ["p1"]
+        (folder / "p0.taking").rmdir()
+        await until(lambda: len(box.taken) == 2)
+
+    two(tmp_path, test)
+
+
+def test_a_file_that_cannot_be_touched_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its giver counts the agent as away; that of the next one does not."""
+    paths = {name: write(tmp_path / name, label(name), 1) for name in ("p1", "p2")}
+    real = os.utime
+
+    def utime(path: Path, **options: bool) -> None:
+        if path.stem == "p1":
+            raise OSError(1, "not permitted")
+        real(path, **options)
+
+    monkeypatch.setattr(os, "utime", utime)
+
+    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+        box.open.clear()
+        first = asyncio.ensure_future(away(a, paths["p1"], label("p1")))
+        await until(lambda: box.calls)
+        second = asyncio.ensure_future(a.deliver(paths["p2"], label("p2"), ""))
+        await first
+        await asyncio.sleep(1.0)
+        assert not second.done()
+        box.open.set()
+        await second
+
+    two(tmp_path, test)
+
+
+def test_what_is_put_off_is_not_waited_for(tmp_path: Path) -> None:
+    """Until its taker has been at work on it for a while; it is heard of whether it is."""
+    of = label()
+    path = write(tmp_path / "out", of, 1)
+
+    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+        box.trouble = [CourierError("the disk is full") for _ in range(1_000)]
+        await away(a, path, of)
+        begin, heard = asyncio.get_running_loop().time(), a.counters.signs
+        await away(a, path, of)
+        assert asyncio.get_running_loop().time() - begin < 0.4
+        assert a.counters.signs == heard
+        box.trouble.clear()
+        box.open.clear()
+        (lies,) = (tmp_path / "shared" / "crawl" / "b").iterdir()
+        touched = lies.stat().st_mtime_ns
+        await until(lambda: lies.stat().st_mtime_ns > touched)
+        giving = asyncio.ensure_future(a.deliver(path, of, ""))
+        await asyncio.sleep(1.2)
+        assert not giving.done()
+        assert a.counters.signs > heard + 3
+        box.open.set()
+        await giving
+
+    two(tmp_path, test)
+
+
+def test_what_is_not_begun_can_be_called_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it stays in the folder, however often it is given anew."""
+    of = label()
+    path = write(tmp_path / "out", of, 1)
+
+    def kept(box: Box, of: Label) -> bool:
+        box.calls += 1
+        raise CourierError("others wait")
+
+    monkeypatch.setattr(Box, "kept", kept)
+
+    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+        await away(a, path, of)
+        assert box.calls > 1
+        a.withdraw(of)
+        assert not list((tmp_path / "shared" / "crawl" / "b").iterdir())
+
+    two(tmp_path, test)
+
+
+def test_a_folder_that_nobody_looks_into_any_more_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever ended that."""
+
+    def fail(folder: Path) -> list[Path]:
+        raise ValueError("nobody foresaw it")
+
+    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+        monkeypatch.setattr(folders, "_whole_in", fail)
+        await until(lambda: len(errors(caplog)) == 2)
+        assert all("hand-overs of this agent do not go on" in text for text in errors(caplog))
+
+    two(tmp_path, test)

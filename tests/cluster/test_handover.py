@@ -13,10 +13,11 @@ from handing import Handing, names_of
 from virtual import Web, all_urls, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.cluster import giver, handover
+from scrapy_spider_suite.cluster import giver, handover, moving
+from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.moving import Mask
 from scrapy_spider_suite.cluster.taker import Taker
-from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.errors import RegistryError, StoreWriteError
 from scrapy_spider_suite.storage import rotation
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.parcels import Label
@@ -148,6 +149,64 @@ def test_what_nobody_could_take_goes_on_here(
         agents.heirs[one] = three
         agents.change(two, three)
         await _all_is_fetched_soon(agents, all_urls(web, 25))
+
+    asyncio.run(test())
+
+
+def _full_disk(agents: Handing, name: str) -> list[str]:
+    """Hand-overs of that agent cannot write, until what is returned is empty."""
+    work = agents.handovers[name].inbox._moving
+    flush, disk = work.hands.flush, ["full"]
+
+    def flushed() -> None:
+        if disk:
+            raise StoreWriteError("no space is left")
+        flush()
+
+    work.hands = work.hands._replace(flush=flushed)
+    return disk
+
+
+@pytest.mark.parametrize("courier", ["tcp", "folder"])
+def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, courier: str
+) -> None:
+    """It joins, and cannot take what it owns: that goes on where it is. It takes it later."""
+    monkeypatch.setattr(rotation, "_COMING", 2)
+    monkeypatch.setattr(giver, "SILENCE", 0.3)
+    monkeypatch.setattr(giver, "_LOOK", 0.02)
+    monkeypatch.setattr(moving, "RETRY", 0.01)
+    web = trees(20, 25, 20)
+
+    async def test() -> None:
+        agents = Handing.of(web, assignment_of("ring"), tmp_path, 2, courier)
+        if courier == "folder":
+            agents.make = lambda name: FolderCourier(
+                tmp_path / "shared", "crawl", name, look=0.01, silence=0.3
+            )
+        one, two = names_of(agents)
+        await agents.begin(one)
+        agents.crawls[one].seed("http://h0.t/0", "http://h1.t/0")
+        await agents.crawl(lambda: agents.now > 9.0)
+        disk = _full_disk(agents, two)
+        agents.change(one, two)
+        giving = agents.handovers[one]
+        await agents.slowly(lambda: giving.facts.get("given_called_off", 0) > 0)
+        shares, fetched = agents.shares[one], len(agents.crawls[one].urls)
+        for url in agents.crawls[one].urls:
+            assert not shares.elsewhere(url.split("/")[2], url)
+
+        def goes_on() -> bool:
+            late = agents.crawls[one].urls[fetched:]
+            return any(shares.owner(url.split("/")[2], url) == two for url in late)
+
+        await agents.slowly(goes_on)
+        disk.clear()
+        await agents.slowly(lambda: agents.settled)
+        await agents.crawl(lambda: agents.over)
+        assert Counter(agents.urls) == Counter(all_urls(web, 25))
+        assert agents.crawls[two].urls
+        await agents.close()
 
     asyncio.run(test())
 

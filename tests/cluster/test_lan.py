@@ -137,6 +137,32 @@ def test_it_is_not_over_while_anything_happens() -> None:
     assert not any(town.over.values())
 
 
+def test_nothing_piles_up_for_who_never_came() -> None:
+    """It is not asked what it does before it is met; then it is, and the end is found."""
+    town = Town()
+    asked: list[str] = []
+    bring = town._bring
+
+    def count(sender: str, to: str, message: list[Any]) -> bool:
+        asked.extend(to for _ in range(message[0] == lan.ASK))
+        return bring(sender, to, message)
+
+    async def test() -> None:
+        town._bring = count  # type: ignore[method-assign]
+        await town.begin("a", "b")
+        await town.until(lambda: "b" in asked)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert "c" not in asked
+        await town.begin("c")
+        await town.until(lambda: all(town.over.values()))
+        await town.kill(*"abc")
+
+    town.agents.clear()
+    asyncio.run(test())
+    assert set(map(tuple, town.over.values())) == {("",)}
+
+
 @pytest.mark.parametrize("late", ["c", "ca", "ac"])
 def test_who_did_not_hear_of_the_end_hears_it_when_it_is_back(late: str) -> None:
     """Though others have gone by then; also if the first agent is killed, too."""
@@ -219,7 +245,7 @@ def test_who_goes_by_something_else_does_not_begin(
         assert not any(town.over.values())
         epochs = {name: town.agents[name]._shares.epoch for name in "abc"}
         assert epochs["a"] == epochs["b"] != epochs["c"]
-        for sender, taken in (("b", True), ("c", False)):
+        for sender, taken in (("b", True), ("c", False), ("c", False)):
             letter = Letter(sender, 1, epochs[sender], 1, 1, (b"",))
             assert town.agents["a"].takes(letter) == taken
         for _ in range(20):
@@ -228,6 +254,7 @@ def test_who_goes_by_something_else_does_not_begin(
 
     asyncio.run(test())
     assert caplog.text.count("agent c is refused by agent a: ") == 1
+    assert caplog.text.count("agent a does not take the URLs that agent c sends: ") == 1
 
 
 def test_who_began_alone_ends_when_it_meets_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -292,7 +319,10 @@ def test_terms_fit_into_a_letter() -> None:
     ("sender", "message"),
     [("b", [lan.END]), ("b", [lan.ASK, 2]), ("a", [lan.POST, 1, 1, 1, 1, 1, 1]),
      ("a", [99]), ("a", [lan.ASK]), ("a", [lan.ASK, "x"]), ("a", [greeting.MEET]),
-     ("a", [greeting.MEET, "x", 1, "job"]), ("a", [greeting.MEET, {}, 9, "job"])],
+     ("a", [greeting.MEET, "x", 1, "job", 1.0, 0.0, 9.0]),
+     ("a", [greeting.MEET, {}, 9, "job", 1.0, 0.0, 9.0]),
+     ("a", [greeting.MEET, {}, 1, "job", float("nan"), 0.0, 9.0]),
+     ("a", [greeting.MEET, {}, 1, "job", 1.0, "x", 9.0])],
 )  # fmt: skip
 def test_what_no_agent_says_is_refused(sender: str, message: list[Any]) -> None:
     """The crawl does not end by it; what somebody says who was not met is not even looked at."""
@@ -302,6 +332,7 @@ def test_what_no_agent_says_is_refused(sender: str, message: list[Any]) -> None:
         if message[0] < greeting.MEET:
             town.agents["c"].heard(sender, message)
         town.agents["c"]._greeting.met |= {"a", "b"}
+        assert town.agents["c"].agrees("a")
         with pytest.raises((ValueError, TypeError)):
             town.agents["c"].heard(sender, message)
 

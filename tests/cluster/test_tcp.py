@@ -293,7 +293,8 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(CourierError, match=r"nothing came for 0.05 s"):
             await a.deliver(path, label(), f"127.0.0.1:{port}")
         server.close()
-        for address in ("127.0.0.1:1", "", "b", "b:0", "127.0.0.1:99999"):
+        none = ("127.0.0.1:1", "", "b", "b:0", "127.0.0.1:99999", "a..b:80", f"{'x' * 70}.t:80")
+        for address in none:
             with pytest.raises(CourierError):
                 await a.deliver(path, label(), address)
 

@@ -279,6 +279,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "shared_seeds": ("false", False, _anew("shared_seeds")),
     "handover_dir": ("FOLDER", "FOLDER", lambda p: p.core.settings.handover_dir.name),
     "handover_rate": ("1M", 1 << 20, _anew("handover_rate")),
+    "outbox_rows": ("9", 9, _anew("outbox_rows")),
     "ledger": ("LEDGER", True, lambda p: p.core.frontier.permits.lender is p.core.sharing),
     "seen": ("sieve", (True, True), lambda p: (
         p.store.sieve is not None, p.core.frontier.sifter and p.core.frontier.sifter.active

@@ -17,6 +17,7 @@ from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl import agency, sharing
 from scrapy_spider_suite.crawl.agency import Agency
 from scrapy_spider_suite.crawl.company import Company
+from scrapy_spider_suite.crawl.neighbouring import check_names
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
@@ -40,7 +41,7 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
     here = agent(dirty=True)
 
     async def test() -> None:
-        written = asyncio.ensure_future(Agency._written(here))
+        written = asyncio.ensure_future(Agency.written(here))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not written.done()
@@ -120,11 +121,10 @@ def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
 def test_a_list_of_other_agents_is_refused() -> None:
     """What is in the queues for hosts of the others would never be fetched."""
     kv = MemoryKV()
-    here = agent(kv=lambda name: kv)
-    Agency._check_names(here, {"b": None, "a": None})
-    Agency._check_names(here, {"a": 1, "b": 2})
+    check_names(kv, {"b": None, "a": None})
+    check_names(kv, {"a": 1, "b": 2})
     with pytest.raises(SettingsError, match="expected a, b, the agents that"):
-        Agency._check_names(here, ["a", "b", "c"])
+        check_names(kv, ["a", "b", "c"])
 
 
 def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatch) -> None:

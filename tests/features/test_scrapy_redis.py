@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from crawls import ADDON, start
 from inprocess import QUIET, Crawling
-from pushed_spiders import Broad, Following, Pages
+from pushed_spiders import PROJECT, Broad, Following, Pages
 from redis_servers import RedisServer
 from scrapy import signals
 from websites import Answer, Site, Visit, links
@@ -24,18 +24,6 @@ from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.errors import RegistryError, SettingsError
 from scrapy_spider_suite.seeds.pushed import PushedSeeds
 from scrapy_spider_suite.settings.changing import change_setting
-
-PROJECT: dict[str, Any] = {
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    "ITEM_PIPELINES": {"scrapy_redis.pipelines.RedisPipeline": 400},
-    "MAX_IDLE_TIME_BEFORE_CLOSE": 1,
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "SCHEDULER_PERSIST": True,
-    "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.SpiderQueue",
-    "STATS_CLASS": "scrapy_redis.stats.RedisStatsCollector",
-    "SUITE_ALLOW_PRIVATE_ADDRESSES": True,
-}
-"""As in scrapy-redis's documentation; the last line is the tests' own, whose sites are here."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning"),
@@ -108,6 +96,7 @@ def test_a_project_moves_over(
     found = {item["url"].rpartition("/")[2]: item for item in items}
     assert set(found) == {"plain", "form", "later", "odd"}
     assert found["form"]["job"] == "123"
+    assert {item["spider"] for item in items} == {"pages"}
     assert (found["form"]["method"], found["form"]["body"]) == ("POST", "q=a+b")
     assert crawled.stat("suite/redis/bad") == len(bad)
     assert crawled.stat("suite/redis/taken") == len(bad) + 4
@@ -133,8 +122,7 @@ def test_sets_and_spiders_of_other_kinds(
     assert crawled.item_set() == {repr([("url", f"{site.url}/{name}")]) for name in "ab"}
 
     redis.zadd("broad:start_urls", {f"{site.url}/a #tag=x": 1, f'{{"url": "{site.url}/b"}}': 2})
-    broad = crawl(Broad, REDIS_START_URLS_AS_ZSET=True, SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0,
-                  **settings)  # fmt: skip
+    broad = crawl(Broad, REDIS_START_URLS_AS_ZSET=True, SUITE_IP_DELAY=0, **settings)
     assert broad.item_set() == crawled.item_set() | {repr([("url", f"{site.url}/")])}
     assert broad.stat("suite/redis/bad") == 0
     assert redis.keys() == []

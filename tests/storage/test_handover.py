@@ -35,7 +35,7 @@ from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.units import UNITS, Units, packed, unpacked
 from scrapy_spider_suite.storage.values import ValueCodec
 
-RANK = {"": -1, "pending": 0, "failed": 1, "done": 2, "archived": 2}
+RANK = {"": -1, "pending": 0, "failed": 1, "done": 2}
 NAMES = [f"h{n}.t" for n in range(6)]
 COOKIES = b"host\0" + ValueCodec().dumps((None, "h0.t"))
 ROBOTS = b"\7http://h0.t"
@@ -159,7 +159,7 @@ def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None
 # Two agents
 
 
-STATES = st.sampled_from(["", "pending", "done", "failed", "archived"])
+STATES = st.sampled_from(["", "pending", "done", "failed", "archived", "asked"])
 PAGES = st.dictionaries(
     st.tuples(st.sampled_from(NAMES), st.integers(0, 9)), st.tuples(STATES, STATES), max_size=30
 )  # fmt: skip
@@ -184,6 +184,8 @@ def test_what_goes_is_there_and_no_longer_here(
             b.put(host, page, there)
         before = {each: {url: one.known().get(url, "") for url in goes} for each, one in
                   (("a", a), ("b", b))}  # fmt: skip
+        asked = {f"http://{h}/{n}": [state == "asked" for state in states]
+                 for (h, n), states in pages.items()}  # fmt: skip
         order = {host: [url for url in urls if goes[url]] for host, urls in a.queues().items()}
         path, of = folder / "parcel", label(units.numbers)
         a = killed(a, side == "a", kill, lambda s: s.giving(units).pack(path, of), folder / "k1")
@@ -197,13 +199,16 @@ def test_what_goes_is_there_and_no_longer_here(
         a, b = a.reopened(), b.reopened()
         assert begun(a.store) == {}
         expected = {
-            url: max(before["a"][url] if goes[url] else "", before["b"][url], key=RANK.__getitem__)
+            url: "pending" if asked[url][1] or (asked[url][0] and goes[url]) else
+            max(before["a"][url] if goes[url] else "", before["b"][url], key=RANK.__getitem__)
             for url in goes
-        }
+        }  # fmt: skip
         assert b.known() == {url: state for url, state in expected.items() if state}
         assert a.known() == {u: s for u, s in before["a"].items() if s and not goes[u]}
         for host, urls in order.items():
-            kept = [url for url in urls if expected[url] == "pending"]
+            # What only the taker was asked for has its own place there.
+            own = {url for url in urls if asked[url] == [False, True]}
+            kept = [url for url in urls if expected[url] == "pending" and url not in own]
             found = b.queues().get(host, [])
             assert [url for url in found if url in kept] == kept
         a.check()

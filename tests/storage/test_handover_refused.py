@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 from handovers import DONE, Side, drain, label, units_of
 from virtual import entry
 
 from scrapy_spider_suite.errors import ParcelError
 from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.frontier.revisits import History
+from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.storage.families import part_of
 from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, ROW, STATE
 from scrapy_spider_suite.storage.parcels import Label, Writer
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key, pack_row, state_key
+from scrapy_spider_suite.storage.plans import Packed, Plan, row_of
+from scrapy_spider_suite.storage.records import (
+    MOST,
+    HostRecord,
+    UrlState,
+    host_key,
+    pack_row,
+    state_key,
+)
 from scrapy_spider_suite.storage.units import packed
 
 
@@ -44,6 +58,15 @@ def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
     b.close()
 
 
+def plan(**changed: object) -> bytes:
+    """A plan of the first page of the host."""
+    row = row_of(entry("http://h0.t/1"))
+    good = Plan(2e9, History(1e9), 1e-4, Validators(), b"d", host="h0.t", row=row)
+    return replace(good, **changed).to_bytes()  # type: ignore[arg-type]
+
+
+KEY = state_key("h0.t", "http://h0.t/1")
+COUNTED = HostRecord().to_bytes()[:41] + b"\xff" * 4 + b"\n"
 GOOD = UrlState(State.PENDING).to_bytes()
 ROW_ = pack_row(entry("http://h0.t/1"))
 HOSTILE = [
@@ -52,22 +75,61 @@ HOSTILE = [
     [HOST, "h0.t", HostRecord(next_fetch=float("nan")).to_bytes()], ["x", "h0.t"],
     [HOST, "h0.t", HostRecord(next_fetch=1e300).to_bytes()],
     [HOST, "h0.t", HostRecord(crawl_delay=1e300).to_bytes()],
-    [HOST, "h0.t", HostRecord(attempts=(1 << 32) - 1).to_bytes()],
+    [HOST, "h0.t", COUNTED], [HOST, "h0.t", COUNTED[:33] + b"\xff" * 4 + COUNTED[37:]],
     [ROW, "h0.t", b"", GOOD, False], [ROW, "h0.t", ROW_, DONE.to_bytes(), False],
     [ROW, "h0.t", ROW_, GOOD, 3], [ROW, "h0.t", ROW_, b"\xff" * 9, False],
     [ROW, "h0.t", pack_row(entry("http://h0.t/1", flags=8)), GOOD, False],
     [ROW, "h0.t", pack_row(entry("http://h1.t/1")), GOOD, False],
     [STATE, "h0.t", b"", DONE.to_bytes()], [STATE, "h0.t", b"http://h0.t/1", GOOD],
     [STATE, "h0.t", "text", DONE.to_bytes()], [STATE, "h0.t", b"x", b"short"],
+    [STATE, "h0.t", b"http://h0.t/\x80", DONE.to_bytes()],
     [KEPT, "h0.t", "counters", b"counters", b""], [KEPT, "h0.t", "nothing", b"k", b"v"],
     [KEPT, "h0.t", "seeds", host_key("h1.t") + b"x", b"v"], [KEPT, "h0.t", "seeds", "k", b"v"],
     [KEPT, "h0.t", "traps", b"h0.t", b"no"], [KEPT, "h0.t", "traps", b"h1.t", b"\x94"],
     [KEPT, "h0.t", "revisits", b"d" + bytes(30), b""], [KEPT, "h0.t", ["seeds"], b"k", b"v"],
-    [KEPT, "h0.t", "revisits", b"p" + state_key("h0.t", "http://h0.t/1"), b"no"],
+    [KEPT, "h0.t", "robots", b"h0.t", b"x"], [KEPT, "h0.t", "robots", b"?h0.t/", b"x"],
+    [KEPT, "h0.t", "traps", b"h0.t", msgpack.packb([{}, {}, {}, math.inf])],
+    [KEPT, "h0.t", "traps", b"h0.t", msgpack.packb([{}, {}, {}, -1])],
+    [KEPT, "h0.t", "traps", b"h0.t", msgpack.packb([{"query": {1: 1 << 63}}, {}, {}, 0])],
+    [KEPT, "h0.t", "revisits", b"ch0.t", msgpack.packb([math.inf, math.inf])],
+    [KEPT, "h0.t", "revisits", b"p" + KEY, b"no"],
+    *([KEPT, "h0.t", "revisits", b"p" + KEY, plan(**{name: value})] for name, value in (
+        ("due", math.nan), ("due", math.inf), ("due", -1.0), ("rate", 0.0), ("rate", math.inf),
+        ("history", History(math.nan)), ("history", History(1.0, changed=(0.0,))), ("misses", -1),
+        ("misses", math.inf), ("digest", 1 << 40), ("row", 1 << 40), ("host", "h1.t"),
+        ("validators", Validators('"\u20ac"')), ("validators", Validators("", "now\r")),
+        ("row", row_of(entry("http://h0.t/2"))), ("packed", Packed("u", math.nan, "d")),
+        ("packed", Packed("u", 1.0, b"d")),  # type: ignore[arg-type]
+    )),
     [KEPT, "h0.t", "cookies", b"host\0no", b"no"], [KEPT, "h0.t", "robots", b"?http://h0.t", b"no"],
-    [KEPT, "h0.t", "lastmod", state_key("h0.t", "http://h0.t/1"), b"long enough"],
+    [KEPT, "h0.t", "lastmod", KEY, b"long enough"],
     [CLOCK, "10.0.0.1", "now"], [CLOCK, "10.0.0.1", float("nan")], [CLOCK, 1, 2.0],
 ]  # fmt: skip
+
+
+def test_what_names_no_origin_is_no_row_of_robots() -> None:
+    """Behind the byte of its bucket; whoever looks for rows of a host need not mind."""
+    assert part_of("robots", b"\7http://h0.t", "h0.t") is not None
+    assert [part_of("robots", key, "h0.t") for key in (b"", b"h0.t", b"\7h0.t")] == [None] * 3
+
+
+def test_counts_of_a_host_have_an_end(tmp_path: Path) -> None:
+    """As large as they may be, and several times: what is stored can be stored again, and given."""
+    b, c, path = Side(tmp_path / "b"), Side(tmp_path / "c"), tmp_path / "parcel"
+    units = units_of("ring", [int.from_bytes(host_key("h0.t")[:2], "big")])
+    with Writer(path, label(units.numbers)) as parcel:
+        for _ in range(3):
+            parcel.put([HOST, "h0.t", HostRecord(attempts=MOST).to_bytes()])
+    drain(b.taking(units, path, label(units.numbers)).take())
+    b.put("h1.t", 1, "pending")
+    b.frontier.flush()
+    record = b.store.record("h0.t")
+    assert record is not None
+    assert record.attempts == MOST
+    drain(b.giving(units).pack(path, label(units.numbers)))
+    drain(c.taking(units, path, label(units.numbers)).take())
+    b.close()
+    c.close()
 
 
 def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:

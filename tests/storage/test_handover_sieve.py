@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 from scrapy_spider_suite.errors import JobError, ParcelError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.keys import slot_of
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.manifest import Manifest
 from scrapy_spider_suite.storage import printed
@@ -60,6 +61,21 @@ def end(side: Side, url: str, *, done: bool) -> None:
     side.frontier.flush()
 
 
+def ask(side: Side, url: str) -> bool:
+    """An operator, or a spider that says ``dont_filter``, asks for a URL; not for what waits."""
+    data = side.store.state(state_key(url.split("/")[2], url))
+    state = None if data is None else UrlState.from_bytes(data)
+    if state is not None and state.state is State.PENDING:
+        return False
+    asked = entry(url, flags=int(Flag.DONT_FILTER))
+    if state is None:
+        side.frontier.schedule([asked], side.now)
+    else:
+        assert side.frontier.rework(side.store).again(asked, state, *side.clock())
+    side.frontier.flush()
+    return True
+
+
 def state_of(side: Side, url: str) -> str:
     """What the store says."""
     data = side.store.state(state_key(url.split("/")[2], url))
@@ -80,6 +96,9 @@ class Two:
         self.sides = [Side(folder / str(n), sieve=True) for n in range(2)]
         self.owners = [0, 0]
         self.known: dict[str, str] = {}
+        self.asked: set[str] = set()  # what waits since somebody asked for it
+        self.torn = False  # whether both have something of a half
+        self.twice = Counter[str]()  # pages that count as done though they wait, by their hosts
         self.counts = Counter[str]()
 
     def half_of(self, url: str) -> int:
@@ -102,22 +121,42 @@ class Two:
         for url in urls:
             self.known.setdefault(url, "pending")
 
+    def ask(self, number: int, urls: list[str]) -> None:
+        """Somebody asks an agent for those URLs; it need not be the one that knows them."""
+        for url in urls:
+            if ask(self.sides[number], url):
+                self.known[url] = "pending"
+                self.asked.add(url)
+
+    def ask_early(self, number: int, urls: list[str]) -> None:
+        """The same of an agent that has not heard of them, and is to have them."""
+        for url in urls:
+            if state_of(self.sides[number], url) == "":
+                self.twice[url.split("/")[2]] += self.known.get(url) == "done"
+                self.ask(number, [url])
+
     def act(self) -> None:
         """Something happens."""
-        what = self.draw.choice(["find", "find", "end", "end", "settle"])
+        what = self.draw.choice(["find", "find", "end", "end", "settle", "ask"])
         number = self.draw.randrange(2)
         if what == "find":
             for half, owner in enumerate(self.owners):
                 self.find(owner, self.some(half))
         elif what == "settle":
             settle(self.sides[number])
+        elif what == "ask":
+            for half, owner in enumerate(() if self.torn else self.owners):
+                self.ask(owner, [url for url in self.some(half)[:3] if url in self.known])
         else:
             side = self.sides[number]
             waiting = [url for urls in side.queues().values() for url in urls]
             for url in self.draw.sample(waiting, min(7, len(waiting))):
-                if self.owners[self.half_of(url)] == number:
+                # What comes late from the other side would have it fetched once more.
+                late = self.torn and url in self.asked
+                if self.owners[self.half_of(url)] == number and not late:
                     done = self.draw.random() < 0.7
                     end(side, url, done=done)
+                    self.asked.discard(url)
                     self.known[url] = "done" if done else "failed"
 
     # Moving
@@ -135,7 +174,7 @@ class Two:
         if cut:
             self.fail(units, half, giver, cut)
         self.bring(units, giver, 1 - giver)
-        self.owners[half] = 1 - giver
+        self.owners[half], self.torn = 1 - giver, False
 
     def fail(self, units: Units, half: int, giver: int, cut: str) -> None:
         """An attempt that is cut short, by a kill or since others are members."""
@@ -155,7 +194,7 @@ class Two:
             if cut == "forget":
                 self.do(self.sides[giver].forgetting(units).forget(parcel), giver, cut=True)
                 self.kill(giver)
-                self.owners[half] = taker
+                self.owners[half], self.torn = taker, True
                 for _ in range(4):
                     self.act()
                 settle(self.sides[taker])
@@ -171,10 +210,12 @@ class Two:
         half = half_of(min(units.numbers))
         if self.owners[half] == giver:
             self.find(taker, self.some(half))
+            self.ask_early(taker, self.some(half)[:5])
         taking = self.sides[taker].taking(units, path, of)
         for waits in taking.take():
             if self.owners[half] == giver and not waits and self.draw.random() < 0.2:
                 self.find(taker, self.some(half))
+                self.ask_early(taker, self.some(half)[:3])
             if self.draw.random() < 0.3:
                 self.sides[taker].frontier.flush()
         self.sides[taker].frontier.flush()
@@ -197,12 +238,17 @@ class Two:
             owner = self.owners[self.half_of(url)]
             assert state_of(self.sides[owner], url) == state, (url, owner)
             assert state_of(self.sides[1 - owner], url) == "", (url, owner)
-        for number, side in enumerate(self.sides):
-            own = {u: s for u, s in self.known.items() if self.owners[self.half_of(u)] == number}
+        for who, side in enumerate(self.sides):
+            own = {u: s for u, s in self.known.items() if self.owners[self.half_of(u)] == who}
             queued = [url for urls in side.queues().values() for url in urls]
             assert Counter(queued) == Counter(url for url, s in own.items() if s == "pending")
             per_host = Counter((url.split("/")[2], state) for url, state in own.items())
-            totals = Counter(own.values())
+            for host, number in self.twice.items():
+                if self.owners[half_of(slot_of(host))] == who:
+                    per_host[host, "done"] += number
+            totals = Counter[str]()
+            for (_, state), number in per_host.items():
+                totals[state] += number
             counters, records = side.frontier.counters, dict(side.store.records())
             for state in ("pending", "done", "failed"):
                 assert getattr(counters, state) == totals[state], state

@@ -15,6 +15,7 @@ from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import (
+    MOST,
     PENDING,
     HostRecord,
     UrlState,
@@ -28,7 +29,7 @@ from scrapy_spider_suite.storage.store import MemoryStore
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 urls = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=40)
-counts = st.integers(0, 2**32 - 1)
+counts = st.integers(0, MOST)
 times = st.floats(0, 1e13)
 names = st.text(st.sampled_from("abcxyz0-."), min_size=1, max_size=20)
 

@@ -71,6 +71,11 @@ class Agents:
         v.size(), 16 << 20, FREE,
         "Bytes by second that an agent hands over at most; 0 has no bound.",
     )
+    outbox_rows: int = setting(
+        v.integer(1, unit="rows"), 10_000_000, FREE,
+        "The crawl pauses while so many rows wait for other agents, each a request or up to 50 "
+        "links of a page, until they have taken a tenth; a row takes 0.1 to 0.8 KB of the disk.",
+    )
     ledger: RedisUrl | Path | None = setting(
         redis_or_file(), None, FREE,
         "Where this crawl and others keep one politeness for hosts and addresses that they share: "

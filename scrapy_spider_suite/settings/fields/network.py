@@ -50,8 +50,8 @@ class Network:
     )
     redis_url: RedisUrl | None = setting(
         redis_url(), None, FREE,
-        "The Redis of the suite; empty is the one that the settings of scrapy-redis name "
-        "(REDIS_URL, REDIS_HOST, REDIS_PARAMS, ...).",
+        "The Redis of the suite. Empty is, for pushed seeds and items, the one that the settings "
+        "of scrapy-redis name (REDIS_URL, REDIS_HOST, REDIS_PARAMS, ...); agents need it.",
     )
 
     # Robots and cookies

@@ -1,0 +1,46 @@
+"""What an agent of a LAN is made of: the others are those of a list (`cluster.lan`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.agents.datagrams import Datagrams, parse_agents
+from scrapy_spider_suite.agents.members import SKEW_MAX
+from scrapy_spider_suite.cluster.lan import Neighbour
+from scrapy_spider_suite.crawl.terms import fixed_of
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.storage.kv import KV
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.agency import Agency
+
+
+def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams]:
+    """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
+    core, settings, phasing = agency.core, agency.core.settings, agency.phasing
+    agents, kv = parse_agents(settings.agents), core.store.kv("agent")
+    check_names(kv, agents)
+    if phasing is not None:
+        phasing.check(tuple(agents))
+    neighbour = Neighbour(
+        list(agents), agency.shares, incarnation, fixed_of(settings, agency.assignment),
+        agency.job.file.id, changed=agency.changed, post=agency.post, over=agency.over, kv=kv,
+        written=agency.written, skew=SKEW_MAX if phasing is None else phasing.terms.skew,
+    )  # fmt: skip
+    neighbour.tell = agency.tell
+    key = "" if settings.cluster_key is None else settings.cluster_key.text
+    return neighbour, Datagrams(agency.name, agents, key.encode())
+
+
+def check_names(kv: KV, names: Iterable[str]) -> None:
+    """Raise `SettingsError` if the agents of the list are not those that the job began with, as
+    *kv* keeps them: nothing is handed over, so what is another's by now would stay for ever."""
+    given = "\n".join(sorted(names)).encode()
+    known = kv.get(b"names") or given
+    if known != given:
+        raise SettingsError(
+            f"SUITE_AGENTS: expected {', '.join(known.decode().splitlines())}, the agents that "
+            "the job was begun with: their addresses may change, and nothing else"
+        )
+    kv.put(b"names", given)

@@ -1,0 +1,177 @@
+"""More waits for an agent of a list than may be on the way to it, over UDP: what comes of it when
+it is back, and agrees or does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from contracts_transport import until
+from udp import KEY, free_addresses
+from virtual import POLICY, WALL, entry
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.datagrams import Datagrams
+from scrapy_spider_suite.agents.letters import Packer
+from scrapy_spider_suite.agents.members import Post
+from scrapy_spider_suite.cluster import greeting
+from scrapy_spider_suite.cluster.known import KnownRows
+from scrapy_spider_suite.cluster.lan import Neighbour
+from scrapy_spider_suite.cluster.mail import Mail
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.errors import JoinRefusedError
+from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.routing import Routing
+
+WINDOW, SPARE = 48, 32
+URLS = [f"http://h{n}.example/{Random(n).randbytes(500).hex()}" for n in range(400)]
+"""Two of them fill a letter."""
+
+
+class Agent:
+    """One of a and b: a process of it, with all that is on its disk."""
+
+    def __init__(self, path: Path, name: str, places: dict[str, tuple[str, int]],
+                 setting: str = "same") -> None:  # fmt: skip
+        self.over: list[str] = []
+        self.store = RocksStore(path / name)
+        self.shares = Shares(assignment_of("ring"), name)
+        self.routing = Routing(
+            Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
+        )
+        self.frontier = Frontier(
+            self.store, POLICY, now=0.0, wall=WALL, capacity=100, routing=self.routing
+        )
+        self.post = Datagrams(name, places, KEY, WINDOW)
+        self.neighbour = Neighbour(
+            list(places), self.shares, 1, {"SUITE_ORDER": setting}, f"job of {name}",
+            changed=lambda: None, post=lambda: Post(1, False, 0, 0, 0), over=self.over.append,
+            kv=self.store.kv("agent"), written=self.written,
+        )  # fmt: skip
+        self.mail = Mail(
+            self.frontier, self.routing, self.post, Packer(name, 7, self.post.bounds),
+            KnownRows(self.store.kv("received")), self.shares, written=self.written,
+            clock=lambda: 0.0, news=lambda: None, heard=self.neighbour.heard,
+            takes=self.neighbour.takes, agrees=self.neighbour.agrees,
+        )  # fmt: skip
+        self.neighbour.tell = self.mail.tell
+
+    async def written(self) -> None:
+        """What was said is on disk."""
+        self.frontier.flush()
+
+    async def begin(self) -> None:
+        """As an agency does. Raises `JoinRefusedError`."""
+        await self.neighbour.open()
+        await self.mail.start()
+        self.neighbour.start()
+        await self.neighbour.meet()
+
+    async def end(self) -> None:
+        """Of the process; nothing is said to anybody."""
+        await self.neighbour.close()
+        await self.post.close(0.0)
+        await self.mail.close()
+        self.frontier.flush()
+        self.store.close()
+
+    @property
+    def met(self) -> bool:
+        """Whether it has met the other one."""
+        return self.neighbour.agrees("a") or self.neighbour.agrees("b")
+
+
+Make = Callable[..., Agent]
+
+
+@pytest.fixture
+def village(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """What makes the next process of an agent."""
+    monkeypatch.setattr(greeting, "MEETING", 0.5)
+    monkeypatch.setattr(greeting, "_AGAIN", (0.1,) * 600)
+    places = dict(zip("ab", free_addresses(2), strict=True))
+    return lambda name, setting="same": Agent(tmp_path, name, places, setting)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run *test*."""
+    asyncio.run(test)
+
+
+async def backlog(village: Make) -> Agent:
+    """Agent a, who has met b; b is away by now, and no more for it may be on the way."""
+    a, b = village("a"), village("b")
+    await asyncio.gather(a.begin(), b.begin())
+    await until(lambda: a.met and b.met)
+    await b.end()
+    a.frontier.schedule([entry(url) for url in URLS], 0.0)
+    await until(lambda: a.post.room("b") <= SPARE)
+    return a
+
+
+def test_who_comes_back_with_another_setting_is_told(
+    village: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So it does not begin; when it is back with the right one it gets all that waited for it."""
+
+    async def test() -> None:
+        a = await backlog(village)
+        b = village("b", "other")
+        with pytest.raises(JoinRefusedError, match="SUITE_ORDER is other here and same there"):
+            await b.begin()
+        await b.end()
+        assert not a.over
+        assert not a.neighbour.agrees("b")
+        b = village("b")
+        await b.begin()
+        await until(lambda: a.mail.idle)
+        theirs = sum(a.shares.owner(url.split("/")[2], url) == "b" for url in URLS)
+        assert b.frontier.pending == theirs > 2 * WINDOW
+        await b.end()
+        await a.end()
+
+    caplog.set_level(logging.WARNING)
+    run(test())
+    assert "agent b is refused by agent a: SUITE_ORDER is same here and other there" in caplog.text
+
+
+def test_rows_leave_room_for_messages(village: Make) -> None:
+    """Who comes back has to be answered, however much waits for it."""
+
+    async def test() -> None:
+        a = await backlog(village)
+        for _ in range(3):
+            a.mail.reroute()
+            await asyncio.sleep(0.01)
+        for _ in range(SPARE // 2):
+            assert a.mail.tell("b", [greeting.AGREE])
+        await a.end()
+
+    run(test())
+
+
+def test_rows_wait_until_it_is_known_who_agrees(village: Make) -> None:
+    """In the outbox; on the way to one that was never there are questions, and nothing else."""
+
+    async def test() -> None:
+        a = village("a")
+        await a.begin()
+        a.frontier.schedule([entry(url) for url in URLS], 0.0)
+        a.mail.reroute()
+        await asyncio.sleep(0.1)
+        assert a.post.counters.rows < 20
+        b = village("b")
+        await b.begin()
+        await until(lambda: a.mail.idle)
+        assert b.frontier.pending
+        await b.end()
+        await a.end()
+
+    run(test())

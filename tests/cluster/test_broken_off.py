@@ -1,0 +1,93 @@
+"""A merge that a kill has broken off, and with which nobody goes on: each URL waits once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from handovers import Side, drain, label, units_of
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.cluster.folders import FolderCourier
+from scrapy_spider_suite.cluster.handover import HandOver
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.storage.giving import Giving
+from scrapy_spider_suite.storage.taking import Taking
+
+HOSTS = [f"h{n}.t" for n in range(3)]
+UNITS_OF = units_of("ring")
+
+
+def sides(folder: Path) -> tuple[Side, Side]:
+    """Of all hosts both have some page that is pending, and one that only the giver has done."""
+    giver, taker = Side(folder / "a"), Side(folder / "b")
+    for host in HOSTS:
+        for side in (giver, taker):
+            side.put(host, 1, "pending")
+            side.put(host, 2, "pending" if side is taker else "done")
+            side.frontier.flush()
+    return giver, taker
+
+
+def broken_off(folder: Path) -> Side:
+    """The taker's next run, after a kill within the merge."""
+    giver, taker = sides(folder)
+    drain(Giving(giver.frontier.hands(giver.store), UNITS_OF, giver.clock).pack(
+        folder / "parcel", label()))  # fmt: skip
+    taking = merge(taker, folder / "parcel")
+    for _ in taking.take():
+        taker.frontier.flush()
+        if taking.broken_off:
+            break
+    again = taker.reopened(folder / "killed")
+    taker.close()
+    giver.close()
+    return again
+
+
+def merge(side: Side, path: Path) -> Taking:
+    """Of the parcel at *path*."""
+    return Taking(side.frontier.hands(side.store), UNITS_OF, side.clock, path, label())
+
+
+def test_each_url_waits_once(tmp_path: Path) -> None:
+    """What was put off until all is merged is done when nobody merges the rest; then it goes on."""
+    side = broken_off(tmp_path)
+    with pytest.raises(AssertionError):
+        side.check()
+    drain(merge(side, Path()).settle())
+    side.check()
+    drain(merge(side, tmp_path / "parcel").take())
+    side.check()
+    assert set(side.known().values()) == {"pending", "done"}
+    assert all(known == "done" for url, known in side.known().items() if url.endswith("/2"))
+    side.close()
+
+
+def test_nothing_is_fetched_before(tmp_path: Path) -> None:
+    """An agent that begins holds everything back until that is done."""
+    side = broken_off(tmp_path)
+    shares = Shares(assignment_of("ring"), "b")
+
+    async def nothing() -> None:
+        """Nobody holds anything."""
+
+    async def test() -> None:
+        handover = HandOver(
+            side.frontier.hands(side.store), shares,
+            FolderCourier(tmp_path / "shared", "crawl", "b"), tmp_path / "out", side.clock,
+            give=lambda units, to, epoch: None,  # type: ignore[arg-type, return-value]
+            look=nothing, changed=lambda: None,
+        )  # fmt: skip
+        assert np.all(shares.giving)
+        running = asyncio.ensure_future(handover.run("crawl"))
+        while np.any(shares.giving):
+            await asyncio.sleep(0.01)
+        side.check()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(test())
+    side.close()

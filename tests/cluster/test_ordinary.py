@@ -1,0 +1,157 @@
+"""Spiders that know nothing of agents, run by two of them: callbacks, arguments and a login."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from chaos import CRAWL, name_of
+from crawls import web_settings
+from fleet import ITEMS, Fleet
+from redis_servers import RedisServer
+from running import until
+from scrapy import Request
+from websites import Answer, Site, Visit, links, running
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.tables import Member, Table
+from scrapy_spider_suite.crawl.agency import Agency
+from scrapy_spider_suite.exceptions import HostBarred
+
+NAMES = [name_of(1), name_of(2)]
+SITES = 6
+PAGES = ("/a", "/b")
+
+
+def owned() -> Iterator[tuple[str, str]]:
+    """Addresses of this machine, and who owns each."""
+    ring = assignment_of("ring")
+    table = Table.of(ring, [Member(name) for name in NAMES])
+    for number in range(1, 255):
+        host = f"127.0.9.{number}"
+        yield host, NAMES[table.owners[ring.unit(host, "")]]
+
+
+class Town(Site):
+    """Sites of which each has pages of its own; one links to the next site, and to one for members.
+
+    Nothing is answered before it is `opened`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(host="0.0.0.0")
+        theirs = [[self._url(host) for host, name in owned() if name == each] for each in NAMES]
+        self.gate = theirs[0].pop()
+        self.sites = [theirs[number % 2].pop() for number in range(SITES)]
+        self.opened = threading.Event()
+
+    def _url(self, host: str) -> str:
+        return f"http://{host}:{self.server_port}"
+
+    def answer(self, visit: Visit) -> Answer:
+        self.opened.wait(60)
+        url = f"http://{visit.headers['Host']}"
+        if url == self.gate:
+            if visit.method == "POST":
+                return Answer(b"welcome", headers={"Set-Cookie": "session=anna"})
+            known = "session=anna" in visit.headers.get("Cookie", "")
+            return Answer(b"hello anna") if known else Answer(b"who are you?")
+        number = self.sites.index(url)
+        found = {"/": PAGES, PAGES[0]: self._beyond(number)}
+        return Answer(links(*found.get(visit.path, ())).encode())
+
+    def _beyond(self, number: int) -> tuple[str, str]:
+        return f"{self.sites[(number + 1) % SITES]}/from/{number}", f"{self.gate}/in/{number}"
+
+    def wanted(self) -> dict[str, dict[str, Any]]:
+        """What is to be noted of each URL."""
+        found: dict[str, dict[str, Any]] = {f"{self.gate}/login": {"user": "anna"}}
+        for number, site in enumerate(self.sites):
+            found[f"{site}/"] = {"site": number, "trail": None}
+            trail = [f"{site}/"]
+            found |= {f"{site}{page}": {"site": number, "trail": trail} for page in PAGES}
+            trail = [*trail, f"{site}{PAGES[0]}"]
+            other, inside = self._beyond(number)
+            found[other] = {"site": number, "trail": trail}
+            found[inside] = found[other] | {"greeting": "hello anna"}
+        return found
+
+    def owner(self, url: str) -> str:
+        """Which agent is to fetch it."""
+        return dict(owned())[url.split("/")[2].partition(":")[0]]
+
+    def urls(self) -> Iterator[str]:
+        """All that was asked for."""
+        for visit in self.visits:
+            yield f"http://{visit.headers['Host']}{visit.path}"
+
+
+@contextmanager
+def two_agents(town: Town, folder: Path) -> Iterator[Fleet]:
+    """They know of each other before anything is answered."""
+    with RedisServer(folder / "redis", tcp=True) as redis:
+        settings = web_settings(
+            9, SUITE_CLUSTER="peers", SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,
+            SUITE_AGENT_ADDRESS="127.0.0.1", SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0,
+            SUITE_IP_CONCURRENCY=0, ROBOTSTXT_OBEY=False,
+        )  # fmt: skip
+        given = {"gate": f"{town.gate}/login", "sites": " ".join(f"{s}/" for s in town.sites)}
+        with Fleet(folder, lambda name: settings, given, "member_spiders.Members") as fleet:
+            agents = [fleet.start(name) for name in NAMES]
+            met = f"agents that share the crawl: {', '.join(NAMES)}"
+            until(lambda: all(met in agent.log for agent in agents), 60)
+            town.opened.set()
+            yield fleet
+
+
+@pytest.mark.slow
+def test_two_agents_crawl_as_one_does(tmp_path: Path) -> None:
+    """Each page is fetched once, also those that `start()` of both asks for, and its callback
+    called with its arguments by whoever owns the host, who has the session of the login."""
+    town = Town()
+    with running(town), two_agents(town, tmp_path) as fleet:
+        assert fleet.wait(120)
+    assert fleet.wrong == []
+    wanted = town.wanted()
+    assert Counter(town.urls()) == Counter(wanted.keys())
+
+    items = [json.loads(line) for line in (tmp_path / ITEMS).read_text().splitlines()]
+    assert len(items) == len(wanted)
+    ways = set[tuple[str, str]]()
+    for item in items:
+        by, agent, url = (item.pop(name) for name in ("by", "agent", "url"))
+        assert item == wanted[url]
+        if by:
+            ways.add((by, agent))
+            assert agent == town.owner(url)
+    assert ways >= set(permutations(NAMES))
+
+
+@pytest.mark.parametrize("ledger", [None, "redis://10.0.0.1"])
+def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
+    """So that no two agents visit it at a time; and nothing is fetched when the lease is over."""
+    live = SimpleNamespace(may_fetch=lambda delay: delay < 5.0)
+    here: Any = SimpleNamespace(
+        core=SimpleNamespace(settings=SimpleNamespace(ledger=ledger)), _members=live,
+        shares=SimpleNamespace(elsewhere=lambda host, url: host == "b.test"),
+    )  # fmt: skip
+    theirs, ours = Request("http://b.test/1.png"), Request("http://a.test/1.png")
+    Agency.refuse_fetch(here, ours, None, 1.0)
+    if ledger:
+        Agency.refuse_fetch(here, theirs, None, 1.0)
+    else:
+        with pytest.raises(HostBarred, match="another agent has the host; with SUITE_LEDGER"):
+            Agency.refuse_fetch(here, theirs, None, 1.0)
+    with pytest.raises(HostBarred, match="the lease of this agent has run out"):
+        Agency.refuse_fetch(here, ours, None, 9.0)
+    here._members = None
+    with pytest.raises(HostBarred, match="the lease of this agent has run out"):
+        Agency.refuse_fetch(here, ours, None, 1.0)

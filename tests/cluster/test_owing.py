@@ -1,0 +1,187 @@
+"""What an agent owes to others is bounded: beyond that it pauses, until they have taken some."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from chaos import Ground, Plan, ground, name_of
+from polite import Size
+from verdict import verdict_of
+
+from scrapy_spider_suite.crawl import owing
+from scrapy_spider_suite.crawl.agency import Agency
+from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.storage.outbox import Outbox
+
+LAST = (1 << 64) - 1
+PAUSES, GOES_ON = "the crawl pauses until some are taken", "the crawl goes on"
+PLAN = Plan(
+    size=Size(hosts=16, addresses=16, pages=24, host_delay=0.2, ip_delay=0.0), agents=2,
+    seconds=0.0, grace="forever", fault="restart-aof",
+)  # fmt: skip
+ROWS = 25
+
+
+class Scene:
+    """An agent with an outbox that takes *most* rows, and the pauses of its scheduler."""
+
+    def __init__(self, most: int) -> None:
+        self.outbox = Outbox(MemoryKV())
+        self.stats: Counter[str] = Counter()
+        self.pauses: set[str] = set()
+        self.changes: Counter[str] = Counter()
+        self.closing = False
+        self.settings = SimpleNamespace(outbox_rows=most)
+        stats = SimpleNamespace(inc_value=lambda name: self.stats.update([name]))
+        core = SimpleNamespace(settings=self.settings, crawler=SimpleNamespace(stats=stats))
+        self.agency: Any = SimpleNamespace(
+            _members=SimpleNamespace(may_fetch=lambda: True), _scheduler=self, core=core,
+            routing=SimpleNamespace(outbox=self.outbox),
+        )  # fmt: skip
+
+    def pause(self, why: str) -> None:
+        """As the scheduler does."""
+        self.changes["pause"] += 1
+        self.pauses.add(why)
+
+    def unpause(self, why: str) -> None:
+        """As the scheduler does."""
+        self.changes["unpause"] += 1
+        self.pauses.discard(why)
+
+    def owe(self, rows: int, to: str = "b") -> None:
+        """So many rows more wait."""
+        for _ in range(rows):
+            self.outbox.put(to, b"row")
+
+    def pay(self, rows: int, to: str = "b") -> None:
+        """So many rows are taken."""
+        first = next(self.outbox.rows(to))[0]
+        self.outbox.drop(to, first, first + rows - 1)
+
+    def may(self) -> bool:
+        """Whether it may begin a fetch."""
+        return Agency.may_fetch(self.agency)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owing, "_LOOK", 0.0)
+
+
+async def turns(count: int = 5) -> None:
+    """Let what is due be done."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_nothing_is_fetched_while_too_much_is_owed(caplog: pytest.LogCaptureFixture) -> None:
+    """Until others have taken a tenth of the bound; it is said once, and counted."""
+
+    async def test() -> None:
+        scene = Scene(20)
+        scene.owe(12)
+        scene.owe(7, "c")
+        assert scene.may()
+        scene.owe(1, "c")
+        assert [scene.may(), scene.may()] == [False, False]
+        assert scene.pauses == {"the outbox"}
+        scene.pay(1)
+        await turns()
+        assert scene.pauses
+        scene.pay(1, "c")
+        await turns()
+        assert not scene.pauses
+        assert scene.may()
+        scene.owe(2)
+        assert not scene.may()
+        assert scene.changes == {"pause": 2, "unpause": 1}
+        assert scene.stats == {"suite/outbox/pauses": 2}
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(test())
+    first, second, _ = [record.getMessage() for record in caplog.records]
+    assert first.startswith("SUITE_OUTBOX_ROWS: 20 rows wait for other agents (b 12, c 8): ")
+    assert second == f"18 rows wait for other agents: {GOES_ON}"
+
+
+def test_the_bound_may_be_raised_meanwhile() -> None:
+    """Then it goes on with what it owes."""
+
+    async def test() -> None:
+        scene = Scene(20)
+        scene.owe(20)
+        assert not scene.may()
+        scene.settings.outbox_rows = 30
+        await turns()
+        assert not scene.pauses
+        assert scene.may()
+
+    asyncio.run(test())
+
+
+def test_a_crawl_that_ends_in_the_pause_is_not_looked_at_again() -> None:
+    """It stays paused."""
+
+    async def test() -> None:
+        scene = Scene(1)
+        scene.owe(1)
+        assert not scene.may()
+        scene.closing = True
+        scene.pay(1)
+        await turns()
+        assert scene.pauses
+        assert scene.changes == {"pause": 1}
+
+    asyncio.run(test())
+
+
+@pytest.mark.slow
+def test_the_crawl_pauses_while_redis_is_away_and_goes_on_after(tmp_path: Path) -> None:
+    """Long before leases end; nothing is lost."""
+    with ground(PLAN, tmp_path) as here:
+        assert here.redis is not None
+        known = here.fleet.settings
+        here.fleet.settings = lambda name: {**known(name), "SUITE_OUTBOX_ROWS": ROWS}
+        names = [name_of(1), name_of(2)]
+        for name in names:
+            here.fleet.start(name)
+        both = f"agents that share the crawl: {', '.join(names)}"
+        until(here, lambda: all(both in said for said in logs(here)))
+        until(here, lambda: len(here.web.arrivals()) > 20)
+        here.redis.kill()
+        until(here, lambda: all(PAUSES in said for said in logs(here)))
+        time.sleep(2.0)  # what was under way ends
+        count = len(here.web.arrivals())
+        time.sleep(2.0)
+        assert len(here.web.arrivals()) == count
+        here.redis.start()
+        until(here, lambda: all(GOES_ON in said for said in logs(here)))
+        here.fleet.wait(60.0, lambda: here.log.stat().st_size)
+        here.web.stop()
+        verdict = verdict_of(here.fleet, here.web.web, PLAN.size, here.web.arrivals(), 1e9, ())
+        assert list(verdict.broken()) == []
+        assert all(each.stats["suite/outbox/pauses"] for each in here.fleet.agents.values())
+
+
+def logs(here: Ground) -> list[str]:
+    """What each agent has said."""
+    return [agent.log for agent in here.fleet.agents.values()]
+
+
+def until(here: Ground, met: Callable[[], bool]) -> None:
+    """Wait until something is so, while all agents run."""
+    end = time.monotonic() + 90
+    while not met():
+        here.fleet.look()
+        assert len(here.fleet.alive()) == len(here.fleet.agents), here.fleet.wrong
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.1)

@@ -1,0 +1,188 @@
+"""What a taker does when a parcel cannot be merged: it says so, holds back, and takes it later."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from handovers import Side, drain, label, units_of
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.tables import UNITS, Member
+from scrapy_spider_suite.cluster import moving, taker
+from scrapy_spider_suite.cluster.moving import Moving
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.taker import MOST_LATE, TRIES, Taker
+from scrapy_spider_suite.cluster.traces import Traces
+from scrapy_spider_suite.errors import CourierError, JobDamagedError, StoreWriteError
+from scrapy_spider_suite.storage.parcels import Label
+from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.taking import Taking
+
+LIMIT = 30.0
+"""Seconds for what takes none."""
+
+
+@dataclass
+class At:
+    """Agent b with a parcel of agent a at *path*."""
+
+    folder: Path
+    path: Path = field(init=False)
+    side: Side = field(init=False)
+    shares: Shares = field(init=False)
+    taker: Taker = field(init=False)
+    known: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        giver = Side(self.folder / "a")
+        for page in range(30):
+            giver.put(f"h{page % 3}.t", page, ("pending", "done", "failed")[page % 3])
+        self.path, self.known = self.folder / "parcel", giver.known()
+        drain(giver.giving(units_of("ring")).pack(self.path, label()))
+        giver.close()
+        self.side = Side(self.folder / "b")
+        self.shares = Shares(assignment_of("ring"), "b")
+        self.shares.settle(1, [Member("b")])
+        self.shares.hold_own()
+        hands = self.side.frontier.hands(self.side.store)
+        work = Moving(hands, self.shares, self.side.clock, lambda: None)
+        work.crawl = "crawl"
+        self.taker = Taker(work, Traces(self.shares))
+
+    @property
+    def held(self) -> int:
+        """How many units nobody may fetch."""
+        return int(self.shares.giving.sum())
+
+    async def take(self) -> None:
+        """Take the parcel."""
+        async with asyncio.timeout(LIMIT):
+            await self.taker.take(label(), self.path)
+
+    async def check(self) -> None:
+        """It can be taken by now, all of it, and is kept then."""
+        assert self.held == UNITS
+        assert not self.taker.kept(label())
+        await self.take()
+        assert self.held == 0
+        assert self.taker.kept(label())
+        assert self.side.known() == self.known
+        self.side.check()
+
+
+def run(folder: Path, test: Callable[[At], Awaitable[None]]) -> None:
+    """Do *test* with an agent that has joined."""
+
+    async def work() -> None:
+        at = At(folder)
+        at.taker.ready.set()
+        await test(at)
+        at.side.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "error", [struct.error("too large"), JobDamagedError("unreadable"), OSError(5, "no input")]
+)
+def test_what_nobody_foresaw_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:  # fmt: skip
+    """Half of a parcel may be merged: nothing of it is fetched, and it waits for nobody."""
+
+    def fail(*args: object) -> None:
+        raise error
+
+    async def test(at: At) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Taking, "_take", fail)
+            for _ in range(2):
+                with pytest.raises(type(error)):
+                    await at.take()
+        said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert len(said) == 2
+        assert all("p1 of a was not taken" in text and str(error.args[-1]) in text for text in said)
+        await at.check()
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(("method", "room"), [("flush", 0), ("flush", 10), ("sync_log", 0)])
+def test_a_disk_that_is_full_puts_a_parcel_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, room: int
+) -> None:
+    """Its giver is told so after some tries; what was full before is not added to."""
+    for module in (moving, taker):
+        monkeypatch.setattr(module, "RETRY", 0.0)
+    tries = []
+
+    def full(store: RocksStore) -> None:
+        if store.backlog > room or method == "sync_log":
+            tries.append(store.backlog)
+            raise StoreWriteError("no space is left")
+
+    async def test(at: At) -> None:
+        assert at.side.store.dirty
+        with monkeypatch.context() as patch:
+            patch.setattr(RocksStore, method, full)
+            for number in (1, 2):
+                with pytest.raises(CourierError, match="no space"):
+                    await at.take()
+                assert len(tries) == number * TRIES
+                merged = room or method == "sync_log"
+                assert at.side.known() == (at.known if merged else {})
+        await at.check()
+
+    run(tmp_path, test)
+
+
+def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though all of it is merged: a power failure could still take it away."""
+
+    async def test(at: At) -> None:
+        synced = list[bool]()
+
+        async def sync(taker: Taker) -> None:
+            synced.append(taker.kept(label()))
+
+        monkeypatch.setattr(Taker, "_on_the_medium", sync)
+        await at.take()
+        assert synced == [False]
+        assert at.taker.kept(label())
+        other = Label("p2", "crawl", "a", "b", label().units)
+        assert not at.taker.kept(other)
+
+    run(tmp_path, test)
+
+
+def test_what_is_put_off_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its giver calls it off, and gives it anew under another name: no more than a few lie here."""
+    names = [f"p{number}" for number in range(MOST_LATE + 2)]
+    last, *others = [Label(name, "crawl", "a", "b", label().units) for name in names]
+
+    async def late(taker: Taker, *args: object) -> None:
+        raise CourierError("the disk is full")
+
+    async def taken(taker: Taker, *args: object) -> None:
+        """It can be taken by now."""
+
+    async def test(at: At) -> None:
+        monkeypatch.setattr(Taker, "_take", late)
+        for each in others[:MOST_LATE]:
+            assert not at.taker.kept(each)
+            with pytest.raises(CourierError):
+                await at.taker.take(each, at.path)
+        with pytest.raises(CourierError, match=f"{MOST_LATE} parcels that came before"):
+            at.taker.kept(last)
+        assert not at.taker.kept(others[0])
+        monkeypatch.setattr(Taker, "_take", taken)
+        await at.taker.take(others[0], at.path)
+        assert not at.taker.kept(last)
+
+    run(tmp_path, test)

@@ -1,0 +1,144 @@
+"""``scrapy cluster adopt`` in real crawls of two agents, one of which is gone for good."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import commandline
+import pytest
+from chaos import CRAWL
+from fleet import Fleet
+from frontier_command import Frontier, Said
+from polite import Size
+from redis_servers import RedisServer
+from running import until
+from verdict import kept_by, verdict_of
+
+from scrapy_spider_suite.commands.cluster import Command
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.testing import FakeWebProcess
+
+pytestmark = pytest.mark.slow
+
+SIZE = Size(hosts=16, addresses=16, pages=12, host_delay=0.25, ip_delay=0.03)
+STAYS, GOES = "a", "b"
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """Begun for each test: agents that meet there begin together, after a while."""
+    with RedisServer(tmp_path / "redis", tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Frontier:
+    """Run the command in this process."""
+
+    def run(*arguments: object) -> Said:
+        where = ["--crawl", CRAWL, "-j", redis_server.url, "--json"]
+        command, options, left = commandline.parsed(Command(), [*arguments, *where])
+        capsys.readouterr()
+        command.run(left, options)
+        return Said(command.exitcode, capsys.readouterr().out)
+
+    return run
+
+
+class Here:
+    """A crawl of two agents, each of which has fetched some pages."""
+
+    def __init__(self, web: FakeWebProcess, fleet: Fleet) -> None:
+        self.web = web
+        self.fleet = fleet
+        until(lambda: all(self.pages(name) >= 20 for name in (STAYS, GOES)), 60)
+
+    def pages(self, name: str) -> int:
+        """How many pages an agent has kept."""
+        return sum(name in names for names in kept_by(self.fleet.folder).values())
+
+    def counters(self, name: str) -> Counters:
+        """What the job of an agent has."""
+        with StoreReader(self.fleet.agents[name].job / FOLDER) as reader:
+            return reader.counters()
+
+
+@contextmanager
+def crawling(redis: RedisServer, folder: Path, **settings: Any) -> Iterator[Here]:
+    """Agents that follow everything."""
+    web = FakeWebProcess(SIZE.web(folder / "arrivals", redirects=0.0, seeds=1, seeds_file=None))
+    with web:
+        given = SIZE.settings(
+            web.ready, SUITE_CLUSTER="peers", SUITE_REDIS_URL=redis.url,
+            SUITE_CRAWL_NAME=CRAWL, SUITE_AGENT_ADDRESS="127.0.0.1", **settings,
+        )  # fmt: skip
+        with Fleet(folder, lambda name: given, {"seeds": web.ready.seeds[0]}) as fleet:
+            for name in (STAYS, GOES):
+                fleet.start(name)
+            yield Here(web, fleet)
+
+
+def test_the_directory_of_an_agent_that_was_killed(
+    redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
+) -> None:
+    """The crawl ends with every page, each fetched once, but what was in flight at the kill."""
+    where = ("--crawl", CRAWL, "-j", redis_server.url)
+    with crawling(redis_server, tmp_path) as here:
+        fleet = here.fleet
+        fleet.kill(GOES)
+        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        # What it had fetched is known only when it has been adopted.
+        frontier("pause", "--reason", "adopt", *where)
+        assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
+        dead = here.counters(GOES)
+        [row] = cluster("adopt", fleet.agents[GOES].job).rows
+        assert min(dead.done, dead.pending) > 0
+        assert (row["agent"], row["unread"]) == (GOES, 0)
+        assert row["urls"] >= dead.done + dead.pending + dead.failed
+        assert frontier("resume", *where).code == 0
+        assert fleet.wait(60, lambda: here.pages(STAYS))
+        here.web.stop()
+        verdict = verdict_of(fleet, here.web.web, SIZE, here.web.arrivals())
+        left = here.counters(GOES)
+        assert here.counters(STAYS).done == verdict.reachable
+    assert list(verdict.broken()) == []
+    assert (left.done, left.pending, left.failed) == (0, 0, 0)
+
+
+def test_the_packs_of_an_agent_whose_disk_is_lost(
+    redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
+) -> None:
+    """What it had packed is known to the other one; the answer says how many URLs are not."""
+    packs = tmp_path / "packs"
+    with crawling(redis_server, tmp_path, SUITE_PACKS_DIR=str(packs)) as here:
+        job = here.fleet.agents[GOES].job
+        frontier("pause", "--reason", "see", "--crawl", CRAWL, "-j", redis_server.url)
+
+        def told() -> bool:
+            status = json.loads((job / FOLDER / "status.json").read_text())
+            row, kept = cluster("ls").rows[1], here.counters(GOES)
+            known = [(each["pending"], each["failed"]) for each in (row, status)]
+            return bool(
+                row["state"] == "paused" and not status["leased"]
+                and known == [(kept.pending, kept.failed)] * 2
+                and row["pages"] == status["done"] == kept.done
+            )  # fmt: skip
+
+        until(told, 60, 0.3)
+        here.fleet.stop(GOES)
+        known, pages = here.counters(GOES), here.pages(GOES)
+        shutil.rmtree(job)
+        assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
+        [dry] = cluster("adopt", "--packs", packs, "--name", GOES, "--dry-run").rows
+        [row] = cluster("adopt", "--packs", packs, "--name", GOES).rows
+        assert here.fleet.wrong == []
+    urls = known.pending + known.done + known.failed
+    assert (dry["lost_at_most"], row["agent"], row["urls"]) == (urls, GOES, pages)
+    assert row["lost"] == urls - pages >= known.pending > 0

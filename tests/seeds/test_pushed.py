@@ -1,0 +1,82 @@
+"""When a crawl whose seeds are pushed has waited for more long enough; without a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy.utils.test import get_crawler
+
+from scrapy_spider_suite.agents.pushed import Taken
+from scrapy_spider_suite.seeds.pushed import PushedSeeds
+from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey
+from scrapy_spider_suite.storage.kv import MemoryKV
+
+IDLE = 60
+
+
+class Source:
+    """Messages of which no request is made, one at a time; with the shape of `Pushed`."""
+
+    def __init__(self) -> None:
+        self.messages: Iterator[bytes] = iter(())
+
+    async def take(self, count: int) -> Taken | None:
+        """The next one, if there is one."""
+        message = next(self.messages, None)
+        return None if message is None else Taken(message, [message])
+
+    async def remove(self, mark: bytes) -> None:
+        """It is gone already."""
+
+    async def count(self, key: str) -> int:
+        """Nothing waits there."""
+        return 0
+
+
+def crawl_without_requests(clock: list[float]) -> Any:
+    """The core of a crawl in which nothing is ever pending, at the last time of *clock*."""
+
+    async def written() -> None:
+        """Nothing is kept."""
+
+    kvs: dict[str, MemoryKV] = {}
+    return SimpleNamespace(
+        crawler=get_crawler(), frontier=SimpleNamespace(pending=0), job=None, normalizer=None,
+        now=lambda: clock[-1], pushed=False, settings=SimpleNamespace(redis_url=RedisUrl(
+            "redis://a.example"
+        )),
+        stopping=False, awaits_seeds=True, wake=lambda: None, written=written,
+        store=SimpleNamespace(kv=lambda name: kvs.setdefault(name, MemoryKV()), dirty=False),
+    )  # fmt: skip
+
+
+def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing waits here by the time of the next look: they were for other agents, none
+    were seeds, or their pages came at once."""
+    clock, source = [0.0], Source()
+    core = crawl_without_requests(clock)
+    monkeypatch.setattr(PushedSeeds, "_at", lambda *_: source)
+    key = SeedKey("seeds", "list", 1, "utf-8", decoded=False, max_idle=IDLE, requests="")
+    seeds = PushedSeeds(core, key, lambda planted: 0)
+    seeds._read = lambda message: None  # the spider's own
+    awaits = []
+
+    async def look(now: float, *messages: bytes) -> None:
+        clock.append(now)
+        source.messages = iter(messages)
+        await seeds._take()
+        seeds._mind_idleness()
+        awaits.append(core.awaits_seeds)
+
+    async def test() -> None:
+        await look(50.0, b"one")
+        await look(109.0)
+        await look(110.0)
+        await look(130.0, b"two")
+
+    asyncio.run(test())
+    assert awaits == [True, True, False, True]

@@ -1,0 +1,221 @@
+"""What somebody asked for is fetched, whatever the other side of a hand-over knows of its URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handovers import Side, drain, label, units_of
+from virtual import WALL, entry
+
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.revisits import History
+from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.storage.plans import Plan, row_of
+from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.settling import settled
+from scrapy_spider_suite.storage.twice import Mark
+
+URL = "http://h0.t/1"
+AGAIN = int(Flag.DONT_FILTER)
+SPIDERS = int(Flag.USER | Flag.DONT_FILTER)
+STARTS = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
+
+
+def sides(folder: Path, *, sieve: bool = False) -> tuple[Side, Side]:
+    """Two agents."""
+    return Side(folder / "a", sieve=sieve), Side(folder / "b", sieve=sieve)
+
+
+def ask(side: Side, flags: int = AGAIN, payload: bytes | None = None) -> None:
+    """Somebody asks for the URL."""
+    side.frontier.schedule([entry(URL, flags=flags, payload=payload)], side.now)
+    side.frontier.flush()
+
+
+def hand_over(giver: Side, taker: Side, folder: Path) -> None:
+    """All that the one knows goes to the other."""
+    units, path = units_of("ring"), folder / "parcel"
+    drain(giver.giving(units).pack(path, label()))
+    drain(taker.taking(units, path, label()).take())
+    drain(giver.forgetting(units).forget("p1"))
+    for side in (giver, taker):
+        side.frontier.flush()
+    assert giver.queues() == {}
+
+
+def payloads(side: Side) -> list[bytes | None]:
+    """What waits of the host, in its order."""
+    return [each.payload for each in side.store.rows("h0.t", b"", 100)]
+
+
+def ended(*both: Side) -> None:
+    """End the runs; everything agrees in what they leave."""
+    for side in both:
+        side.close()
+        with StoreReader(side.folder) as reader:
+            assert list(reader.check()) == []
+
+
+@pytest.mark.parametrize("known", ["done", "failed", "archived"])
+def test_a_row_that_was_asked_for_is_taken_over_what_is_known(tmp_path: Path, known: str) -> None:
+    """The taker has fetched it before, the giver is to fetch it once more; a link is none."""
+    a, b = sides(tmp_path)
+    b.put("h0.t", 1, known)
+    b.put("h0.t", 2, known)
+    a.put("h0.t", 1, "asked")
+    a.put("h0.t", 2, "pending")
+    hand_over(a, b, tmp_path)
+    assert b.queues() == {"h0.t": [URL]}
+    counters = b.frontier.counters
+    ends = counters.done + counters.failed
+    assert (counters.pending, ends, sum(counters.events.values())) == (1, 1, 1)
+    b.check()
+    ended(a, b)
+
+
+@pytest.mark.parametrize("known", ["done", "failed", "archived"])
+def test_what_waits_is_left_to_whoever_asked_for_it(tmp_path: Path, known: str) -> None:
+    """An old directory comes, which knows the URL: the holder is to fetch it all the same."""
+    a, b = sides(tmp_path)
+    a.put("h0.t", 1, known)
+    a.put("h0.t", 2, known)
+    b.put("h0.t", 1, "asked")
+    b.put("h0.t", 2, "pending")
+    hand_over(a, b, tmp_path)
+    assert b.queues() == {"h0.t": [URL]}
+    b.check()
+    ended(a, b)
+
+
+@pytest.mark.parametrize("flags", [SPIDERS, STARTS])
+def test_a_retry_that_waits_goes_along(tmp_path: Path, flags: int) -> None:
+    """A middleware has put it in the place of a request, which is done by that; to whoever knows
+    nothing, has fetched the URL itself once, or is asked for another."""
+    a = Side(tmp_path / "a")
+    ask(a, flags, b"first")
+    (host,) = a.frontier.wanting_address(a.now, 9)
+    a.frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, a.now)
+    a.now = 1.0
+    (lease,) = a.frontier.acquire(a.now)
+    lease.event = Event.REPLACED
+    a.frontier.adopt(lease, [entry(URL, flags=flags, payload=b"retry")], a.now)
+    a.frontier.release(lease, a.now)
+    a.frontier.settle(lease, a.now)
+    a.frontier.flush()
+    assert (a.known(), payloads(a)) == ({URL: "done"}, [b"retry"])
+    for number, known in enumerate(["", "done", "asked"]):
+        b = Side(tmp_path / f"b{number}")
+        b.put("h0.t", 1, known)
+        hand_over(a, b, tmp_path)
+        assert payloads(b) == ([None, b"retry"] if known == "asked" else [b"retry"])
+        assert b.known() == {URL: "pending"}
+        ended(a)
+        a = b
+    ended(a)
+
+
+def test_what_start_yields_is_asked_for_by_every_agent(tmp_path: Path) -> None:
+    """Who has just begun does not fetch again what another one has done, or has waiting."""
+    a, b = sides(tmp_path)
+    a.put("h0.t", 1, "done")
+    ask(b, STARTS, b"start")
+    hand_over(a, b, tmp_path)
+    assert (b.known(), b.queues()) == ({URL: "done"}, {})
+    b.check()
+    ended(a, b)
+
+
+def test_requests_for_one_url_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    """Of those that ask for the same one is left, of others all that were asked for, and what the
+    giver knew first."""
+    a, b = sides(tmp_path)
+    for flags, payload in ((int(Flag.USER), b"1"), (SPIDERS, b"2"), (SPIDERS, b"3")):
+        ask(a, flags, payload)
+    for flags, payload in ((int(Flag.USER), b"0"), (SPIDERS, b"3"), (SPIDERS, b"4")):
+        ask(b, flags, payload)
+    hand_over(a, b, tmp_path)
+    assert payloads(b) == [b"4", b"1", b"2", b"3"]
+    assert (b.known(), b.frontier.counters.pending) == ({URL: "pending"}, 4)
+    ended(a, b)
+
+
+def test_a_link_is_none_beside_what_was_asked_for(tmp_path: Path) -> None:
+    """Whoever has which."""
+    for number, (here, there) in enumerate([("pending", "asked"), ("asked", "pending")]):
+        a, b = sides(tmp_path / str(number))
+        a.put("h0.t", 1, here)
+        b.put("h0.t", 1, there)
+        hand_over(a, b, tmp_path)
+        (queued,) = b.store.rows("h0.t", b"", 9)
+        assert queued.flags == AGAIN
+        b.check()
+        ended(a, b)
+
+
+@pytest.mark.parametrize("sieve", [False, True])
+def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve: bool) -> None:
+    """Its plan stays, and would wait for nothing."""
+    a, b = sides(tmp_path, sieve=sieve)
+    a.put("h0.t", 1, "done")
+    b.put("h0.t", 1, "pending")
+    for side in (a, b):
+        drain(settled(side.frontier.hands(side.store), side.clock))
+    revisits, key = b.frontier.planner.revisits, state_key("h0.t", URL)
+    plan = Plan(
+        WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
+        row=row_of(entry(URL)),
+    )  # fmt: skip
+    revisits.take_over(key, plan, waits=False)
+    hand_over(a, b, tmp_path)
+    assert b.queues() == {}
+    assert revisits.waits(key, plan)
+    assert revisits.next_due() == plan.due
+    ended(a, b)
+
+
+def test_a_fingerprint_leaves_what_was_asked_for(tmp_path: Path) -> None:
+    """It says that the URL is done; of a link that waited, that was all."""
+    a, b = sides(tmp_path, sieve=True)
+    for page in (1, 2):
+        a.put("h0.t", page, "done")
+        url = f"http://h0.t/{page}"
+        a.frontier.schedule([entry(url, referrer="http://x.t/")], a.now)
+        a.frontier.flush()
+    drain(settled(a.frontier.hands(a.store), a.clock))
+    assert not a.store.has_row(state_key("h0.t", URL))
+    ask(b)
+    b.put("h0.t", 2, "pending")
+    hand_over(a, b, tmp_path)
+    assert b.queues() == {"h0.t": [URL]}
+    assert b.known() == {URL: "pending"}
+    assert b.store.state(state_key("h0.t", "http://h0.t/2")) is not None
+    c = Side(tmp_path / "c", sieve=True)
+    hand_over(b, c, tmp_path)
+    assert (c.queues(), c.known()) == ({"h0.t": [URL]}, {URL: "pending"})
+    ended(a, b, c)
+
+
+def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
+    """Nobody need go on with a parcel that a kill has cut short."""
+    a, b = sides(tmp_path)
+    for page in range(250):
+        a.put("h0.t", page, "done")
+        b.put("h0.t", page, "pending" if page % 50 else "asked")
+    units, path = units_of("ring"), tmp_path / "parcel"
+    drain(a.giving(units).pack(path, label()))
+    for _ in b.taking(units, path, label()).take():
+        b.frontier.flush()
+        waiting = {url for url, state in b.known().items() if state == "pending"}
+        assert waiting == set(b.queues()["h0.t"])
+    assert len(waiting) == 5
+    ended(a, b)
+
+
+def test_what_an_earlier_release_has_noted_is_read() -> None:
+    """No more than how far a queue is meant."""
+    assert Mark.from_bytes((7).to_bytes(8, "big")) == Mark(7, b"r", b"")
+    mark = Mark(1 << 40, b"s", b"\0" * 9)
+    assert Mark.from_bytes(mark.to_bytes()) == mark
