@@ -136,8 +136,9 @@ async def _bring_home(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
         while rows := list(islice(outbox.rows(to), _ROWS)):
             for _, row in rows:
                 try:
-                    frontier.schedule(list[Entry](arrived([row])), _now(frontier))
-                    links += 1
+                    entries = list[Entry](arrived([row]))
+                    frontier.schedule(entries, _now(frontier))
+                    links += len(entries)
                 except LetterError as error:
                     logger.warning("a row of the outbox: %s", error)
                     unread += 1

@@ -113,6 +113,7 @@ class Twice:
                 if mark is not None:
                     again = self._judge(entry, Mark.from_bytes(mark), since) or again
                 after = entry.key
+            self._records.save()
             yield False
         return again
 

@@ -227,8 +227,8 @@ async def look() -> View:
     return View(1, tuple(rows))
 
 
-async def adopt(folder: Path, courier: Slow) -> Adopted:
-    """What is little, and goes in one parcel, with a patience of 0.3 s."""
+async def adopt(folder: Path, courier: Slow, patience: float = 0.3) -> Adopted:
+    """What is little, and goes in one parcel; patience is in seconds."""
     side = Side(folder / "a")
     for page in range(5):
         side.put("h0.t", page, "pending")
@@ -238,7 +238,7 @@ async def adopt(folder: Path, courier: Slow) -> Adopted:
         async with asyncio.timeout(20.0):
             return await adopted(
                 side.frontier, side.store, shares, courier, folder / "out", crawl="crawl",
-                view=look, patience=0.3,
+                view=look, patience=patience,
             )  # fmt: skip
     finally:
         side.close()
@@ -274,7 +274,7 @@ def test_what_is_called_off_again_and_again_is_not_waited_for(
     monkeypatch.setattr(handover, "_MOST", 0.1)
     courier = Slow(beat, keeps=False)
     with pytest.raises(CourierError, match="nobody has taken anything"):
-        asyncio.run(adopt(tmp_path, courier))
+        asyncio.run(adopt(tmp_path, courier, 3.0))
     assert courier.calls > 2
 
 

@@ -210,6 +210,8 @@ def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
         b.frontier.flush()
         waiting = {url for url, state in b.known().items() if state == "pending"}
         assert waiting == set(b.queues()["h0.t"])
+        (record,) = [record for _, record in b.store.records()]
+        assert (record.pending, record.done) == (len(waiting), len(b.known()) - len(waiting))
     assert len(waiting) == 5
     ended(a, b)
 
