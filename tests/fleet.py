@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from crawls import Process, start
 
+from scrapy_spider_suite.agents.members import HEARTBEAT
+
 ITEMS = "items"
 """The file, for all agents, in which each page is noted with who has it."""
 SPIDER = "crawl_spiders.Noting"
@@ -147,9 +149,9 @@ class Fleet:
         return [event for event in self.events if event.what in what]
 
     def lapses(self, grace: float) -> list[Event]:
-        """The ends of what agents did, after which they were away for longer than *grace* seconds.
-
-        So long is a lease: others may have taken over what they had.
+        """The ends of what agents did, after which they were away for longer than their lease of
+        *grace* seconds, which had been renewed up to a heartbeat before: others may have taken over
+        what they had.
         """
         found = []
         for number, event in enumerate(self.events):
@@ -158,7 +160,7 @@ class Fleet:
             elif event.what in _GOES:
                 later = (e for e in self.events[number:] if e.name == event.name)
                 back = next((e.when for e in later if e.what in _COMES), math.inf)
-                if back - event.when > grace:
+                if back - event.when > grace - HEARTBEAT:
                     found.append(event)
         return found
 

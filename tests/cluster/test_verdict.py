@@ -136,6 +136,7 @@ def test_an_agent_is_away_for_longer_than_its_lease_or_not() -> None:
         )
     ]  # fmt: skip
     ended = [Event(21, "lapse", "a"), Event(22, "stop", "b")]
-    assert fleet.lapses(10) == [Event(6, "pause", "b"), *ended]
+    assert fleet.lapses(18) == [Event(6, "pause", "b"), *ended]
+    assert fleet.lapses(20) == ended
     assert fleet.lapses(3) == [Event(1, "kill", "a"), Event(6, "pause", "b"), *ended]
     assert fleet.lapses(100) == ended

@@ -276,7 +276,7 @@ def test_torn_log_is_accepted(half: Half, torn: int, tmp_path: Path) -> None:
     seed = half.web.ready.seeds[0]
     with pytest.raises(subprocess.TimeoutExpired):
         half.project.scrapy(
-            "crawl", "bulk", "-a", f"seeds={seed}", JOBDIR=str(job), SUITE_HOST_DELAY=0.3, timeout=3
+            "crawl", "bulk", "-a", f"seeds={seed}", JOBDIR=str(job), SUITE_HOST_DELAY=1, timeout=3
         )
     for path in (job / FOLDER / "store").glob("*.log"):
         path.write_bytes(path.read_bytes()[:-torn])
