@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from contenders import ledger_of  # noqa: E402
-from crawls import crawl, web_settings  # noqa: E402
+from crawls import start, web_settings  # noqa: E402
 from redis_servers import RedisServer  # noqa: E402
 
 from scrapy_spider_suite.agents.grants import Grants, Need  # noqa: E402
@@ -124,14 +124,21 @@ def crawled(web: FakeWebProcess, folder: Path, ledger: str) -> tuple[float, floa
         SUITE_IP_DELAY=0.0, DOWNLOAD_TIMEOUT=TIMEOUT, LOG_LEVEL="ERROR", SUITE_LEDGER=ledger,
     )  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    end = crawl("crawl_spiders.Bulk", settings, folder)
+    began = time.monotonic()
+    # Not forked by another process, whose children are not this one's.
+    process = start("crawl_spiders.Bulk", settings, folder, inside=["env"])
+    process.wait()
+    seconds = time.monotonic() - began
+    stats = json.loads((folder / "stats.json").read_text())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    pages = end.stats["suite/job/done"]
-    keys, ended = (end.stats.get(f"suite/ledger/{name}", 0) for name in ("asked", "ended"))
-    if end.reason != "finished" or (ledger and ended != 2 * end.stats["downloader/request_count"]):
-        raise RuntimeError(f"{ledger}: {ended} grants ended\n{end.log[-2000:]}")
-    return cpu, end.seconds, pages, keys
+    pages = stats["suite/job/done"]
+    keys, ended = (stats.get(f"suite/ledger/{name}", 0) for name in ("asked", "ended"))
+    requests = stats["downloader/request_count"]
+    if stats["closed"] != "finished" or (ledger and ended != 2 * requests):
+        log = (folder / "log").read_text()
+        raise RuntimeError(f"{ledger}: {ended} grants ended\n{log[-2000:]}")
+    return cpu, seconds, pages, keys
 
 
 def crawls(folder: Path, rounds: int, hosts: int, pages: int) -> None:
@@ -141,7 +148,7 @@ def crawls(folder: Path, rounds: int, hosts: int, pages: int) -> None:
     tiny = FakeWebConfig(hosts=1, pages=1, seeds=1, seeds_file=folder / "one")
     with FakeWebProcess(tiny) as web:
         idle = [crawled(web, folder / f"tiny{number}", "") for number in range(rounds)]
-    start, began, *_ = (statistics.median(values) for values in zip(*idle, strict=True))
+    empty, began, *_ = (statistics.median(values) for values in zip(*idle, strict=True))
     config = FakeWebConfig(
         hosts=hosts, addresses=hosts, pages=pages, seeds=hosts, seeds_file=folder / "many"
     )
@@ -154,7 +161,7 @@ def crawls(folder: Path, rounds: int, hosts: int, pages: int) -> None:
                 found.setdefault(name, []).append(done)
     for name, each in found.items():
         cpu, took, fetched, keys = (statistics.median(values) for values in zip(*each, strict=True))
-        cost, least = 1e6 * (cpu - start) / fetched, pages * DELAY
+        cost, least = 1e6 * (cpu - empty) / fetched, pages * DELAY
         print(f"{name:6}{cost:8.0f}{took - began:6.1f}{least:8.1f}{keys / fetched:9.2f}")
 
 

@@ -112,6 +112,12 @@ class Greeting:
                 await self._answered.wait()
         if self._refused:
             raise self._refused
+        if not self._answered.is_set():
+            logger.warning(
+                "no agent of SUITE_AGENTS has answered agent %s within %g s (%s): it begins with "
+                "what is its own. Those that run with another list or key do not hear it",
+                self._name, MEETING, ", ".join(self._others),
+            )  # fmt: skip
         self._begins = False
 
     async def ask(self) -> None:

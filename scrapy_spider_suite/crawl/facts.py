@@ -28,11 +28,12 @@ class Facts:
         """As of this moment."""
         core = self._core
         frontier, phases = core.frontier, core.overriding.policy.phases
-        done = frontier.counters.done
+        # Of what is done some comes, and goes, with its hosts.
+        done, fetched = frontier.counters.done, frontier.statistics().fetched
         return {
             "machine": socket.gethostname(), "pid": os.getpid(), "job": self._path,
             "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
-            "failed": frontier.counters.failed, "rate": self._rate.of(core.now(), done),
+            "failed": frontier.counters.failed, "rate": self._rate.of(core.now(), fetched),
             "lag": 0 if core.agency is None else len(core.agency.routing.outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": paused, "skew": skew,
@@ -45,10 +46,10 @@ class Rate:
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
 
-    def of(self, now: float, done: int) -> float:
-        """The rate, where *done* pages are done at *now*."""
-        self._seen.append((now, done))
+    def of(self, now: float, fetched: int) -> float:
+        """The rate, where *fetched* pages have been fetched at *now*."""
+        self._seen.append((now, fetched))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _SECONDS:
             self._seen.pop(0)
         then, before = self._seen[0]
-        return round((done - before) / (now - then), 2) if now > then else 0.0
+        return round((fetched - before) / (now - then), 2) if now > then else 0.0

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams]:
     """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
     core, settings, phasing = agency.core, agency.core.settings, agency.phasing
-    agents, kv = parse_agents(settings.agents), core.store.kv("agent")
+    kv = core.store.kv("agent")
+    try:
+        agents = parse_agents(settings.agents)
+    except ValueError as error:
+        raise SettingsError(f"SUITE_AGENTS: {error}") from error
+    if agency.name not in agents:
+        raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
     check_names(kv, agents)
     if phasing is not None:
         phasing.check(tuple(agents))

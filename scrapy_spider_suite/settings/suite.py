@@ -108,6 +108,8 @@ class SuiteSettings(
         _refuse_contradictions(result, broad_spider=False)
         _refuse_on_demand(result, spider_known=True)
         _refuse_nothing_to_upload(result)
+        if result.cluster == "peers":
+            refuse_short_lease(result, result.longest_delay)
         return result
 
     def as_stored(self) -> dict[str, object]:
@@ -270,13 +272,11 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
         # Nobody could keep the delay of an address that has hosts of two of them.
         allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_LEDGER, with SUITE_CLUSTER = 'lan'"
         raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
-    if s.cluster == "peers":
-        refuse_short_lease(s, s.longest_delay)
 
 
 def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
     """Raise `SettingsError` if a fetch, and *delay* seconds after it, might outlast the lease that
-    the agent has when it begins."""
+    the agent has when it begins: as the crawl begins, since a profile has a DOWNLOAD_TIMEOUT."""
     fetch = s.project.longest_fetch
     least = fetch + delay + SPARE
     if s.agent_grace is not None and s.agent_grace < least:
