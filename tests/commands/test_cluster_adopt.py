@@ -20,6 +20,7 @@ from running import until
 from verdict import kept_by, verdict_of
 
 from scrapy_spider_suite.commands.cluster import Command
+from scrapy_spider_suite.guards.status import read_status
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.reader import StoreReader
@@ -102,6 +103,9 @@ def test_the_directory_of_an_agent_that_was_killed(
         assert min(dead.done, dead.pending) > 0
         assert (row["agent"], row["unread"]) == (GOES, 0)
         assert row["urls"] >= dead.done + dead.pending + dead.failed
+        status = read_status(fleet.agents[GOES].job / FOLDER)
+        assert status is not None
+        assert (status["pending"], status["done"]) == (0, 0)  # `up` adds them up
         assert frontier("resume", *where).code == 0
         assert fleet.wait(60, lambda: here.pages(STAYS))
         here.web.stop()

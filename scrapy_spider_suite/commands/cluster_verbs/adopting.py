@@ -27,9 +27,11 @@ from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution
 from scrapy_spider_suite.control.site import Site, lying_still
 from scrapy_spider_suite.errors import ClusterError, CourierError, JobInUseError, ParcelError
+from scrapy_spider_suite.guards.status import StatusFile, read_status
 from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
+from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.parcels import Label
 
 _OUT = "handover"
@@ -93,7 +95,16 @@ async def _of_job(call: Call) -> Row:
                 )  # fmt: skip
             finally:
                 await courier.close()
+                _note(folder, counters)
         return {"adopted": str(call.options.job), "agent": row.name, **_facts(found)}
+
+
+def _note(folder: Path, counters: Counters) -> None:
+    """Have the status of the job say what is left in it: others have the rest by now."""
+    if (status := read_status(folder)) is not None:
+        StatusFile(folder, **status).update(
+            pending=counters.pending, done=counters.done, failed=counters.failed
+        )
 
 
 def _whose(line: place.Line, site: Site, job: Path) -> Member:
