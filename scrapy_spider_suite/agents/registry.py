@@ -138,10 +138,20 @@ class Registry(Desk):
             self._grace, self._who = grace, {}
             wall = self._wall()
             answer, _ = await self._call("join", given | {"wall": round(wall * 1000)})
+            if answer.code == "clock" and self._may_be_right(candidate.skew):
+                raise RegistryError(
+                    f"Redis at {self._server.where} is away: it answers too late to compare clocks",
+                    "away",
+                )  # fmt: skip
             if answer.code != "ok":
                 raise JoinRefusedError(self._why(answer, candidate, wall), answer.code)
             self._who = {"name": candidate.name, "number": answer.number}
         return Joined(answer.number, answer.id, answer.kept)
+
+    def _may_be_right(self, most: float) -> bool:
+        """Whether this machine's clock may differ by no more than *most*, by what the last call
+        took."""
+        return self.skew is not None and abs(self.skew.offset) - self.skew.bound <= most
 
     async def renew(self, post: Callable[[], Post]) -> Answer:
         """A heartbeat: renew the lease, and say what *post* returns at that moment.

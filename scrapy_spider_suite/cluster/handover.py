@@ -97,7 +97,8 @@ class HandOver:
         self._looking: asyncio.Task[None] | None = None
         self._waits: dict[int, tuple[float, float]] = {}
         self._poked = asyncio.Event()
-        shares.giving[:] = self._merged.broken_off
+        self._broken = self._merged.broken_off
+        shares.giving[:] = self._broken
         for mask in self._left.values():
             shares.giving |= mask
         shares.refresh()
@@ -167,7 +168,8 @@ class HandOver:
 
     async def _undo(self) -> None:
         """Call off what an earlier process has begun, and end what it has broken off."""
-        if self._merged.broken_off:
+        if self._broken:
+            self._broken = False  # what is marked later is of a merge that goes on
             await self._moving.through(self._merged.settle)
             held = np.logical_or.reduce([np.zeros(UNITS, np.bool_), *self._left.values()])
             self._moving.let_go(~held)

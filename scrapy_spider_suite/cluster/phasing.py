@@ -13,9 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from scrapy_spider_suite.agents.members import SKEW_MAX
 from scrapy_spider_suite.errors import SettingsError
+
+_TELLS: Final = 0.5
+"""Seconds by which clocks may always differ: by less than that nobody can say. The ledger keeps a
+host's delay all the same."""
 
 
 def rank(name: str, names: Collection[str]) -> int | None:
@@ -44,7 +49,7 @@ class Terms:
     @property
     def skew(self) -> float:
         """Seconds by which each clock may be off: what the guard leaves, for two of them."""
-        return min(SKEW_MAX, (self.guard - self.timeout - self.delay) / 2)
+        return min(SKEW_MAX, max(_TELLS, (self.guard - self.timeout - self.delay) / 2))
 
     def check(self, agents: int = 1) -> None:
         """Raise `SettingsError` if *agents* cannot keep any host's delay by them; its one line

@@ -285,9 +285,11 @@ class Agency:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the job is left in its files, for this agent or for others."""
+        """Whether nothing of the job is left in its files, for this agent or for others, and
+        nothing more is waited for."""
         frontier = self.core.frontier
-        return not (frontier.pending or frontier.in_sieve or len(self.routing.outbox))
+        left = frontier.pending or frontier.in_sieve or len(self.routing.outbox)
+        return not (left or self.core.stays_open)
 
     @property
     def idle(self) -> bool:

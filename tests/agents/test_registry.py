@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from membership import ALL, FETCH, GRACE, InTown, Town, back, beat, candidate, held, units
+from membership import ALL, FETCH, GRACE, NOON, InTown, Town, back, beat, candidate, held, units
 
 from scrapy_spider_suite.agents.members import HEARTBEAT, SILENCE, State
 from scrapy_spider_suite.agents.tables import UNITS
-from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError
+from scrapy_spider_suite.errors import (
+    ClusterError,
+    FencedError,
+    JoinRefusedError,
+    RegistryError,
+)
 
 THIRD = ALL[::3]
 
@@ -337,6 +342,25 @@ def test_a_clock_that_phases_cannot_do_with_is_refused(in_town: InTown) -> None:
         with pytest.raises(JoinRefusedError, match="is 4 s ahead of that of Redis: expected 3 s"):
             await here.join(candidate("a", skew=3.0))
         town.now -= 1
+        await here.join(candidate("a", skew=3.0))
+
+    in_town(test)
+
+
+def test_an_answer_that_is_late_says_nothing_of_clocks(
+    in_town: InTown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again, and not refused: the clock may be right."""
+
+    async def test(town: Town) -> None:
+        here = town.registry()
+        ticks = iter([NOON, NOON + 8.0, NOON, NOON])
+        monkeypatch.setattr(here, "_clock", lambda: next(ticks))
+        town.wait(4.0)
+        monkeypatch.setattr(here, "_wall", lambda: NOON)
+        with pytest.raises(RegistryError, match="too late to compare clocks"):
+            await here.join(candidate("a", skew=3.0))
+        monkeypatch.setattr(here, "_wall", lambda: town.now)
         await here.join(candidate("a", skew=3.0))
 
     in_town(test)

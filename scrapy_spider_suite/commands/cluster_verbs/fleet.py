@@ -51,6 +51,8 @@ class Fleet:
         if (pipe := process.stdin) is not None:
             with suppress(BrokenPipeError), pipe:  # it may have ended: its exit code says why
                 pipe.write(said)
+        if self._stopping:
+            process.terminate()  # all were to stop while it was being started
 
     @property
     def running(self) -> int:
