@@ -181,6 +181,17 @@ def drain(steps: Iterator[bool], waits: int = 5_000) -> int:
     return number
 
 
+def hand_over(giver: Side, taker: Side, folder: Path) -> None:
+    """All that the one knows goes to the other."""
+    units, path = units_of("ring"), folder / "parcel"
+    drain(giver.giving(units).pack(path, label()))
+    drain(taker.taking(units, path, label()).take())
+    drain(giver.forgetting(units).forget("p1"))
+    for side in (giver, taker):
+        side.frontier.flush()
+    assert giver.queues() == {}
+
+
 def killed(
     side: Side, kills: bool, after: int, work: Callable[[Side], Iterator[bool]], folder: Path
 ) -> Side:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.datagrams import parse_agents
 from scrapy_spider_suite.agents.letters import Packer
 from scrapy_spider_suite.agents.members import Post
 from scrapy_spider_suite.agents.transport import Transport
@@ -28,7 +27,7 @@ from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.facts import Facts
-from scrapy_spider_suite.crawl.neighbouring import check_names, neighbour_of
+from scrapy_spider_suite.crawl.neighbouring import agents_of, check_names, neighbour_of
 from scrapy_spider_suite.crawl.owing import owes_too_much
 from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.crawl.requests import hostname
@@ -155,10 +154,7 @@ class Agency:
 
     def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if new.cluster == "lan" and old.agents != new.agents:
-            try:
-                check_names(self.core.store.kv("agent"), parse_agents(new.agents))
-            except ValueError as error:
-                raise SettingsError(f"SUITE_AGENTS: {error}") from error
+            check_names(self.core.store.kv("agent"), agents_of(new))
 
     def tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)

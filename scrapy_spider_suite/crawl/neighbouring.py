@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.agents.datagrams import Datagrams, parse_agents
+from scrapy_spider_suite.agents.datagrams import Address, Datagrams, parse_agents
 from scrapy_spider_suite.agents.members import SKEW_MAX
 from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.crawl.terms import fixed_of
@@ -14,16 +14,14 @@ from scrapy_spider_suite.storage.kv import KV
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 
 def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams]:
     """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
     core, settings, phasing = agency.core, agency.core.settings, agency.phasing
     kv = core.store.kv("agent")
-    try:
-        agents = parse_agents(settings.agents)
-    except ValueError as error:
-        raise SettingsError(f"SUITE_AGENTS: {error}") from error
+    agents = agents_of(settings)
     if agency.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
     check_names(kv, agents)
@@ -37,6 +35,14 @@ def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams
     neighbour.tell = agency.tell
     key = "" if settings.cluster_key is None else settings.cluster_key.text
     return neighbour, Datagrams(agency.name, agents, key.encode())
+
+
+def agents_of(settings: SuiteSettings) -> dict[str, Address]:
+    """Those of the list. Raises `SettingsError`: it is none."""
+    try:
+        return parse_agents(settings.agents)
+    except ValueError as error:
+        raise SettingsError(f"SUITE_AGENTS: {error}") from error
 
 
 def check_names(kv: KV, names: Iterable[str]) -> None:

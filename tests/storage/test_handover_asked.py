@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from handovers import Side, drain, label, units_of
+from handovers import Side, drain, hand_over, label, units_of
 from virtual import WALL, entry
 
 from scrapy_spider_suite.frontier.entries import Flag
@@ -33,17 +33,6 @@ def ask(side: Side, flags: int = AGAIN, payload: bytes | None = None) -> None:
     """Somebody asks for the URL."""
     side.frontier.schedule([entry(URL, flags=flags, payload=payload)], side.now)
     side.frontier.flush()
-
-
-def hand_over(giver: Side, taker: Side, folder: Path) -> None:
-    """All that the one knows goes to the other."""
-    units, path = units_of("ring"), folder / "parcel"
-    drain(giver.giving(units).pack(path, label()))
-    drain(taker.taking(units, path, label()).take())
-    drain(giver.forgetting(units).forget("p1"))
-    for side in (giver, taker):
-        side.frontier.flush()
-    assert giver.queues() == {}
 
 
 def payloads(side: Side) -> list[bytes | None]:

@@ -11,7 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from handovers import Side, drain, label, units_of
+from handovers import Side, drain, hand_over, label, units_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import WALL, entry
@@ -276,16 +276,6 @@ def test_it_is_a_dictionary_wherever_it_lies(seed: int, cuts: list[str]) -> None
         two.act()
         two.check()
         two.close()
-
-
-def hand_over(giver: Side, taker: Side, folder: Path) -> None:
-    """All units go."""
-    units, path = units_of("ring"), folder / "parcel"
-    drain(giver.giving(units).pack(path, label()))
-    drain(taker.taking(units, path, label()).take())
-    drain(giver.forgetting(units).forget("p1"))
-    for side in (giver, taker):
-        side.frontier.flush()
 
 
 def done(side: Side, *urls: str) -> None:

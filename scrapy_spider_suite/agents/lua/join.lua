@@ -5,12 +5,12 @@ local function lives()
   end
 end
 
-local function owners()  -- the others
-  local found = {}
+local function owners()  -- how many others there are
+  local count = 0
   for _, row in pairs(crawl and everyone() or {}) do
-    if row.name ~= a.name and row.state == 'active' then found[#found + 1] = row.name end
+    if row.name ~= a.name and row.state == 'active' then count = count + 1 end
   end
-  return found
+  return count
 end
 
 if math.abs(now - a.wall) > a.skew then return answer('clock') end
@@ -55,7 +55,7 @@ if number == 0 then
   if number >= UNITS then return answer('full') end
 end
 
-if a.most > 0 and #owners() >= a.most then return answer('most') end
+if a.most > 0 and owners() >= a.most then return answer('most') end
 
 -- From here on it writes.
 if first then
