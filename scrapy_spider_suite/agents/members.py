@@ -226,6 +226,7 @@ class Post(NamedTuple):
     It is idle when it has nothing to fetch, to send, to receive, to hand over or to take: nothing
     waits, and every row that it sent is acknowledged. *sent* and *received* are the rows exchanged
     with the members of *epoch*, each counted once. *activity* grows whenever it ceases to be idle.
+    Something is *left* for one that is not idle when its files say so, and not only as it starts.
     """
 
     epoch: int
@@ -235,6 +236,8 @@ class Post(NamedTuple):
     activity: int
     facts: Mapping[str, str | int | float | None] = {}
     """For people: ``scrapy cluster ls`` shows them."""
+
+    left: bool = False
 
 
 def decode_answer(data: bytes) -> Answer:
@@ -315,7 +318,7 @@ _REFUSALS: Final[dict[str, Callable[[Answer, Candidate, float], str]]] = {
         f"there; upgrade the older release"
     ),
     "ending": lambda answer, candidate, wall: (
-        "the crawl is over and its agents are closing: start again when they are gone"
+        "the crawl is over and its agents are closing: it can begin again when they are gone"
     ),
     "most": lambda answer, candidate, wall: (
         f"SUITE_PHASES = {candidate.most}: the crawl has so many agents already, and with this "

@@ -163,6 +163,7 @@ class Registry(Desk):
             given = {
                 "idle": said.idle, "sent": said.sent, "received": said.received,
                 "activity": said.activity, "epoch": said.epoch, "round": self.answer.round,
+                "left": said.left,
             }  # fmt: skip
             facts = msgspec.json.encode(said.facts)
             return (await self._own("renew", given, facts if len(facts) <= FACTS_MAX else b"{}"))[0]

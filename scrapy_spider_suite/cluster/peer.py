@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 WHILE_IDLE: Final = 1.0
 """Seconds between heartbeats of an agent that has nothing to do: the end takes two rounds."""
 PATIENCE: Final = 30.0
-"""Seconds for which a Redis that is away is asked when an agent starts."""
+"""Seconds for which Redis is asked when an agent starts, while `_PASSES` is the answer."""
+_PASSES: Final = ("away", "ending")
+"""Why an agent that starts cannot take part yet: Redis is away; the others are about to close."""
 _LONG: Final = 1e9
 """Seconds of a lease without an end, for the stats."""
 _FIRST, _MOST = 0.5, 5.0
@@ -90,20 +92,22 @@ class Peer:
         """Take part, and learn who holds what.
 
         Raises:
-            JoinRefusedError: it must not, as it is.
+            JoinRefusedError: it must not, as it is, or not within `PATIENCE` seconds.
             RegistryError: Redis cannot be used, or not within `PATIENCE` seconds.
         """
-        until, wait = time.monotonic() + PATIENCE, _FIRST
+        until, wait, told = time.monotonic() + PATIENCE, _FIRST, False
         while True:
             try:
                 await self._join()
                 return
-            except RegistryError as error:
-                if error.kind != "away" or time.monotonic() + wait > until:
+            except (RegistryError, JoinRefusedError) as error:
+                if error.kind not in _PASSES or time.monotonic() + wait > until:
                     raise
-                if not self.away:
+                if not told:
                     logger.warning("%s; it is asked again for %g s", error, PATIENCE)
-                self.away = str(error)
+                told = True
+                if isinstance(error, RegistryError):
+                    self.away = str(error)
                 await asyncio.sleep(wait)
                 wait = min(_MOST, 2 * wait)
 
@@ -178,9 +182,10 @@ class Peer:
         row = self.registry.row
         if self._draining or (row is not None and row.state is not State.ACTIVE):
             await self._drain()
-        if answer.ended and not self.ended:
-            self.ended = True
-            self._over("")
+        if answer.ended != self.ended:
+            self.ended = answer.ended
+            if self.ended:
+                self._over("")
 
     def _look_at_clock(self) -> None:
         """Leases bear a clock that is set while the agent runs; phases, and times in logs, do not.

@@ -306,9 +306,10 @@ class Agency:
     def post(self) -> Post:
         """What this agent says of itself, with each heartbeat."""
         outbox, counters = self.routing.outbox, self.core.frontier.counters
-        taken = 0 if self._mail is None else self._mail.taken
+        taken, idle = 0 if self._mail is None else self._mail.taken, self.idle
         return Post(
-            epoch=self.shares.epoch, idle=self.idle, sent=outbox.put_in, received=outbox.dropped,
+            epoch=self.shares.epoch, idle=idle, left=not (idle or self.finished),
+            sent=outbox.put_in, received=outbox.dropped,
             activity=counters.sequence + counters.done + counters.failed + taken,
             facts=self._facts.now(
                 paused=self._scheduler is not None and self._scheduler.paused,

@@ -13,7 +13,7 @@ from membership import ALL, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.members import Candidate, Post
-from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.agents.tables import Member, Owners
 from scrapy_spider_suite.cluster import peer as module
 from scrapy_spider_suite.cluster.peer import Peer
@@ -214,5 +214,32 @@ def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> N
         assert await b.peer._again(fenced.value)
         assert (number, b.number) == (2, 4)
         assert np.flatnonzero(b.shares.mine).tolist() == mine.tolist()
+
+    in_town(test)
+
+
+def test_who_begins_while_the_others_close_waits_for_them(
+    in_town: InTown, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For a while."""
+    monkeypatch.setattr(module, "_FIRST", 0.01)
+
+    async def test(town: Town) -> None:
+        a, closing = Here(town.registry(), "a"), await town.agent("b")
+        while not (await beat(closing, idle=True)).ended:
+            pass
+        join = a.registry.join
+
+        async def later(asked: Candidate) -> Joined:
+            if "asked again" in caplog.text:
+                await closing.rest()
+            return await join(asked)
+
+        monkeypatch.setattr(a.registry, "join", later)
+        await a.peer.open()
+        assert caplog.text.count("its agents are closing") == 1
+        assert a.number == 2
+        await a.peer._beat()
+        assert not a.peer.ended
 
     in_town(test)

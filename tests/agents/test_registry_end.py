@@ -194,3 +194,36 @@ def test_who_has_something_to_do_after_the_end_begins_anew(in_town: InTown) -> N
         assert not await idle(killed)
 
     in_town(test)
+
+
+def test_who_is_given_more_after_the_end_opens_the_crawl_again(in_town: InTown) -> None:
+    """With nobody there who may be about to close; so others can join."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        while not await idle(a):
+            await idle(b)
+        await a.rest()
+        town.wait(SILENCE + 1)
+        killed, _ = await back(town, "b", idle=True)
+        assert (await beat(killed)).ended  # it has only begun
+        assert (await beat(killed, idle=True)).ended
+        assert not (await beat(killed, left=True)).ended
+        again, _ = await back(town, "a")
+        assert not await idle(killed)
+        assert await rounds(killed, again)  # and is over again when all have done what there was
+
+    in_town(test)
+
+
+def test_who_is_about_to_close_is_left_to_it(in_town: InTown) -> None:
+    """Although another agent has something to do again."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        assert await rounds(a, b)
+        assert (await beat(b, left=True)).ended
+        await a.rest()
+        assert not (await beat(b, left=True)).ended
+
+    in_town(test)

@@ -398,7 +398,9 @@ def test_what_traps_are_told(
 
     monkeypatch.setattr(Traps, "saw", seeing)
     monkeypatch.setattr(Extractor, "settle", settling)
-    crawl_site(run, site, tmp_path, SUITE_TRAP_HOSTS=10, SUITE_EXTRACT=how, CONCURRENT_REQUESTS=1)
+    # What a host has is counted at commits: without a delay all may be fetched before the first.
+    given = {"SUITE_TRAP_HOSTS": 10, "SUITE_EXTRACT": how, "SUITE_HOST_DELAY": 0.02}
+    crawl_site(run, site, tmp_path, **given)
     assert told["/"] == 0
     assert max(told.values()) > 0
     late = how == "on-demand"

@@ -35,7 +35,21 @@ if not a.idle and crawl.sums ~= '' then
 elseif a.idle and not crawl.ended and over_now() then
   save()
 end
-if crawl.ended and not row.told then
+-- Who was killed before it had heard of the end, and has been given something to do since, goes on:
+-- there is nobody else who could be about to close.
+local function alone()
+  for _, each in pairs(everyone()) do
+    if each.name ~= row.name and alive(each, a.silence) then return false end
+  end
+  return true
+end
+
+if crawl.ended and a.left and alone() then
+  crawl.ended, crawl.sums = false, ''
+  row.told = false
+  put(row)
+  save()
+elseif crawl.ended and not row.told then
   row.told = true
   put(row)
 end
