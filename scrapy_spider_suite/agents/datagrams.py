@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ class Datagrams:
         agents: all of them, with the addresses that they listen at.
         key: what they share, 16 bytes or more.
         window: letters on the way to one receiver; all agents have to agree on it.
+        unlisted: told of an agent whose list does not have this one.
 
     Raises:
         ValueError: *name* is not one of *agents*, a name is none, or the key is too short.
@@ -70,15 +71,18 @@ class Datagrams:
     bounds = BOUNDS
 
     def __init__(
-        self, name: str, agents: Mapping[str, Address], key: bytes, window: int = WINDOW
-    ) -> None:
+        self, name: str, agents: Mapping[str, Address], key: bytes, window: int = WINDOW,
+        unlisted: Callable[[str], None] = lambda name: None,
+    ) -> None:  # fmt: skip
         if name not in agents:
             raise ValueError(f"agent {name!r} is not in the list of agents")
         self._name, self._own = name, agents[name]
         self._others = {other: address for other, address in agents.items() if other != name}
         self._received: Received | None = None
         self._acknowledged: Acknowledged | None = None
-        self._exchange = Exchange(name, list(self._others), key, window, self._hand_on, self._tell)
+        self._exchange = Exchange(
+            name, list(self._others), key, window, self._hand_on, self._tell, unlisted
+        )
         self.counters: MailCounters = self._exchange.counters
         self._once = Once(logger, f"letters over UDP, agent {name}")
         self._places: dict[str, Any] = {}
@@ -241,9 +245,11 @@ class Datagrams:
         if when is not None:
             self._timer = self._loop.call_at(when, self._pump)
 
-    def _take(self, datagram: bytes) -> None:
+    def _take(self, datagram: bytes, source: Any) -> None:
         if self._received is not None and self._loop is not None:
-            self._exchange.take(datagram, self._loop.time())
+            answer = self._exchange.take(datagram, self._loop.time())
+            if answer and self._socket is not None:
+                self._socket.sendto(answer, source)
             self._soon()
 
     def _hand_on(self, letter: Letter) -> None:
@@ -272,7 +278,7 @@ class _Socket(asyncio.DatagramProtocol):
         self._owner = owner
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        self._owner._take(data)
+        self._owner._take(data, addr)
 
     def error_received(self, exc: Exception) -> None:
         self._owner._failed(exc)

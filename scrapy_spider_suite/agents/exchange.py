@@ -21,6 +21,7 @@ from scrapy_spider_suite.agents.packets import (
     Packet,
     PacketError,
     Sealer,
+    StrangerError,
 )
 from scrapy_spider_suite.agents.receiving import Incoming, Verdict
 from scrapy_spider_suite.agents.sending import Outgoing
@@ -45,6 +46,7 @@ class Exchange:
         key: what all of them share, 16 bytes or more.
         window: letters to one receiver that may be on the way: taken and not known to be kept. All
             agents have to agree on it.
+        unlisted: told of an agent whose list does not have this one.
         draw: random bytes, as `os.urandom`.
 
     Raises:
@@ -59,11 +61,13 @@ class Exchange:
         window: int,
         received: Received,
         acknowledged: Acknowledged,
+        unlisted: Callable[[str], None],
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.counters = MailCounters()
         self._received = received
         self._acknowledged = acknowledged
+        self._unlisted = unlisted
         self._sealer = Sealer(name, others, key)
         self._to = {other: Outgoing(window, draw, self.counters) for other in others}
         self._from = {other: Incoming(window, draw(32)) for other in others}
@@ -134,17 +138,21 @@ class Exchange:
             for packet in incoming.due(math.inf)
         ]
 
-    def take(self, datagram: bytes, now: float) -> None:
-        """Take in a datagram, whatever it is."""
+    def take(self, datagram: bytes, now: float) -> bytes:
+        """Take in a datagram, whatever it is; what to answer to where it came from, or nothing."""
         try:
             name, packet = self._sealer.open(datagram)
             self._take(name, packet, now)
+        except StrangerError as error:
+            self._refuse(error.kind, error)
+            return error.answer
         except PacketError as error:
             self._refuse(error.kind, error)
         except LetterTooLargeError as error:
             self._refuse("oversized", error)
         except LetterError as error:
             self._refuse("malformed", error)
+        return b""
 
     def _take(self, name: str, packet: Packet, now: float) -> None:
         if packet.kind in (Kind.WELCOME, Kind.STALE, Kind.REPORT):
@@ -163,6 +171,9 @@ class Exchange:
                     self._acknowledged(name, letter.first, letter.last)
             case Kind.LETTER:
                 self._letter(name, packet, now)
+            case Kind.UNLISTED:
+                if self._to[name].calls(packet):  # otherwise it was said to an earlier process
+                    self._unlisted(name)
 
     def _letter(self, name: str, packet: Packet, now: float) -> None:
         incoming = self._from[name]

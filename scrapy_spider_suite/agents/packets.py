@@ -74,6 +74,9 @@ class Kind(IntEnum):
     STALE = 5
     """The receiver does not know the connection (any more)."""
 
+    UNLISTED = 6
+    """The receiver has another list, on which the sender is not."""
+
 
 class Packet(NamedTuple):
     """A datagram, taken apart."""
@@ -139,6 +142,18 @@ class PacketError(Exception):
         self.kind = kind
 
 
+class StrangerError(PacketError):
+    """A genuine datagram of an agent that is not listed here.
+
+    Attributes:
+        answer: the datagram that says so to whoever sent it.
+    """
+
+    def __init__(self, why: str, answer: bytes) -> None:
+        super().__init__("unknown", why)
+        self.answer = answer
+
+
 class Sealer:
     """Makes datagrams of packets, and packets of genuine datagrams.
 
@@ -156,7 +171,7 @@ class Sealer:
             raise ValueError(f"the key that the agents share has {len(key)} bytes, not {KEY_MIN}")
         secret = blake2b(key, person=_PURPOSE).digest()
         own = _identity(name)
-        self._own = own
+        self._own, self._secret = own, secret
         self._names = {_identity(other): other for other in others}
         # Copies of a hash that has taken in its key are made in half the time.
         self._out = {other: _mac_of(secret, own, _identity(other)) for other in others}
@@ -164,9 +179,11 @@ class Sealer:
 
     def seal(self, to: str, packet: Packet) -> bytes:
         """The datagram for *to*."""
+        return self._sealed(packet, self._out[to].copy())
+
+    def _sealed(self, packet: Packet, mac: blake2b) -> bytes:
         kind, call, answer, number, body = packet
         head = _HEAD.pack(_MAGIC, VERSION, kind, self._own, call, answer, number)
-        mac = self._out[to].copy()
         mac.update(head)
         mac.update(body)
         return b"".join((head, body, mac.digest()))
@@ -175,7 +192,8 @@ class Sealer:
         """Who sent it, and what it is.
 
         Raises:
-            PacketError: it is malformed, oversized, forged, or from an agent that is not known.
+            StrangerError: it is genuine, but for its sender, who is not known.
+            PacketError: it is malformed, oversized, forged, or from somebody who is not known.
         """
         if len(datagram) > DATAGRAM_MAX:
             raise PacketError("oversized", f"a datagram of {len(datagram)} bytes")
@@ -184,10 +202,8 @@ class Sealer:
         _, version, kind, sender, call, answer, number = _HEAD.unpack_from(datagram)
         base = self._in.get(sender)
         if base is None:
-            raise PacketError("unknown", f"a datagram of an agent that is not {_LISTED}")
-        mac = base.copy()
-        mac.update(memoryview(datagram)[:-_MAC])
-        if not hmac.compare_digest(mac.digest(), datagram[-_MAC:]):
+            raise self._unknown(datagram, sender, Packet(kind, call))
+        if not _genuine(datagram, base.copy()):
             name = self._names[sender]
             raise PacketError("forged", f"a datagram that is not from {name}: {_DIFFER}")
         if version != VERSION or kind not in _KINDS:
@@ -195,8 +211,22 @@ class Sealer:
         body = datagram[_HEAD.size : -_MAC]
         return self._names[sender], Packet(Kind(kind), call, answer, number, body)
 
+    def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
+        """Of an agent that is not listed: if it has the key it may learn that, in fewer bytes."""
+        why = f"a datagram of an agent that is not {_LISTED}"
+        asks = packet.kind in (Kind.HELLO, Kind.LETTER)
+        if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
+            return PacketError("unknown", why)
+        mac = _mac_of(self._secret, self._own, sender)
+        return StrangerError(why, self._sealed(Packet(Kind.UNLISTED, packet.call), mac))
+
 
 _KINDS: Final = frozenset(Kind)
+
+
+def _genuine(datagram: bytes, mac: blake2b) -> bool:
+    mac.update(memoryview(datagram)[:-_MAC])
+    return hmac.compare_digest(mac.digest(), datagram[-_MAC:])
 
 
 def _identity(name: str) -> bytes:

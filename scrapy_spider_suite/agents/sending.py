@@ -121,6 +121,10 @@ class Outgoing:
         self._probe = FIRST_PROBE
         self._timer = 0.0  # when to say HELLO, or to probe
 
+    def calls(self, packet: Packet) -> bool:
+        """Whether *packet* is about this connection, as it is now."""
+        return packet.call == self._call
+
     def room(self) -> int:
         """How many letters `put` takes."""
         return self._window - len(self._letters)

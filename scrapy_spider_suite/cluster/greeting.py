@@ -5,7 +5,8 @@ Each asks all others as it begins, and fetches once one that agrees has answered
 one agrees with all. Where nobody answers within `MEETING` seconds it goes on alone, since on a LAN
 who is away is waited for; rows carry `Greeting.digest`, so no others come from elsewhere. Of two
 that disagree one ends: whose `Standing` is lower, then the later by name. A standing only ever
-rises, and who has to end has no say any more, so it is never both.
+rises, and who has to end has no say any more, so it is never both. Where the list of the one does
+not have the other, it is that one, unless it has met others by now.
 
 Each message says when it was sent, by its sender's clock, and which one it answers: between that
 question and its answer that clock was read, so within these bounds it is known how far it is off,
@@ -52,7 +53,7 @@ _BYTES: Final = 6_000
 """Of all values in a message: a letter of one row has 8 KiB at most."""
 _JOB: Final = b"job:"
 """Under which, with its name, an agent keeps what job another one has."""
-_CLOCK: Final = "clock"
+_CLOCK, _LIST = "clock", "list"
 _OTHERS: Final = (
     "agent {} has another list, other fixed settings or another release, and all agents of a crawl "
     "need the same: {}"
@@ -107,6 +108,8 @@ class Greeting:
 
     async def meet(self) -> None:
         """Wait for one that agrees. Raises `JoinRefusedError`: one does not."""
+        if not self._others:
+            self._answered.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(MEETING):
                 await self._answered.wait()
@@ -115,7 +118,7 @@ class Greeting:
         if not self._answered.is_set():
             logger.warning(
                 "no agent of SUITE_AGENTS has answered agent %s within %g s (%s): it begins with "
-                "what is its own. Those that run with another list or key do not hear it",
+                "what is its own. Those that run with another key do not hear it",
                 self._name, MEETING, ", ".join(self._others),
             )  # fmt: skip
         self._begins = False
@@ -175,6 +178,20 @@ class Greeting:
             self._said[sender] = why
             logger.warning("agent %s is refused by agent %s: %s", sender, self._name, differ)
         self.greet(sender, REFUSE, wall)
+
+    def unlisted(self, by: str) -> None:
+        """The list of agent *by* does not have this one: they cannot speak to each other."""
+        why = (
+            f"agent {by} runs with another list, on which agent {self._name} is not, and all "
+            "agents of a crawl need the same SUITE_AGENTS"
+        )
+        if self._refused:
+            return
+        if not self._among:
+            self._end(JoinRefusedError(why, "terms"))
+        elif self._said.get(by) != _LIST:
+            self._said[by] = _LIST
+            logger.warning(why)
 
     def _took(self, sender: str, asked: float) -> float | None:
         """Seconds since this process has said to *sender* what was *asked* then."""

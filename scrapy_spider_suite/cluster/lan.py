@@ -135,6 +135,10 @@ class Neighbour:
         """Whether the agent *to* is known to agree with this one: others keep nothing of it."""
         return to in self._greeting.met
 
+    def unlisted(self, by: str) -> None:
+        """The list of agent *by* does not have this one."""
+        self._greeting.unlisted(by)
+
     async def close(self, *, over: bool = False) -> None:
         """Stop; the others wait for this agent, unless it is *over*."""
         if over and self.ended:

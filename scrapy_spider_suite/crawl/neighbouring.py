@@ -11,6 +11,7 @@ from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.storage.untouched import untouched
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency
@@ -24,6 +25,8 @@ def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams
     agents = agents_of(settings)
     if agency.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
+    if untouched(agency.job.store):
+        kv.delete(b"names")  # those of a start that was refused
     check_names(kv, agents)
     if phasing is not None:
         phasing.check(tuple(agents))
@@ -34,7 +37,8 @@ def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams
     )  # fmt: skip
     neighbour.tell = agency.tell
     key = "" if settings.cluster_key is None else settings.cluster_key.text
-    return neighbour, Datagrams(agency.name, agents, key.encode())
+    post = Datagrams(agency.name, agents, key.encode(), unlisted=neighbour.unlisted)
+    return neighbour, post
 
 
 def agents_of(settings: SuiteSettings) -> dict[str, Address]:

@@ -59,9 +59,9 @@ class LossyDatagrams(Datagrams):
 
     draw = Random(21)
 
-    def _take(self, datagram: bytes) -> None:
+    def _take(self, datagram: bytes, source: object) -> None:
         for _ in range(self.draw.choice((0, 1, 1, 1, 1, 1, 1, 1, 1, 2))):
-            super()._take(datagram)
+            super()._take(datagram, source)
 
 
 class TestLossyDatagrams(TestDatagrams):

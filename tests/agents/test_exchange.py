@@ -49,7 +49,7 @@ class Node:
         others = [name for name in self.world.names if name != self.name]
         self.exchange = Exchange(
             self.name, others, KEY, self.world.window, self.received, self.acknowledged,
-            self.world.draw.randbytes,
+            self.unlisted, self.world.draw.randbytes,
         )  # fmt: skip
         self.packer = Packer(self.name, self.incarnation, SMALL)
 
@@ -58,6 +58,10 @@ class Node:
         self.unkept.append(letter)
         connections = sum(node.incarnation for node in self.world.nodes.values())
         assert len(self.unkept) <= self.world.window * connections
+
+    def unlisted(self, by: str) -> None:
+        """All have the same list."""
+        raise AssertionError(by)
 
     def keep(self) -> None:
         """Now, and it says so."""
@@ -280,7 +284,7 @@ def test_a_report_that_is_lost() -> None:
 def test_who_keeps_nothing_is_sent_no_more() -> None:
     """The window holds on both sides; whoever sends beyond it has to send again."""
     world = World("ab", 5, window=8)
-    greedy = Exchange("a", ["b"], KEY, 32, lambda letter: None, lambda *_: None)
+    greedy = Exchange("a", ["b"], KEY, 32, lambda letter: None, lambda *_: None, print)
     world.nodes["a"].exchange = greedy
     for number in range(1, 33):
         assert greedy.send("b", letter_of("a", b"%d" % number, bounds=BOUNDS, first=number))
@@ -298,7 +302,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.letters: list[Letter] = []
-        self.b = Exchange("b", ["a", "c"], KEY, 16, self.letters.append, lambda *_: None)
+        self.b = Exchange("b", ["a", "c"], KEY, 16, self.letters.append, lambda *_: None, print)
         self.a = Sealer("a", ["b", "c"], KEY)
 
     def answers(self) -> list[Packet]:
@@ -384,6 +388,46 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert not pair.letters
     pair.b.take(good, 1.0)
     assert [letter.rows for letter in pair.letters] == [(b"x",)]
+
+
+def stranger(call: bytes, key: bytes = KEY) -> tuple[Exchange, list[str]]:
+    """Agent x, which has b on its list, and whose list has no x, as it hears."""
+    heard: list[str] = []
+    x = Exchange(
+        "x", ["b"], key, 16, lambda letter: None, lambda *_: None, heard.append,
+        lambda count: call * count,
+    )  # fmt: skip
+    assert x.send("b", letter_of("x", b"row", bounds=BOUNDS))
+    return x, heard
+
+
+def test_who_is_not_listed_is_told() -> None:
+    """Once for each question, in fewer bytes; what was said to an earlier process tells nothing."""
+    pair = Pair()
+    (x, heard), (later, hears) = (stranger(call) for call in (b"1", b"2"))
+    ((to, hello),) = x.due(1.0)
+    answer = pair.b.take(hello, 1.0)
+    assert to == "b"
+    assert 0 < len(answer) <= len(hello)
+    assert not pair.b.due(1e9)
+    assert not later.take(answer, 2.0)
+    assert not x.take(answer, 2.0)
+    assert (heard, hears) == (["b"], [])
+    assert pair.b.counters.unknown == 1
+    assert not pair.b.take(answer, 2.0)  # a reply has no reply
+
+
+def test_who_has_another_key_is_told_nothing() -> None:
+    """Nor is what was changed on its way, nor somebody who is told something."""
+    pair = Pair()
+    x, _ = stranger(b"1", b"another key of the same length  ")
+    ((_, hello),) = x.due(1.0)
+    assert not pair.b.take(hello, 1.0)
+    ((_, hello),) = stranger(b"1")[0].due(1.0)
+    assert not pair.b.take(hello[:8] + bytes([hello[8] ^ 1]) + hello[9:], 1.0)
+    reply = Sealer("x", ["b"], KEY).seal("b", Packet(Kind.UNLISTED, b"1" * 8))
+    assert not pair.b.take(reply, 1.0)
+    assert pair.b.counters.unknown == 3
 
 
 @settings(max_examples=40)

@@ -276,3 +276,29 @@ def test_who_finds_that_a_clock_is_off_is_believed(monkeypatch: pytest.MonkeyPat
     asyncio.run(test())
     assert street.ended == ["b"]
     assert "the clock of agent a is 59.0 s ahead" in street.why
+
+
+def test_who_is_on_no_other_list_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it begins with a line, and when it was alone for long."""
+    street = Street(monkeypatch)
+    street.agents["a"].unlisted("b")
+    asyncio.run(street.goes_on("a"))
+    assert "agent b runs with another list, on which agent a is not" in street.why
+    assert street.kind == "terms"
+    asyncio.run(street.goes_on("b"))
+    for _ in range(2):
+        street.agents["b"].unlisted("a")
+    assert street.ended == ["a", "b"]
+
+
+def test_who_has_met_others_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever has another list by then disagrees with all of them."""
+    street = Street(monkeypatch)
+    street.ask("a")
+    street.talk()
+    for _ in range(2):
+        street.agents["a"].unlisted("b")
+    assert not street.ended
+    assert caplog.text.count("runs with another list, on which agent a is not") == 1

@@ -1,0 +1,48 @@
+"""An agent of a LAN that has one name more on its list than those that run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crawls import ADDON
+from fleet import Fleet
+from inprocess import QUIET
+from redis_servers import free_port
+from running import until
+from websites import Site, running
+
+from scrapy_spider_suite.guards.exitcodes import ExitCode
+
+LATE = 100.0
+"""Seconds that anything may take on a busy machine."""
+
+
+@pytest.mark.slow
+def test_it_is_refused(tmp_path: Path) -> None:
+    """Before it fetches anything, with a line on either side; the other one goes on."""
+    listed = [f"{name}=127.0.0.1:{free_port()}" for name in "ab"]
+    site = Site({"/": "x"})
+    settings: dict[str, Any] = {
+        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
+        "SUITE_CLUSTER": "lan", "SUITE_CLUSTER_KEY": "sixteen bytes or more",
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CRAWL_NAME": "unlisted",
+        "SUITE_IDLE": "wait", "SUITE_IP_CONCURRENCY": 0, "SUITE_IP_DELAY": 0,
+        "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
+    }  # fmt: skip
+    lists = {"a": listed[:1], "b": listed}
+    with (
+        running(site),
+        Fleet(tmp_path, lambda name: settings | {"SUITE_AGENTS": lists[name]}, {}) as fleet,
+    ):
+        a = fleet.start("a")
+        until(lambda: "no seeds" in a.log, LATE)
+        fleet.arguments = {"seeds": f"{site.url}/"}
+        b = fleet.start("b")
+        assert b.process is not None
+        assert b.process.wait(LATE) == ExitCode.REFUSED
+        assert "agent a runs with another list, on which agent b is not" in b.log.splitlines()[-1]
+        assert "of an agent that is not on the list: SUITE_AGENTS may differ there" in a.log
+        assert fleet.alive() == ["a"]
+    assert not site.visits
