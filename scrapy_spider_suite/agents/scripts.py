@@ -42,10 +42,10 @@ def timed(name: str) -> Script:
 
 def fenced(name: str) -> Script:
     """The script *name*, which does nothing for a process that is not the member any more."""
-    return _script(WORLD + _read("fence") + _read(name))
+    return _script(WORLD + _read("rows") + _read("fence") + _read(name))
 
 
 def load() -> dict[str, Script]:
     """All scripts of the registry by their names."""
-    common = WORLD + _read("common")
+    common = WORLD + _read("rows") + _read("common")
     return {name: _script(common + _read(name)) for name in NAMES}

@@ -1,18 +1,11 @@
 -- KEYS: crawl, members, facts, holders. ARGV: the arguments as JSON, then bytes.
 -- Everything is read before anything is written: a key of another type, or with what somebody else
--- wrote, is refused while nothing is changed. Times are milliseconds.
+-- wrote, is refused while nothing is changed.
 local CRAWL, MEMBERS, FACTS, HOLDERS = unpack(KEYS)
 local UNITS = 65536
 local a = cjson.decode(ARGV[1])
-local now = clock()
 local run, uptime = server()
 local rows = {}  -- those that were read, by name
-
-local function parsed(text, key)
-  local fine, value = pcall(cjson.decode, text)
-  if fine and type(value) == 'table' then return value end
-  error('suite-damaged ' .. key .. ' ', 0)
-end
 
 local function member(name)
   if not rows[name] then
@@ -39,14 +32,6 @@ local function save() redis.call('SET', CRAWL, cjson.encode(crawl)) end
 local function put(row)
   rows[row.name] = row
   redis.call('HSET', MEMBERS, row.name, cjson.encode(row))
-end
-
--- Has its lease ended? Until then nobody may take what it holds. One of 0 has no end.
-local function over(row) return row.ends > 0 and row.ends <= now end
-
--- Does it take part: is it to be waited for before the crawl ends?
-local function counted(row)
-  return row.state == 'active' or row.state == 'leaving' or (row.state == 'removed' and not over(row))
 end
 
 -- Has a process of it spoken of late?

@@ -6,8 +6,6 @@ local FENCED = -1
 local function fenced()
   local text = redis.pcall('HGET', KEYS[1], ARGV[1])
   if not text then return true end
-  local fine, row = pcall(cjson.decode, text)
-  if not (fine and type(row) == 'table') then error('suite-damaged ' .. KEYS[1] .. ' ', 0) end
-  local counted = row.state == 'active' or row.state == 'leaving' or row.state == 'removed'
-  return row.incarnation ~= ARGV[2] or not counted or (row.ends > 0 and row.ends <= clock())
+  local row = parsed(text, KEYS[1])
+  return row.incarnation ~= ARGV[2] or not counted(row) or over(row)
 end
