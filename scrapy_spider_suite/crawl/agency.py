@@ -249,6 +249,10 @@ class Agency:
         may = self._members is not None and self._members.may_fetch()
         return may and not owes_too_much(self.core, self._scheduler, self.routing.outbox)
 
+    def may_read_seeds(self) -> bool:
+        """Whether seeds of others may be put into their letters."""
+        return not owes_too_much(self.core, self._scheduler, self.routing.outbox)
+
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
         its host before *delay* seconds after the fetch are over.

@@ -1,7 +1,8 @@
 """An agent that owes too much to others pauses: while they, or Redis, are away its outbox grows.
 
 What waits there lies on the disk, where nothing else bounds it but SUITE_MIN_FREE. Letters come and
-go in the pause, and what is under way ends: so there may be some rows more than the bound.
+go in the pause, no more seeds are read, and what is under way ends: so there may be some rows more
+than the bound.
 """
 
 from __future__ import annotations

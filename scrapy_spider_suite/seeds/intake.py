@@ -163,8 +163,15 @@ class Intake:
                 await core.written()
                 await turns.leave()
                 self._tell(sower, share)
-                while not core.store.durable and core.frontier.pending > _IN_MEMORY:
+                while self._is_full() and not core.stopping:
                     await asyncio.sleep(_ROOM)
+
+    def _is_full(self) -> bool:
+        """Whether more seeds would not be on disk here, or too many there for other agents."""
+        core = self._core
+        if core.agency is not None and not core.agency.may_read_seeds():
+            return True
+        return not core.store.durable and core.frontier.pending > _IN_MEMORY
 
     # What is said of it
 

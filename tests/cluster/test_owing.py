@@ -12,8 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import running
 from chaos import Ground, Plan, ground, name_of
+from crawls import ADDON
+from fleet import Fleet
+from inprocess import QUIET
 from polite import Size
+from redis_servers import RedisServer
 from verdict import verdict_of
 
 from scrapy_spider_suite.crawl import owing
@@ -28,6 +33,8 @@ PLAN = Plan(
     seconds=0.0, grace="forever", fault="restart-aof",
 )  # fmt: skip
 ROWS = 25
+LATE = 100.0
+"""Seconds that anything may take on a busy machine."""
 
 
 class Scene:
@@ -170,6 +177,34 @@ def test_the_crawl_pauses_while_redis_is_away_and_goes_on_after(tmp_path: Path) 
         verdict = verdict_of(here.fleet, here.web.web, PLAN.size, here.web.arrivals(), 1e9, ())
         assert list(verdict.broken()) == []
         assert all(each.stats["suite/outbox/pauses"] for each in here.fleet.agents.values())
+
+
+@pytest.mark.slow
+def test_no_more_seeds_are_read_than_others_take(tmp_path: Path) -> None:
+    """An agent whose list nobody else is given, and another one that is away."""
+    redis, seeds = RedisServer(tmp_path / "redis"), tmp_path / "seeds"
+    hosts = (f"127.{n // 250 % 250}.{n // 62_500}.{n % 250 + 1}" for n in range(250, 40_250))
+    seeds.write_text("".join(f"http://{host}:9/\n" for host in hosts))
+    common: dict[str, Any] = {
+        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CLUSTER": "peers",
+        "SUITE_IDLE": "wait",
+        "SUITE_CRAWL_NAME": "owing", "SUITE_OUTBOX_ROWS": 100, "SUITE_REDIS_URL": redis.url,
+        "SUITE_SHARED_SEEDS": False, "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
+    }  # fmt: skip
+    with redis, Fleet(tmp_path, lambda name: common, {}) as fleet:
+        for name in "ab":
+            fleet.start(name)
+        for name, agent in fleet.agents.items():
+            running.until(lambda known=agent: "share the crawl: a, b" in known.log, LATE)
+            fleet.stop(name)
+        common["SUITE_SEEDS"] = [str(seeds)]
+        fleet.start("a")
+        running.until(lambda: PAUSES in fleet.agents["a"].log, LATE)
+        time.sleep(3.0)  # for all that it could read
+        fleet.stop("a")
+        assert fleet.wrong == []
+        assert 100 <= fleet.agents["a"].stats["suite/mail/waiting"] < 4_000
 
 
 def logs(here: Ground) -> list[str]:
