@@ -151,9 +151,11 @@ class Sharing:
         try:
             await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:
+            setting = _LEDGER if self.company is None else _REDIS
             if error.kind not in _PASSES:
-                setting = _LEDGER if self.company is None else _REDIS
                 raise SettingsError(f"{setting}: {error}") from error
+            if self.company is None:  # agents are refused if it does not come back soon
+                logger.warning("%s: %s; nothing is fetched until it answers", setting, error)
 
     async def open_late(self) -> None:
         """Begin in a crawl that runs. What will never do is said: nothing is fetched by it."""

@@ -36,6 +36,7 @@ from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
+from scrapy_spider_suite.storage.untouched import lies_untouched
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -162,7 +163,7 @@ class Job:
                 f"JOBDIR = {str(self.path)!r} belongs to spider {old.spider!r}, not {spider!r}: "
                 "give every spider a directory of its own"
             )
-        _compare(old, settings)
+        _compare(old, settings, self.folder)
         return JobFile(FORMAT, old.id, spider, old.created, stored, old.origin), old
 
     def _refuse_damage(self, *, begun: bool) -> None:
@@ -230,11 +231,11 @@ class Job:
             self._lock.close()
 
 
-def _compare(old: JobFile, settings: SuiteSettings) -> None:
-    """Log what changed since the last run; refuse what must not change."""
+def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
+    """Log what changed since the last run; refuse what must not change, unless nothing is there."""
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is Kind.FIXED]
-    if fixed:
+    if fixed and not lies_untouched(folder):
         listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "

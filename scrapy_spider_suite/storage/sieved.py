@@ -42,12 +42,8 @@ class Sieved:
         self, folder: Path, dropped: KV, *, bits: int = 128, capacity: int = CAPACITY,
         readonly: bool = False,
     ) -> None:  # fmt: skip
-        if not readonly and not self.exists(folder):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                Manifest(bits // 64).write(folder)
-            except OSError as error:
-                raise StoreWriteError(f"{folder}: {error.strerror}") from error
+        if not readonly:
+            _make(folder, bits // 64)
         self.sieve = Sieve(
             folder, bits=bits, capacity=capacity, own_log=False, readonly=readonly
         )
@@ -148,3 +144,15 @@ class Sieved:
     def close(self) -> None:
         """Let go of the files."""
         self.sieve.close()
+
+
+def _make(folder: Path, words: int) -> None:
+    """Have a manifest in *folder*; of one by which nothing was ever met the width may change."""
+    found = Manifest.read(folder)
+    if found is not None and (found.generation or found.words == words):
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        Manifest(words).write(folder)
+    except OSError as error:
+        raise StoreWriteError(f"{folder}: {error.strerror}") from error

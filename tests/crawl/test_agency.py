@@ -9,16 +9,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis_servers import free_port
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.agents.addresses import Question, Standing
+from scrapy_spider_suite.agents.ledger_redis import RedisLedger
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl import agency, sharing
 from scrapy_spider_suite.crawl.agency import Agency
 from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.crawl.neighbouring import check_names
 from scrapy_spider_suite.crawl.requests import Translator
+from scrapy_spider_suite.crawl.sharing import Sharing
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl
@@ -133,6 +136,31 @@ def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatc
     for setting in ("SUITE_LEDGER", "SUITE_REDIS_URL"):
         with pytest.raises(SettingsError, match=f"^{setting} needs a client for Redis: pip inst"):
             sharing._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
+
+
+@pytest.mark.parametrize("setting", ["SUITE_LEDGER", "SUITE_REDIS_URL"])
+def test_the_setting_is_named_of_a_ledger_that_is_not_there(
+    setting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is waited for, and may be one that nobody starts; agents are refused without theirs."""
+
+    async def quiet() -> None:
+        """Nothing is asked of it."""
+
+    async def test(ledger: RedisLedger) -> None:
+        here: Any = SimpleNamespace(
+            _ledger=ledger, _process="0" * 15 + "1", _lending=SimpleNamespace(run=quiet),
+            company=None if setting == "SUITE_LEDGER" else object(),
+        )  # fmt: skip
+        await Sharing._ask(here)
+        await here._running
+        await ledger.close()
+
+    url = f"redis://:secret@127.0.0.1:{free_port()}/1"
+    asyncio.run(test(RedisLedger(url, "web")))
+    said = caplog.text
+    assert ("SUITE_LEDGER: Redis at 127.0.0.1:" in said) == (setting == "SUITE_LEDGER")
+    assert "secret" not in said
 
 
 def test_what_becomes_of_what_cannot_travel_is_said(caplog: pytest.LogCaptureFixture) -> None:

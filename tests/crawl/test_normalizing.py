@@ -224,7 +224,9 @@ def test_a_job_keeps_its_rules(tmp_path: Path) -> None:
     here, there = tmp_path / "rules", tmp_path / "moved"
     here.write_text("a.test  tracking=yes # why\nb.test index=yes\n")
     there.write_text("\nb.test index=yes\na.test tracking=yes\n")
-    Job(tmp_path / "job", read(SUITE_URL_RULES=str(here)), "x").close()
+    job = Job(tmp_path / "job", read(SUITE_URL_RULES=str(here)), "x")
+    job.store.kv("x").put(b"key", b"value")
+    job.close()
     Job(tmp_path / "job", read(SUITE_URL_RULES=str(there)), "x").close()
     there.write_text("\n".join(f"h{n}.test index=yes" for n in range(999)))
     with pytest.raises(JobSettingsError, match=r"SUITE_URL_RULES was .* and is .*…") as caught:

@@ -166,7 +166,9 @@ def test_another_spiders_job(tmp_path: Path) -> None:
 
 def test_fixed_settings_stay(tmp_path: Path) -> None:
     """The line names each, with both values and the way out; set back, the job goes on."""
-    begin(tmp_path)
+    job = open_job(tmp_path)
+    job.store.kv("x").put(b"key", b"value")
+    job.close()
     with pytest.raises(JobSettingsError) as caught:
         open_job(tmp_path, SUITE_PROFILE="broad")
     assert caught.value.names == ("SUITE_PROFILE",)

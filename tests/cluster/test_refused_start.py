@@ -1,0 +1,133 @@
+"""A start of an agent that is refused: what the line says, and the next start, which does that."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from crawls import ADDON
+from fleet import Agent, Fleet
+from membership import candidate
+from redis_servers import RedisServer, free_port
+from running import until
+
+from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.agents.lease import Lease
+from scrapy_spider_suite.agents.members import Candidate, Post
+from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.agents.server import place
+from scrapy_spider_suite.cluster import peer
+from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.peering import Peering
+from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.guards.exitcodes import ExitCode
+
+LATE = 100.0
+"""Seconds that anything may take on a busy machine."""
+COMMON: dict[str, Any] = {
+    "ADDONS": ADDON, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False, "TELNETCONSOLE_ENABLED": False,
+    "SUITE_IDLE": "wait", "SUITE_CRAWL_NAME": "refused", "SUITE_IP_DELAY": 0,
+    "SUITE_IP_CONCURRENCY": 0, "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
+}  # fmt: skip
+OTHER: dict[str, Any] = {
+    "SUITE_ORDER": "bottom-up", "SUITE_SIEVE_BITS": "64", "SUITE_SEEN": "sieve",
+    "SUITE_NORMAL_FORM": ["tracking"], "SUITE_WINDOW": "leaf", "SUITE_SITEMAPS": "all",
+    "SUITE_LINK_STATS": ["links", "hosts"], "SUITE_REVISIT": "adaptive", "SUITE_PAGE_ITEMS": True,
+    "SUITE_DUPLICATES": ["payload", "structure", "near"], "SUITE_ITEMS_DIR": "items",
+    "SUITE_PACKS_DIR": "packs", "SUITE_MINE": "both",
+}  # fmt: skip
+"""What may leave something in a job, too."""
+
+
+def takes_part(agent: Agent) -> None:
+    """Wait until *agent* crawls."""
+    until(lambda: "Crawled 0 pages" in agent.news() or _code(agent) is not None, LATE)
+    assert _code(agent) is None, agent.log[-2000:]
+
+
+def refused(agent: Agent, words: str) -> None:
+    """Wait until *agent* has been refused with a line that has *words*."""
+    assert agent.process is not None
+    assert agent.process.wait(LATE) == ExitCode.REFUSED
+    assert words in agent.log.splitlines()[-1]
+
+
+def _code(agent: Agent) -> int | None:
+    assert agent.process is not None
+    return agent.process.poll()
+
+
+@pytest.mark.slow
+def test_other_fixed_settings(tmp_path: Path) -> None:
+    """They are set right, and it takes part by the same directory, to which they then belong."""
+    redis = RedisServer(tmp_path / "redis")
+    common = {**COMMON, "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": redis.url}
+    more: dict[str, Any] = {}
+    with redis, Fleet(tmp_path, lambda name: {**common, **more}, {}) as fleet:
+        takes_part(fleet.start("a"))
+        more = OTHER
+        refused(fleet.start("b"), "same fixed settings: SUITE_NORMAL_FORM is ['tracking'] here")
+        more = {"SUITE_SEEN": "sieve"}
+        takes_part(fleet.start("b"))
+        fleet.stop("b", LATE)
+        more = OTHER
+        refused(fleet.start("b"), "cannot change this once it has begun: SUITE_ORDER was")
+
+
+@pytest.mark.slow
+def test_another_list(tmp_path: Path) -> None:
+    """Of agents of a LAN: fixed settings, and the list itself, which is all that it has kept."""
+    ports = {name: free_port() for name in "abc"}
+    listed = [f"{name}=127.0.0.1:{port}" for name, port in ports.items()]
+    common = {**COMMON, "SUITE_CLUSTER": "lan", "SUITE_CLUSTER_KEY": "sixteen bytes or more"}
+    right = {"SUITE_AGENTS": listed[:2]}
+    more: dict[str, Any] = right
+    with Fleet(tmp_path, lambda name: {**common, **more}, {}) as fleet:
+        takes_part(fleet.start("a"))
+        more = {**OTHER, "SUITE_AGENTS": listed}
+        refused(fleet.start("b"), "another list")
+        more = right
+        takes_part(fleet.start("b"))
+        fleet.stop("b", LATE)
+        more = {"SUITE_AGENTS": listed}
+        refused(fleet.start("b"), "SUITE_AGENTS: expected a, b, the agents that the job was begun")
+
+
+def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting is named by which an agent looks for it, and no password is."""
+    monkeypatch.setattr(peer, "PATIENCE", 0.0)
+    shares = Shares(assignment_of("ring"), "a")
+
+    async def here() -> Candidate:
+        return candidate("a")
+
+    async def test() -> None:
+        registry = Registry(f"redis://:secret@127.0.0.1:{free_port()}/1", "web", Lease(60.0))
+        agent: Any = SimpleNamespace(_peer=peer.Peer(
+            registry, here, shares, changed=lambda: None, idle=lambda: True, over=print,
+            post=lambda: Post(shares.epoch, True, 0, 0, 0), joined=print, hear=print,
+        ))  # fmt: skip
+        with pytest.raises(RegistryError, match=r"^SUITE_REDIS_URL: Redis at 127\.") as caught:
+            await Peering.open(agent)
+        assert (caught.value.kind, "secret" in str(caught.value)) == ("away", False)
+        await registry.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["SUITE_REDIS_URL", "SUITE_LEDGER"])
+def test_a_wrong_password(setting: str, tmp_path: Path) -> None:
+    """The setting is named whose URL has it, where agents go by a ledger elsewhere, too."""
+    with RedisServer(tmp_path / "redis", tcp=True) as redis, redis.client() as client:
+        client.config_set("requirepass", "right")
+        wrong, right = (redis.url.replace("//", f"//:{each}@") for each in ("wrong1", "right"))
+        urls = {"SUITE_REDIS_URL": right, "SUITE_LEDGER": str(tmp_path / "ledger")}
+        common = {**COMMON, "SUITE_CLUSTER": "peers", **urls, setting: wrong}
+        with Fleet(tmp_path, lambda name: common, {}) as fleet:
+            agent = fleet.start("a")
+            refused(agent, f"CRITICAL: {setting}: Redis at {place(redis.url)} refuses: ")
+            assert "wrong1" not in agent.log
