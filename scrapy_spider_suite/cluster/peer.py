@@ -103,11 +103,12 @@ class Peer:
             except (RegistryError, JoinRefusedError) as error:
                 if error.kind not in _PASSES or time.monotonic() + wait > until:
                     raise
+                away = isinstance(error, RegistryError)
                 if not told:
-                    logger.warning("%s; it is asked again for %g s", error, PATIENCE)
+                    setting = "SUITE_REDIS_URL: " if away else ""
+                    logger.warning("%s%s; it is asked again for %g s", setting, error, PATIENCE)
                 told = True
-                if isinstance(error, RegistryError):
-                    self.away = str(error)
+                self.away = str(error) if away else ""
                 await asyncio.sleep(wait)
                 wait = min(_MOST, 2 * wait)
 

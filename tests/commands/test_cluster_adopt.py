@@ -29,6 +29,8 @@ from scrapy_spider_suite.testing import FakeWebProcess
 pytestmark = pytest.mark.slow
 
 SIZE = Size(hosts=16, addresses=16, pages=12, host_delay=0.25, ip_delay=0.03)
+LARGE = Size(hosts=8, addresses=8, pages=60, host_delay=0.1, ip_delay=0.01)
+"""Of hosts whose queues are long enough for links to wait."""
 STAYS, GOES = "a", "b"
 
 
@@ -65,6 +67,11 @@ class Here:
         """How many pages an agent has kept."""
         return sum(name in names for names in kept_by(self.fleet.folder).values())
 
+    def at_rest(self, name: str) -> bool:
+        """Whether an agent has nothing under way."""
+        status = read_status(self.fleet.agents[name].job / FOLDER)
+        return status is not None and status["paused"] and not status["leased"]
+
     def counters(self, name: str) -> Counters:
         """What the job of an agent has."""
         with StoreReader(self.fleet.agents[name].job / FOLDER) as reader:
@@ -72,11 +79,13 @@ class Here:
 
 
 @contextmanager
-def crawling(redis: RedisServer, folder: Path, **settings: Any) -> Iterator[Here]:
+def crawling(
+    redis: RedisServer, folder: Path, size: Size = SIZE, **settings: Any
+) -> Iterator[Here]:
     """Agents that follow everything."""
-    web = FakeWebProcess(SIZE.web(folder / "arrivals", redirects=0.0, seeds=1, seeds_file=None))
+    web = FakeWebProcess(size.web(folder / "arrivals", redirects=0.0, seeds=1, seeds_file=None))
     with web:
-        given = SIZE.settings(
+        given = size.settings(
             web.ready, SUITE_CLUSTER="peers", SUITE_REDIS_URL=redis.url,
             SUITE_CRAWL_NAME=CRAWL, SUITE_AGENT_ADDRESS="127.0.0.1", **settings,
         )  # fmt: skip
@@ -114,6 +123,32 @@ def test_the_directory_of_an_agent_that_was_killed(
         assert here.counters(STAYS).done == verdict.reachable
     assert list(verdict.broken()) == []
     assert (left.done, left.pending, left.failed) == (0, 0, 0)
+
+
+def test_pages_whose_links_were_not_read(
+    redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
+) -> None:
+    """They stay with the directory: started once more, the agent sends their links to the other."""
+    where = ("--crawl", CRAWL, "-j", redis_server.url)
+    packs = tmp_path / "packs"
+    more = {"SUITE_EXTRACT": "on-demand", "SUITE_PACKS_DIR": str(packs)}
+    with crawling(redis_server, tmp_path, LARGE, **more) as here:
+        fleet = here.fleet
+        frontier("pause", "--reason", "adopt", *where)
+        until(lambda: here.at_rest(GOES), 60)  # pages that are not packed yet would come again
+        fleet.kill(GOES)
+        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
+        with StoreReader(fleet.agents[GOES].job / FOLDER) as reader:
+            unread = len(reader.unextracted)
+        [row] = cluster("adopt", fleet.agents[GOES].job).rows
+        assert row["unextracted"] == unread > 0
+        fleet.start(GOES)
+        assert frontier("resume", *where).code == 0
+        assert fleet.wait(60, lambda: here.pages(STAYS) + here.pages(GOES))
+        here.web.stop()
+        verdict = verdict_of(fleet, here.web.web, LARGE, here.web.arrivals())
+    assert list(verdict.broken()) == []
 
 
 def test_the_packs_of_an_agent_whose_disk_is_lost(

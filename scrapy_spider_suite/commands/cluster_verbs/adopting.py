@@ -82,10 +82,10 @@ async def _of_job(call: Call) -> Row:
             raise JobInUseError(f"{call.options.job} is in use by a crawl: it is not gone")
         async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
             row = _whose(line, site, call.options.job)
-            counters = site.frontier.counters
+            counters, left = site.frontier.counters, _left(site, row.name)
             facts: Row = {"agent": row.name, "pending": counters.pending, "done": counters.done}
             if call.options.dry_run:
-                return {"dry_run": True, **facts}
+                return {"dry_run": True, **facts, **left}
             shares = Shares(assignment_in(line.overview), row.name)
             courier = await _courier(call, line, row.name, folder)
             try:
@@ -96,7 +96,19 @@ async def _of_job(call: Call) -> Row:
             finally:
                 await courier.close()
                 _note(folder, counters)
-        return {"adopted": str(call.options.job), "agent": row.name, **_facts(found)}
+        return {"adopted": str(call.options.job), "agent": row.name, **_facts(found), **left}
+
+
+def _left(site: Site, name: str) -> Row:
+    """What stays: nobody but the agent *name* reads its packs."""
+    if not (pages := len(site.frontier.extraction.waiting)):
+        return {}
+    print(
+        f"the links of {pages:,} pages in the packs of {name} were not read yet: start it once "
+        "more with this directory and its packs, and it sends them to the others; drain it then",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    return {"unextracted": pages}
 
 
 def _note(folder: Path, counters: Counters) -> None:
@@ -208,7 +220,9 @@ VERBS = (
             "must have been removed. Queues, states and URLs that it had for others go to who has\n"
             "its hosts by now; it can be broken off and done again. Where the disk is lost, what\n"
             "the agent had fetched is known from its packs, and the answer says how many URLs are\n"
-            "lost. SUITE_HANDOVER_DIR and SUITE_CLUSTER_KEY have to be those of the agents."
+            "lost. Pages whose links wait to be read (SUITE_EXTRACT = on-demand) are unextracted:\n"
+            "the agent reads them when it is started once more. SUITE_HANDOVER_DIR and\n"
+            "SUITE_CLUSTER_KEY have to be those of the agents."
         ),
         examples=(
             "adopt crawls/news/b -j redis://10.0.0.1/0",
