@@ -21,10 +21,9 @@ from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
-from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import LEAST
-from scrapy_spider_suite.storage.routing import Routing, arrived
+from scrapy_spider_suite.storage.routing import Arrived, Routing, arrived
 
 logger = logging.getLogger(__name__)
 
@@ -194,13 +193,13 @@ class Mail:
 
         Links are noted after the last of them: that some are looked up twice does no harm.
         """
-        entries = self._entries(row)
-        if len(entries) == 1:
+        found = self._read(row)
+        if len(found.entries) == 1:
             self._known.put(sender, number, number)
-        self._frontier.schedule(entries, self._clock(), came=True)
-        if len(entries) != 1:
+        self._schedule(found)
+        if len(found.entries) != 1:
             self._known.put(sender, number, number)
-        return len(entries)
+        return len(found.entries)
 
     def _listen(self, letter: Letter) -> None:
         """It is from no outbox, but what another agent said by `tell`."""
@@ -218,18 +217,23 @@ class Mail:
     def _schedule_row(self, row: bytes) -> int:
         """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
         that are."""
-        entries = self._entries(row)
-        self._frontier.schedule(entries, self._clock(), came=True)
-        return len(entries)
+        found = self._read(row)
+        self._schedule(found)
+        return len(found.entries)
 
-    def _entries(self, row: bytes) -> list[Entry]:
+    def _schedule(self, found: Arrived) -> None:
+        self._frontier.schedule(found.entries, self._clock(), came=True)
+        for mark in found.marks:
+            self._frontier.mark(mark)
+
+    def _read(self, row: bytes) -> Arrived:
         """What *row* holds; one that cannot be read is counted, and holds nothing."""
         try:
-            return list(arrived([row]))
+            return arrived([row])
         except LetterError as error:
             self.unread += 1
             self._once.say("unread", error)
-            return []
+            return Arrived([], [])
 
     async def _tell(self) -> None:
         await self._written()

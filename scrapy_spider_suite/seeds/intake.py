@@ -25,7 +25,8 @@ from scrapy_spider_suite.seeds.lines import Kind, Seed, SeedLines, Source
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, reason
 from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage import seeds as rows
+from scrapy_spider_suite.storage.seeds import Mark
+from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -289,8 +290,9 @@ class Seeding:
             request = Request(seed.url, meta={"is_start_request": True})
             new += self._enqueue(request)
             if seed.tag or seed.guessed:
-                identity = core.translator.identity(request)
-                rows.mark(core.store, identity, seed.url, seed.tag, guessed=seed.guessed)
+                identity, host = core.translator.identity(request), host_of(seed.url)
+                mark = Mark(host, seed.url, identity, seed.tag, seed.guessed)
+                core.frontier.mark(mark, given=not core.pushed)
         return new
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.seeds.lines import LONGEST, BadLine, Seed, SeedLines
-from scrapy_spider_suite.storage import seeds as rows
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.seeds import Mark
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -167,7 +166,6 @@ def planter(
     given: Callable[[], bool] = lambda: True,
 ) -> Plant:  # fmt: skip
     """Make seeds pending as links without a page; *given* as in `Frontier.schedule`."""
-    store: Any = frontier.store
 
     def plant(seeds: Sequence[Seed]) -> int:
         entries = []
@@ -178,7 +176,8 @@ def planter(
         new = frontier.schedule(entries, now(), given=given())
         for seed, entry in zip(seeds, entries, strict=True):
             if seed.tag or seed.guessed:
-                rows.mark(store, entry.identity, seed.url, seed.tag, guessed=seed.guessed)
+                mark = Mark(entry.host, seed.url, entry.identity, seed.tag, seed.guessed)
+                frontier.mark(mark, given=given())
         return new
 
     return plant

@@ -43,4 +43,4 @@ class Guesses:
         """*other* was scheduled: it has the tag of *entry*, of which nothing is guessed now."""
         tag = seeds.take_guess(self._store, entry.identity)
         if tag:
-            seeds.mark(self._store, other.identity, other.url, tag, guessed=False)
+            seeds.mark(self._store, seeds.Mark(other.host, other.url, other.identity, tag))

@@ -12,6 +12,7 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
@@ -19,6 +20,7 @@ from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
+from scrapy_spider_suite.storage.seeds import Mark
 from scrapy_spider_suite.storage.sifting import Way, keys_of, pacing_of, url_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
@@ -79,6 +81,11 @@ class Scheduling:
             keeps = partial(self._routing.keeps, given=given, anyway=anyway)
             entries = filter(keeps, entries)
         return self._look_up(entries, now, wall)
+
+    def mark(self, mark: Mark, *, given: bool) -> None:
+        """Keep *mark* where its seed is."""
+        if self._routing is None or self._routing.keeps_mark(mark, given=given):
+            seeds.mark(self._store, mark)
 
     def _look_up(self, entries: Iterable[Entry], now: float, wall: float) -> int:
         new = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.records import UrlState
@@ -25,17 +26,28 @@ class SeedRow:
     state: UrlState | None
 
 
+class Mark(NamedTuple):
+    """What is known of a seed besides its URL; *identity* is its state key."""
+
+    host: str
+    url: str
+    identity: bytes
+    tag: str = ""
+    guessed: bool = False
+    """Whether its scheme was."""
+
+
 def note(store: Store, entry: Entry) -> None:
     """Put into the store's next batch that *entry* is a seed."""
     store.kv(_FAMILY).put(entry.identity, entry.url.encode())
 
 
-def mark(store: Store, identity: bytes, url: str, tag: str, *, guessed: bool) -> None:
-    """Keep with a seed its *tag*, and whether its scheme was *guessed*; what has a tag keeps it."""
+def mark(store: Store, seed: Mark) -> None:
+    """Keep with a *seed* what is known of it; what has a tag keeps it."""
     kv = store.kv(_FAMILY)
-    _, old, mark = _read(kv.get(identity) or b"")
-    marks = _GUESSED if guessed else mark
-    kv.put(identity, f"{url}\n{old or tag}\n{marks}".rstrip("\n").encode())
+    _, tag, mark = _read(kv.get(seed.identity) or b"")
+    marks = _GUESSED if seed.guessed else mark
+    kv.put(seed.identity, f"{seed.url}\n{tag or seed.tag}\n{marks}".rstrip("\n").encode())
 
 
 def take_guess(store: Store, identity: bytes) -> str:

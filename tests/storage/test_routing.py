@@ -21,6 +21,8 @@ from scrapy_spider_suite.agents.letters import Packer
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.seeds.lines import Seed
+from scrapy_spider_suite.seeds.sowing import planter
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV, MemoryKV
 from scrapy_spider_suite.storage.leases import Lease
@@ -28,10 +30,12 @@ from scrapy_spider_suite.storage.outbox import LEAST, Outbox
 from scrapy_spider_suite.storage.records import UrlState, host_key, pack_row, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing, arrived
+from scrapy_spider_suite.storage.seeds import Mark, seeds
 from scrapy_spider_suite.storage.sifting import Way
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 
 HOSTS, PAGES = 40, 13
+MARK = Mark("b.t", "http://b.t/", state_key("b.t", "http://b.t/"), "news", True)
 LAST = (1 << 64) - 1
 
 
@@ -160,7 +164,7 @@ def keys(*urls: str) -> list[bytes]:
 
 def sent(agent: Routing, to: str) -> list[str]:
     """The URLs on their way."""
-    return [each.url for each in arrived(row for _, row in agent.outbox.rows(to))]
+    return [each.url for each in arrived(row for _, row in agent.outbox.rows(to)).entries]
 
 
 def test_links_of_others_go_out() -> None:
@@ -169,7 +173,7 @@ def test_links_of_others_go_out() -> None:
     links = keys("http://a.t/1", "http://b.t/1", "http://a.t/2", "http://c.t/1", "http://b.t/2")
     assert agent.own_links(Way(3, "http://a.t/", 7, 1), links) == [links[0], links[2]]
     assert sent(agent, "c") == ["http://c.t/1"]
-    first, second = arrived(row for _, row in agent.outbox.rows("b"))
+    first, second = arrived(row for _, row in agent.outbox.rows("b")).entries
     assert (first.host, first.url, first.depth, first.referrer) == (
         "b.t", "http://b.t/1", 3, "http://a.t/",
     )  # fmt: skip
@@ -209,7 +213,7 @@ def test_requests_travel_as_they_are_stored() -> None:
     request = entry("http://b.t/form", flags=int(Flag.USER), payload=b"body", priority=3)
     request.own_identity = host_key("b.t") + b"\xffprint"
     assert not agent.keeps(request)
-    (came,) = arrived(row for _, row in agent.outbox.rows("b"))
+    (came,) = arrived(row for _, row in agent.outbox.rows("b")).entries
     assert (came.url, came.payload, came.priority) == ("http://b.t/form", b"body", 3)
     assert came.identity == request.identity
     seed = entry("http://b.t/", flags=int(Flag.START))
@@ -236,6 +240,40 @@ def test_where_a_seed_leads_to_is_sent() -> None:
     frontier.schedule([entry("http://c.t/", flags=start)], 0.0)
     assert sent(agent, "b") == ["http://b.t/home"]
     assert sent(agent, "c") == ["http://c.t/"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_is_known_of_a_seed_lies_where_the_seed_does(shared: bool) -> None:
+    """Its tag, and that its scheme was guessed; what every agent is given is each one's own."""
+    agent = routing(shared_seeds=shared)
+    frontier = Frontier(MemoryStore(), POLICY, now=0.0, wall=WALL, capacity=9, routing=agent)
+    plant = planter(frontier, lambda: 0.0)
+    for host in "ab":
+        plant([Seed(f"https://{host}.t/", "news", True)])
+    assert [(row.url, row.tag) for row in seeds(frontier.store)] == [("https://a.t/", "news")]
+    found = arrived(row for _, row in agent.outbox.rows("b"))
+    assert [each.url for each in found.entries] == ([] if shared else ["https://b.t/"])
+    other = Frontier(MemoryStore(), POLICY, now=0.0, wall=WALL, capacity=9)
+    other.schedule(found.entries, 0.0, came=True)
+    for mark in found.marks:
+        other.mark(mark)
+    known = [(row.url, row.tag, row.state) for row in seeds(other.store)]
+    if shared:
+        assert known == []
+    else:
+        [(url, tag, state)] = known
+        assert (url, tag) == ("https://b.t/", "news")
+        assert state is not None
+        assert other.guesses.wrong(found.entries[0], Event.REFUSED)
+
+
+def test_what_is_known_of_a_seed_goes_on_to_whom_it_belongs_to_by_now() -> None:
+    """As its seed does."""
+    agent = routing()
+    frontier = Frontier(MemoryStore(), POLICY, now=0.0, wall=WALL, capacity=9, routing=agent)
+    frontier.mark(MARK)
+    assert arrived(row for _, row in agent.outbox.rows("b")).marks == [MARK]
+    assert list(seeds(frontier.store)) == []
 
 
 def test_files_do_not_travel() -> None:
@@ -278,18 +316,24 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
     msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http:b.t", b"\0\0b.t\0x"))]),
     msgpack.packb([0, -1, "", 0, 0, keys("http://b.t/")[0]]),
     msgpack.packb([0, 1, "", 0, -1, keys("http://b.t/")[0]]),
+    msgpack.packb([2, "b.t", "http://b.t/"]), msgpack.packb([2, "c.t", *MARK[1:]]),
+    msgpack.packb([2, "b.t", "http://b.t/", host_key("c.t") + b"x", "", True]),
+    msgpack.packb([2, "b.t", "http://b.t/", "text", "", True]),
+    msgpack.packb([2, *MARK[:3], "two\nlines", True]), msgpack.packb([2, *MARK[:3], 7, True]),
+    msgpack.packb([2, "b.t", "http://b.t/\n", *MARK[2:]]), msgpack.packb([2, *MARK, 1]),
+    msgpack.packb([2, "", "file:///etc/passwd", host_key(""), "", True]),
 ])  # fmt: skip
 def test_rows_that_are_none_are_refused(row: bytes) -> None:
     """Whoever sends them gets nothing in."""
     with pytest.raises(LetterError):
-        list(arrived([row]))
+        arrived([row])
 
 
 def test_slots_are_made_anew() -> None:
     """A peer does not say under which key a URL is known."""
     honest = keys("http://b.t/1")[0]
     row = msgpack.packb([0, 1, "", 0, 0, b"\0\0" + honest[2:]])
-    (came,) = arrived([row])
+    (came,) = arrived([row]).entries
     assert came.identity == honest
 
 
