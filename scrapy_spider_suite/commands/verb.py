@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,8 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
 Row = dict[str, Any]
 
 _TIMES = ("begun", "ended", "next_due", "last_heard", "started", "when")
@@ -21,6 +24,9 @@ _TIMES = ("begun", "ended", "next_due", "last_heard", "started", "when")
 
 REDIS = ("redis://", "rediss://", "unix://")
 """What ``-j`` begins with if it names no directory."""
+
+_MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
+"""What a URL has beside its host; of IPv6 there are more colons."""
 
 
 def shown(name: str, value: Any) -> str:
@@ -163,13 +169,16 @@ def confirm(call: Call, question: str) -> None:
 
 
 def host(text: str) -> str:
-    """The type of a HOST argument: lower case, without a dot at its end.
+    """The type of a HOST argument: as URLs in normal form have it, an IPv6 address in the brackets
+    that it came in, or in none. ``*.`` may begin it.
 
-    Raises `argparse.ArgumentTypeError`: nothing is left that names a host, or more than one.
+    Raises `argparse.ArgumentTypeError`: nothing that a URL could have as its host, or more of one.
     """
-    name = text.lower().rstrip(".")
-    if "/" in name or name.count(":") == 1:  # of IPv6 there are more
+    if _MORE.search(text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a host, without scheme, port or path")
-    if any(map(str.isalnum, name)):
-        return name
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a host")
+    bare = ":" in text and not text.startswith("[")
+    url = normalize(f"http://[{text}]/" if bare else f"http://{text}/")
+    name = "" if url is None else host_of(url)
+    if not any(map(str.isalnum, name)):  # "*" could be one, and names none
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a host")
+    return name[1:-1] if bare else name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import shlex
 import sys
 import time
@@ -23,6 +25,7 @@ from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import MODULES, leaving
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
+from scrapy_spider_suite.commands.verb import host
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.job.directory import FOLDER
@@ -89,14 +92,88 @@ def test_ls(town: Town, cluster: Frontier) -> None:
 
 def test_owner(town: Town, cluster: Frontier) -> None:
     """Of a host or a URL, as the agents say; the holder may be another."""
-    for host in ("one.example", "two.example", "three.example"):
-        owner = town.owner(f"https://{host}/")
-        for subject in (host, f"http://{host.upper()}:80/page"):
+    for name in ("one.example", "two.example", "three.example"):
+        owner = town.owner(f"https://{name}/")
+        for subject in (name, f"http://{name.upper()}:80/page"):
             [row] = cluster("owner", subject, "--json").rows
-            assert (row["owner"], row["holder"], row["host"]) == (owner, owner, host)
+            assert (row["owner"], row["holder"], row["host"]) == (owner, owner, name)
     assert row["unit"] == assignment_of("ring").unit("three.example", "https://three.example/")
     with pytest.raises(UsageError, match="expected a host, or a URL of the web"):
         cluster("owner", "ftp://x/")
+
+
+@pytest.mark.parametrize("text", ["not a host!!", "", "*", "a b", "a..b", "a|b", "::1::", "x" * 64])
+def test_what_can_be_no_host_is_refused(text: str, cluster: Frontier) -> None:
+    """Rather than answered as if it were one."""
+    with pytest.raises(UsageError, match="expected a host"):
+        cluster("owner", text)
+
+
+@pytest.mark.parametrize(("text", "name"), [
+    ("Example.COM.", "example.com"), ("a_b.example", "a_b.example"), ("127.1", "127.0.0.1"),
+    ("B\u00fccher.example", "xn--bcher-kva.example"), ("xn--bcher-kva.example",) * 2,
+    ("*.example.com", "*.example.com"), ("[0:0::1]", "[::1]"), ("0:0::1", "::1"),
+])  # fmt: skip
+def test_a_host_is_spelled_as_in_urls(text: str, name: str) -> None:
+    """In normal form, which is what a crawl keeps; an address with brackets or without."""
+    assert host(text) == name
+
+
+@pytest.mark.parametrize("text", [
+    "http://a.example", "a.example/x", "a.example:80", "[::1]:80", "me@a.example", "a.example?x",
+    "a.example#x", "a.example\\x",
+])  # fmt: skip
+def test_more_than_a_host_is_none(text: str) -> None:
+    """What else a URL has is not passed over."""
+    with pytest.raises(argparse.ArgumentTypeError, match="without scheme, port or path"):
+        host(text)
+
+
+@pytest.mark.parametrize("address", ["::1", "[0:0::1]"])
+def test_the_owner_of_an_ipv6_address(address: str, town: Town, cluster: Frontier) -> None:
+    """With brackets or without."""
+    [row] = cluster("owner", address, "--json").rows
+    assert (row["host"], row["owner"]) == ("[::1]", town.owner("https://[::1]/"))
+
+
+def test_agents_of_a_crawl_that_is_over_have_ended(town: Town, cluster: Frontier) -> None:
+    """Also when their leases are over; not who runs still, or who was dead before."""
+
+    def states() -> dict[str, str]:
+        return {row["agent"]: row["state"] for row in cluster("ls", "--json").rows}
+
+    town.stop("b")
+    town.stop("c")
+    assert states() == {"a": "active", "b": "stopped", "c": "stopped"}
+    _change_crawl(town, ended=True)
+    assert states() == {"a": "active", "b": "ended", "c": "ended"}
+    owned = next(f"{n}.example" for n in range(99) if town.owner(f"https://{n}.example/") == "c")
+    assert cluster("owner", owned, "--json").rows[0]["state"] == "ended"
+    _end_lease(town, "b")
+    _end_lease(town, "c")
+    assert states() == {"a": "active", "b": "ended", "c": "ended"}
+    numbers = {row["agent"]: row["number"] for row in cluster("ls", "--json").rows}
+    with town.server.client() as client:  # as if others had taken what c had, before the end
+        holders = np.frombuffer(client.get("suite:{web}:holders"), ">u2").copy()
+        holders[holders == numbers["c"]] = numbers["a"]
+        client.set("suite:{web}:holders", holders.tobytes())
+    rows = {row["agent"]: row["state"] for row in cluster("ls", "--json", "--all").rows}
+    assert rows == {"a": "active", "b": "ended", "c": "dead"}
+
+
+def _change_crawl(town: Town, **given: Any) -> None:
+    """Have Redis keep this of the crawl."""
+    with town.server.client() as client:
+        crawl = json.loads(client.get("suite:{web}:crawl"))
+        client.set("suite:{web}:crawl", json.dumps({**crawl, **given}))
+
+
+def _end_lease(town: Town, name: str) -> None:
+    """Have the lease of the agent end long ago; whoever looks next finds that."""
+    with town.server.client() as client:
+        row = json.loads(client.hget("suite:{web}:members", name))
+        client.hset("suite:{web}:members", name, json.dumps({**row, "ends": 1}))
+    _change_crawl(town, sweep=1)
 
 
 def test_an_agent_that_is_removed(town: Town, cluster: Frontier) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,6 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import starting
-from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.job.directory import FOLDER
@@ -36,83 +34,6 @@ def until(met: Callable[[], Any], seconds: float = 100.0) -> Any:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     return found
-
-
-def test_the_highest_exit_code_counts(tmp_path: Path) -> None:
-    """Of processes that end by themselves, or are killed; the log's last line says why."""
-    fleet = Fleet(tmp_path)
-    for name, code in {
-        "fine": "pass", "refused": "import sys; sys.exit('NAME = 1: expected 2')",
-        "killed": "import os; os.kill(os.getpid(), 9)",
-    }.items():  # fmt: skip
-        fleet.start(name, [sys.executable, "-c", code])
-    ended: dict[str, dict[str, Any]] = {}
-    until(lambda: ended.update({each["agent"]: each for each in fleet.ended()}) or len(ended) == 3)
-    assert {name: each["exit_code"] for name, each in ended.items()} == {
-        "fine": 0, "refused": 1, "killed": 4
-    }  # fmt: skip
-    assert ended["refused"]["log"].endswith("refused.log ends: NAME = 1: expected 2")
-    assert ended["fine"]["log"] == ""
-    assert (fleet.code, fleet.running) == (4, 0)
-
-
-def test_none_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
-    """And those that were to come do not, once all are to stop."""
-    fleet, sleeping = Fleet(tmp_path), [sys.executable, "-c", "import time; time.sleep(100)"]
-
-    def start() -> None:
-        with starting._stopping(fleet):
-            fleet.start("a", sleeping)
-            fleet.start("b", ["/nowhere/python"])
-
-    with pytest.raises(FileNotFoundError):
-        start()
-    fleet.start("c", sleeping)
-    assert [each["agent"] for each in until(lambda: list(fleet.ended()))] == ["a"]
-    assert fleet.running == 0
-
-
-def test_all_are_stopped(tmp_path: Path) -> None:
-    """By SIGTERM, once for each call; what has ended is left alone."""
-    said = tmp_path / "said"
-    fleet = Fleet(tmp_path)
-    code = (
-        "import signal, sys, time\n"
-        f"def stop(*_): open({str(said)!r}, 'a').write('stop\\n'); sys.exit(3)\n"
-        "signal.signal(signal.SIGTERM, stop)\n"
-        f"open({str(said)!r}, 'a').write('begun\\n')\n"
-        "time.sleep(100)"
-    )
-    for name in ("a", "b"):
-        fleet.start(name, [sys.executable, "-c", code])
-    until(lambda: said.exists() and said.read_text() == "begun\nbegun\n")
-    fleet.stop()
-    until(lambda: list(fleet.ended()) is not None and fleet.running == 0)
-    fleet.stop()
-    assert said.read_text() == "begun\nbegun\nstop\nstop\n"
-    assert fleet.facts()["stopping"] == "; stopping"
-
-
-def test_pages_that_were_fetched_stay_counted(tmp_path: Path) -> None:
-    """Whoever has their hosts by now; those of a process before are no pages of this one."""
-    fleet = Fleet(tmp_path)
-    for name in ("a", "b"):
-        (tmp_path / name / FOLDER).mkdir(parents=True)
-        fleet.start(name, [sys.executable, "-c", "pass"])
-
-    def say(name: str, started: float, **facts: int) -> None:
-        (tmp_path / name / FOLDER / "status.json").write_text(
-            json.dumps({"started": started, **facts})
-        )
-
-    say("a", time.time(), fetched=70, done=100)
-    say("b", time.time() - 3_600, fetched=500, done=50)
-    facts = fleet.facts()
-    assert (facts["fetched"], facts["done"]) == (70, 150)
-    say("a", time.time(), fetched=80, done=10)
-    facts = fleet.facts()
-    assert (facts["fetched"], facts["done"], facts["rate"] > 0) == (80, 60, True)
-    until(lambda: list(fleet.ended()) is not None and fleet.running == 0)
 
 
 def call(*arguments: str, **settings: Any) -> Call:
@@ -133,7 +54,7 @@ def test_each_has_its_own(tmp_path: Path) -> None:
                  SUITE_AGENT_ADDRESS="[::1]:7000", JOBDIR="theirs")  # fmt: skip
     names = starting._names(asked, "peers")
     assert names == ["w_1", "w_2"]
-    words = list(starting._command(asked, "peers", 1, names[1], tmp_path))
+    words = list(starting._command(asked, starting._own(asked, "peers", 1, names[1], tmp_path)))
     assert words[3:5] == ["crawl", "news"]
     own = dict(word.split("=", 1) for word in words[6::2])
     assert own["SUITE_AGENT_ADDRESS"] == "[::1]:7001"
@@ -153,6 +74,32 @@ def test_each_has_its_own(tmp_path: Path) -> None:
     for count in ("0", "x", "65"):
         with pytest.raises(UsageError, match="expected a number of agents"):
             call(count, "news")
+
+
+def test_a_spider_that_is_not_there(tmp_path: Path) -> None:
+    """Is named before anything is started, with those there are, as wrong usage.
+
+    Settings that only agents have, of the project's add-on too, are not missed.
+    """
+    project = Project(
+        tmp_path / "project", SPIDER_MODULES=["project.some"], SUITE_CLUSTER="peers"
+    )
+    (project.folder / "project" / "some.py").write_text(
+        "import scrapy\n"
+        "class One(scrapy.Spider):\n    name = 'one'\n"
+        "class Two(scrapy.Spider):\n    name = 'two'\n"
+    )
+    for folder, said in (
+        (project.folder, "there is no spider 'tow' in this project; those there are: one, two"),
+        (tmp_path, "has ended: it did not begin (exit code 2)"),  # where no project is
+    ):
+        done = subprocess.run(
+            [*commandline.process_of("cluster"), "up", "1", "tow", "--name", "w", "-j",
+             "redis://127.0.0.1:1/0"],
+            cwd=folder, env=environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, said in done.stdout + done.stderr) == (2, True)
+    assert not (project.folder / "crawls").exists()
 
 
 _TOLD = """
@@ -178,12 +125,14 @@ def test_no_password_stands_where_others_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what ``up`` is given, under whatever name; and the agent has it all the same."""
-    project = Project(tmp_path / "project", ADDONS={}, SPIDER_MODULES=["project.told"])
-    (project.folder / "project" / "told.py").write_text(_TOLD)
+    project = Project(tmp_path / "project", ADDONS={}, SPIDER_MODULES=["told"])
+    (project.folder / "told.py").write_text(_TOLD)
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.chdir(project.folder)
+    monkeypatch.syspath_prepend(project.folder)
     asked = call("1", "told", "-a", "login=me:hidden", "--name", "w", "--dir", "agents",
                  SUITE_CLUSTER_KEY="hidden, as the rest", SUITE_LEDGER="redis://:hidden@10.0.0.2")
+    asked.settings.set("SPIDER_MODULES", ["told"], "project")
     redis = "redis://:hidden@10.0.0.1/0"
     assert starting._run(replace(asked, jobdir=redis)) == 0
     text, *told = json.loads(Path("said").read_text())

@@ -19,6 +19,7 @@ _COLUMNS = (
     "heard", "skew", "lease",
 )  # fmt: skip
 _FACTS = ("hosts", "pending", "rate", "lag", "phase", "skew", "machine", "pid", "job")
+_HERE = (State.ACTIVE, State.LEAVING)
 _GONE = (State.LEFT, State.DEAD, State.REMOVED)
 
 
@@ -68,7 +69,7 @@ def _owned(overview: Overview) -> dict[str, int] | None:
 def _row(row: Member, overview: Overview, held: int, owned: dict[str, int] | None) -> Row:
     facts, now = overview.facts.get(row.name, {}), overview.now
     return {
-        "agent": row.name, "state": state_of(row, now, paused=bool(facts.get("paused"))),
+        "agent": row.name, "state": state_of(row, overview),
         "share": None if owned is None else _percent(owned.get(row.name, 0)),
         "holds": _percent(held), "pages": facts.get("done"),
         **{name: facts.get(name) for name in _FACTS},
@@ -79,17 +80,30 @@ def _row(row: Member, overview: Overview, held: int, owned: dict[str, int] | Non
     }  # fmt: skip
 
 
-def state_of(row: Member, now: float, *, paused: bool = False) -> str:
+def state_of(row: Member, overview: Overview) -> str:
     """The state of a member in a word: also whether a process of it runs."""
-    if row.state not in (State.ACTIVE, State.LEAVING):
+    if overview.ended and _was_there(row, overview):
+        return "ended"
+    if row.state not in _HERE:
         return str(row.state)
     if not row.incarnation:
         return "stopped"
-    if row.missing(now):
+    if row.missing(overview.now):
         return "missing"
-    if paused:
+    if overview.facts.get(row.name, {}).get("paused"):
         return "paused"
     return "idle" if row.idle and row.state is State.ACTIVE else str(row.state)
+
+
+def _was_there(row: Member, overview: Overview) -> bool:
+    """Whether a member that does not run any more was one at the end of the crawl.
+
+    All of the ring was held by members then, and nobody has taken any of it since: the lease of
+    who is dead and holds some has ended afterwards.
+    """
+    if row.state is State.DEAD:
+        return bool((overview.tokens.holders == row.number).any())
+    return row.state in _HERE and row.missing(overview.now)
 
 
 def _percent(units: int) -> float:
@@ -105,7 +119,8 @@ VERBS = (
             "rows of URLs that wait for other agents, heard and lease are seconds: since it was\n"
             "last heard, and until others may take what it has. skew is by how many seconds its\n"
             "clock is behind that of Redis. An agent that is missing was killed, or cannot reach\n"
-            "Redis; one that is stopped said that it would be back."
+            "Redis; one that is stopped said that it would be back; one that has ended took part\n"
+            "until the crawl was over."
         ),
         examples=("ls -j redis://10.0.0.1/0", "ls --json --all --crawl news -j redis://10.0.0.1/0"),
     ),

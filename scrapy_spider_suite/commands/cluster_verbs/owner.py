@@ -17,7 +17,8 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 def _subject(text: str) -> str:
     if "://" not in text:
-        return host(text)
+        name = host(text)
+        return f"[{name}]" if ":" in name and not name.startswith("[") else name
     url = normalize(text)
     if url is None:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a host, or a URL of the web")
@@ -56,7 +57,7 @@ def facts(overview: Overview, subject: str) -> Row:
     return {
         "host": name, "unit": unit, "owner": owner,
         "holder": None if holder is None else holder.name,
-        "state": None if holder is None else state_of(holder, overview.now),
+        "state": None if holder is None else state_of(holder, overview),
         "job": None if holder is None else overview.facts.get(holder.name, {}).get("job"),
     }  # fmt: skip
 

@@ -15,8 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from scrapy.addons import AddonManager
 from scrapy.exceptions import UsageError
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.project import inside_project
 
 from scrapy_spider_suite.agents.endpoints import Endpoint, endpoint
 from scrapy_spider_suite.commands.agents import place
@@ -26,6 +29,7 @@ from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
 
 _MOST: Final = 64
+_SHOWN: Final = 10
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.]")
 """What no agent has in its name."""
 _LOOK: Final = 0.2
@@ -56,6 +60,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "-a", dest="arguments", metavar="NAME=VALUE", action="append", default=[],
         type=_argument, help="an argument of the spider (may be given more than once)",
     )  # fmt: skip
+    # Scrapy's own: shown here; the values have been taken by then.
+    parser.add_argument(
+        "-s", "--set", metavar="NAME=VALUE", action="append", default=[],
+        help="a setting of all of them (may be given more than once)",
+    )  # fmt: skip
     parser.add_argument(
         "--dir", metavar="DIR", type=Path,
         help="where job directories and logs lie, one of each agent (default: crawls/SPIDER)",
@@ -76,15 +85,41 @@ def _run(call: Call) -> int:
         place.redis_of(call.jobdir)
     names = _names(call, kind)
     folder = options.dir or Path("crawls") / options.spider
+    _refuse_unknown(call, _own(call, kind, 0, names[0], folder))
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(folder)
     said = agent.told(_given(call, kind))
     with _stopping(fleet):
         for number, name in enumerate(names):
-            fleet.start(name, [*_command(call, kind, number, name, folder)], said)
+            own = _own(call, kind, number, name, folder)
+            fleet.start(name, [*_command(call, own)], said)
         print(f"{fleet.running} agents start; their logs: {folder}/NAME.log", file=sys.stderr,
               flush=True)  # fmt: skip
         return _watch(call, fleet, options.every)
+
+
+def _refuse_unknown(call: Call, own: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if the project has no such spider: each agent would say so in its log.
+
+    Add-ons may say where spiders are, and find other settings bad than an agent has, so they are
+    given its *own*.
+    """
+    if not inside_project():
+        return
+    settings, name = call.settings.copy(), call.options.spider
+    redis = {"SUITE_REDIS_URL": call.jobdir} if own["SUITE_CLUSTER"] == "peers" else {}
+    settings.setdict({**own, **redis}, "cmdline")
+    AddonManager.load_pre_crawler_settings(settings)
+    loader = get_spider_loader(settings)
+    try:
+        loader.load(name)  # a loader need not list all that it knows
+    except KeyError:
+        known = sorted(loader.list())
+        some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "") or "none"
+        raise UsageError(
+            f"there is no spider {name!r} in this project; those there are: {some}",
+            print_help=False,
+        ) from None
 
 
 def _names(call: Call, kind: str) -> list[str]:
@@ -103,19 +138,24 @@ def _names(call: Call, kind: str) -> list[str]:
     return [f"{first}_{number}" for number in range(1, options.count + 1)]
 
 
-def _command(call: Call, kind: str, number: int, name: str, folder: Path) -> Iterator[str]:
+def _command(call: Call, own: Mapping[str, Any]) -> Iterator[str]:
     """How an agent is started, as everybody on the machine may see it."""
     yield from (sys.executable, "-m", agent.__name__, "crawl", call.options.spider)
+    yield from _settings(own)
+
+
+def _own(call: Call, kind: str, number: int, name: str, folder: Path) -> dict[str, Any]:
+    """The settings of one agent."""
     own: dict[str, Any] = {
-        "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": folder / name,
-        "LOG_FILE": folder / f"{name}.log",
+        "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": str(folder / name),
+        "LOG_FILE": str(folder / f"{name}.log"),
         "TELNETCONSOLE_PORT": 0,  # one that is free
     }  # fmt: skip
     if crawl := place.name_of(call):
         own["SUITE_CRAWL_NAME"] = crawl
     if address := call.settings.get("SUITE_AGENT_ADDRESS"):
         own["SUITE_AGENT_ADDRESS"] = _address(address, number)
-    yield from _settings(own)
+    return own
 
 
 def _given(call: Call, kind: str) -> Iterator[str]:
@@ -178,11 +218,22 @@ def _watch(call: Call, fleet: Fleet, every: float) -> int:
             _say(call, ended, "{agent} has ended: {finish_reason} (exit code {exit_code}){log}")
         if time.monotonic() >= told + every:
             told = time.monotonic()
-            _say(call, fleet.facts(), "{time}  {running} of {agents} agents run: {fetched:,} "
-                 "pages fetched ({rate:,.1f}/s), {failed:,} failed, {pending:,} pending{stopping}")
-    _say(call, fleet.facts(), "{agents} agents have ended: {fetched:,} pages fetched, "
-         "{done:,} done in all, {failed:,} failed, {pending:,} pending")  # fmt: skip
+            _say_facts(
+                call, fleet, "{time}  {running} of {agents} agents run: {fetched:,} pages fetched "
+                "({rate:,.1f}/s); in their jobs {about}{pending:,} pending, {failed:,} failed"
+                "{stopping}",
+            )  # fmt: skip
+    _say_facts(
+        call, fleet, "{agents} agents have ended: {least}{fetched:,} pages fetched; in their jobs "
+        "{about}{done:,} done, {failed:,} failed, {pending:,} pending",
+    )  # fmt: skip
     return fleet.code
+
+
+def _say_facts(call: Call, fleet: Fleet, text: str) -> None:
+    facts = fleet.facts()
+    about, least = "" if facts["exact"] else "about ", "at least " if facts["cut_short"] else ""
+    _say(call, facts, text.replace("{about}", about).replace("{least}", least))
 
 
 def _say(call: Call, facts: dict[str, Any], text: str) -> None:
