@@ -57,9 +57,11 @@ class Supervision:
         self._unasked = None if asked or self._command else core.settings.stall_timeout
         environment = os.environ if self._command is not None else {}
         self._notifier = Notifier.from_environment(environment)
+        counters = core.frontier.counters  # said also by a crawl that is refused before it begins
         self._status = None if core.job is None else StatusFile(
             core.job.folder, process=os.getpid(), started=time.time(), ended=None,
-            finish_reason=None, exit_code=None,
+            finish_reason=None, exit_code=None, done=counters.done, failed=counters.failed,
+            pending=counters.pending,
         )  # fmt: skip
         # Renaming waits for the disk now and then, which the crawl need not.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="status")

@@ -87,7 +87,8 @@ def test_ls(town: Town, cluster: Frontier) -> None:
     assert text[0].split()[:4] == ["agent", "state", "share", "holds"]
     assert text[-1].startswith("3 agents, epoch ")
     town.stop("b")
-    assert cluster("ls", "--json").rows[1]["state"] == "stopped"
+    row = cluster("ls", "--json").rows[1]
+    assert (row["state"], row["pages"], row["rate"]) == ("stopped", 11, None)
 
 
 def test_owner(town: Town, cluster: Frontier) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from forks import Fork
 from projects import SCRAPY, Project, environment
+from redis_servers import free_port
 from running import until
 
 from scrapy_spider_suite.guards.exitcodes import ExitCode
@@ -139,6 +140,25 @@ def test_work_left_and_finished(small: Supervised) -> None:
     assert row["finish_reason"] == "closespider_pagecount"
     small.finish()
     assert (small.status()["exit_code"], small.status()["finish_reason"]) == (0, "finished")
+
+
+def test_a_start_that_is_refused_says_what_the_job_has(small: Supervised) -> None:
+    """Although it has done nothing itself: the address of this agent is taken."""
+    port = free_port()
+    alone: dict[str, Any] = {
+        "SUITE_CLUSTER": "lan", "SUITE_AGENTS": f"a=127.0.0.1:{port}", "SUITE_AGENT_NAME": "a",
+        "SUITE_CLUSTER_KEY": "sixteen bytes or more", "SUITE_IP_CONCURRENCY": 0,
+        "SUITE_IP_DELAY": 0,
+    }  # fmt: skip
+    assert small.crawl(CLOSESPIDER_PAGECOUNT=3, **alone) == ExitCode.WORK_LEFT
+    before = small.status()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", port))
+        assert small.crawl(**alone) == ExitCode.REFUSED
+    after = small.status()
+    assert after["started"] > before["ended"]
+    for name in ("done", "failed", "pending"):
+        assert after[name] == before[name]
 
 
 def test_the_spider_profile_keeps_scrapys_codes(small: Supervised) -> None:

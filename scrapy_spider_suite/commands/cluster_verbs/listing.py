@@ -68,11 +68,12 @@ def _owned(overview: Overview) -> dict[str, int] | None:
 
 def _row(row: Member, overview: Overview, held: int, owned: dict[str, int] | None) -> Row:
     facts, now = overview.facts.get(row.name, {}), overview.now
+    runs = row.state in _HERE and not row.missing(now)
     return {
         "agent": row.name, "state": state_of(row, overview),
         "share": None if owned is None else _percent(owned.get(row.name, 0)),
         "holds": _percent(held), "pages": facts.get("done"),
-        **{name: facts.get(name) for name in _FACTS},
+        **{name: facts.get(name) for name in _FACTS}, "rate": facts.get("rate") if runs else None,
         "heard": round(now - row.heard / 1000, 1),
         "lease": round(max(0.0, row.ends / 1000 - now)) if row.ends else "forever",
         "number": row.number, "weight": row.weight, "idle": row.idle, "address": row.address,
