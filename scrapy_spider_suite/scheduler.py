@@ -45,6 +45,7 @@ from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class FrontierScheduler(BaseScheduler):
         self._keeper = Keeper(self, self.core, self._errands)
         self._outgoing = Outgoing(self.core, self, self._errands, self._keeper)
         self.core.write = self._keeper.flush
-        self._seeding = Seeding(self.core, self.enqueue_request)
+        self._seeding = Seeding(self.core, self._enqueue)
         self._ungated = Ungated(self.core) if self.gate is None else None
         self._faults = Faults(self.core, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
@@ -190,14 +191,21 @@ class FrontierScheduler(BaseScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """Make *request* pending; False if it is known already or must not be kept."""
+        return self._enqueue(request)
+
+    def _enqueue(self, request: Request, mark: str = "") -> bool:
+        """`enqueue_request`, also of a seed with a *mark*."""
         core = self.core
         lease = core.parents.pop(request, None)
         if lease is None and not core.broad and self._is_of_operator(request):
             core.trusted.add(hostname(request))
         entry = core.translator.entry(request)
+        entry.mark = mark
         if lease is not None and entry.hops > lease.entry.hops:
             core.frontier.traps.sent_on(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, core):
+            if mark and core.frontier.known(entry.identity):
+                seeds.mark(core.store, entry)
             return False
         if not core.filtering.admits(request, entry, lease):
             return False

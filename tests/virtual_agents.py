@@ -98,7 +98,7 @@ class Agents:
                     continue
                 while letter := list(islice(routing.outbox.rows(to), A_LETTER)):
                     frontier = self.crawls[taker].frontier
-                    entries = arrived(row for _, row in letter).entries
+                    entries = list(arrived(row for _, row in letter))
                     frontier.schedule(entries, self.now)
                     frontier.flush()
                     routing.outbox.drop(to, letter[0][0], letter[-1][0])

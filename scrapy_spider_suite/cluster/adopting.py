@@ -26,6 +26,7 @@ from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.handover import HandOver
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.choosing import entries_of, host_of
 from scrapy_spider_suite.packs.formats import is_pack, plain
@@ -135,10 +136,8 @@ async def _bring_home(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
         while rows := list(islice(outbox.rows(to), _ROWS)):
             for _, row in rows:
                 try:
-                    entries, marks = arrived([row])
+                    entries = list[Entry](arrived([row]))
                     frontier.schedule(entries, _now(frontier))
-                    for mark in marks:
-                        frontier.mark(mark)
                     links += len(entries)
                 except LetterError as error:
                     logger.warning("a row of the outbox: %s", error)

@@ -6,7 +6,7 @@ one agrees with all. Where nobody answers within `MEETING` seconds it goes on al
 who is away is waited for; rows carry `Greeting.digest`, so no others come from elsewhere. Of two
 that disagree one ends: whose `Standing` is lower, then the later by name. A standing only ever
 rises, and who has to end has no say any more, so it is never both. Where the list of the one does
-not have the other, it is that one, unless it has met others by now.
+not have the other, it is that one, if it has only begun.
 
 Each message says when it was sent, by its sender's clock, and which one it answers: between that
 question and its answer that clock was read, so within these bounds it is known how far it is off,
@@ -187,7 +187,7 @@ class Greeting:
         )
         if self._refused:
             return
-        if not self._among:
+        if self._begins:
             self._end(JoinRefusedError(why, "terms"))
         elif self._said.get(by) != _LIST:
             self._said[by] = _LIST

@@ -21,9 +21,10 @@ from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import LEAST
-from scrapy_spider_suite.storage.routing import Arrived, Routing, arrived
+from scrapy_spider_suite.storage.routing import Routing, arrived
 
 logger = logging.getLogger(__name__)
 
@@ -193,13 +194,13 @@ class Mail:
 
         Links are noted after the last of them: that some are looked up twice does no harm.
         """
-        found = self._read(row)
-        if len(found.entries) == 1:
+        entries = self._entries(row)
+        if len(entries) == 1:
             self._known.put(sender, number, number)
-        self._schedule(found)
-        if len(found.entries) != 1:
+        self._frontier.schedule(entries, self._clock(), came=True)
+        if len(entries) != 1:
             self._known.put(sender, number, number)
-        return len(found.entries)
+        return len(entries)
 
     def _listen(self, letter: Letter) -> None:
         """It is from no outbox, but what another agent said by `tell`."""
@@ -217,23 +218,18 @@ class Mail:
     def _schedule_row(self, row: bytes) -> int:
         """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
         that are."""
-        found = self._read(row)
-        self._schedule(found)
-        return len(found.entries)
+        entries = self._entries(row)
+        self._frontier.schedule(entries, self._clock(), came=True)
+        return len(entries)
 
-    def _schedule(self, found: Arrived) -> None:
-        self._frontier.schedule(found.entries, self._clock(), came=True)
-        for mark in found.marks:
-            self._frontier.mark(mark)
-
-    def _read(self, row: bytes) -> Arrived:
+    def _entries(self, row: bytes) -> list[Entry]:
         """What *row* holds; one that cannot be read is counted, and holds nothing."""
         try:
-            return arrived([row])
+            return list(arrived([row]))
         except LetterError as error:
             self.unread += 1
             self._once.say("unread", error)
-            return Arrived([], [])
+            return []
 
     async def _tell(self) -> None:
         await self._written()

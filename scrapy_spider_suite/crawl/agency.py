@@ -287,9 +287,13 @@ class Agency:
     def finished(self) -> bool:
         """Whether nothing of the job is left in its files, for this agent or for others, and
         nothing more is waited for."""
+        return not (self._left or self.core.stays_open)
+
+    @property
+    def _left(self) -> bool:
+        """Whether anything of the job is left in its files."""
         frontier = self.core.frontier
-        left = frontier.pending or frontier.in_sieve or len(self.routing.outbox)
-        return not (left or self.core.stays_open)
+        return bool(frontier.pending or frontier.in_sieve or len(self.routing.outbox))
 
     @property
     def idle(self) -> bool:
@@ -312,7 +316,7 @@ class Agency:
         outbox, counters = self.routing.outbox, self.core.frontier.counters
         taken, idle = 0 if self._mail is None else self._mail.taken, self.idle
         return Post(
-            epoch=self.shares.epoch, idle=idle, left=not (idle or self.finished),
+            epoch=self.shares.epoch, idle=idle, left=self._left and not idle,
             sent=outbox.put_in, received=outbox.dropped,
             activity=counters.sequence + counters.done + counters.failed + taken,
             facts=self._facts.now(

@@ -51,6 +51,7 @@ class Entry(Struct, eq=False, gc=False):
     *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
     sequence, and between them what the order of the job adds (see `orders`).
     *holder* is the lease that cannot be committed before this entry is (volatile entries only).
+    *mark* is what is known of a seed besides, until that is written down (see `storage.seeds`).
     """
 
     host: str
@@ -66,6 +67,7 @@ class Entry(Struct, eq=False, gc=False):
     payload: Any = None
     key: bytes = b""
     holder: Any = None
+    mark: str = ""
 
     @property
     def identity(self) -> bytes:

@@ -25,8 +25,7 @@ from scrapy_spider_suite.seeds.lines import Kind, Seed, SeedLines, Source
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, reason
 from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage.seeds import Mark
-from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.storage.seeds import mark_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -220,12 +219,12 @@ class Intake:
 class Seeding:
     """SUITE_SEEDS of one crawl, and what is pushed to Redis for its spider.
 
-    *enqueue* is the scheduler's way in, for a spider's own requests.
+    *enqueue* is the scheduler's way in, for a spider's own requests, with the marks of seeds.
 
     In the spider profile a seed is a request like one of ``start()``.
     """
 
-    def __init__(self, core: CrawlCore, enqueue: Callable[[Request], bool]) -> None:
+    def __init__(self, core: CrawlCore, enqueue: Callable[[Request, str], bool]) -> None:
         self._core = core
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
@@ -285,14 +284,10 @@ class Seeding:
         core.wake()
 
     def _plant(self, seeds: Sequence[Seed]) -> int:
-        core, new = self._core, 0
+        new = 0
         for seed in seeds:
             request = Request(seed.url, meta={"is_start_request": True})
-            new += self._enqueue(request)
-            if seed.tag or seed.guessed:
-                identity, host = core.translator.identity(request), host_of(seed.url)
-                mark = Mark(host, seed.url, identity, seed.tag, seed.guessed)
-                core.frontier.mark(mark, given=not core.pushed)
+            new += self._enqueue(request, mark_of(seed.tag, guessed=seed.guessed))
         return new
 
 

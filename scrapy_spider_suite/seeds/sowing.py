@@ -17,7 +17,7 @@ from scrapy_spider_suite.seeds.lines import LONGEST, BadLine, Seed, SeedLines
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.records import state_key
-from scrapy_spider_suite.storage.seeds import Mark
+from scrapy_spider_suite.storage.seeds import mark_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -170,14 +170,9 @@ def planter(
     def plant(seeds: Sequence[Seed]) -> int:
         entries = []
         for seed in seeds:
-            host = host_of(seed.url)
-            identity = state_key(host, seed.url)
-            entries.append(Entry(host, seed.url, identity, priority=priority, flags=_START))
-        new = frontier.schedule(entries, now(), given=given())
-        for seed, entry in zip(seeds, entries, strict=True):
-            if seed.tag or seed.guessed:
-                mark = Mark(entry.host, seed.url, entry.identity, seed.tag, seed.guessed)
-                frontier.mark(mark, given=given())
-        return new
+            host, mark = host_of(seed.url), mark_of(seed.tag, guessed=seed.guessed)
+            key = state_key(host, seed.url)
+            entries.append(Entry(host, seed.url, key, priority, flags=_START, mark=mark))
+        return frontier.schedule(entries, now(), given=given())
 
     return plant

@@ -112,9 +112,8 @@ class Committing:
             self._traps.concluded(entry, event)
             self._ledger.write_states(lease.states)
             if wrong:
-                other = self._guesses.other(entry)
-                self._scheduling.schedule([other], now, wall)
-                self._guesses.hand_on(entry, other)
+                self._scheduling.schedule([self._guesses.other(entry)], now, wall)
+                self._guesses.over(entry)
         self._records.save()
         if state is not State.PENDING:
             self._let_go(entry, now)

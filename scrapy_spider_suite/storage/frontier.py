@@ -42,7 +42,6 @@ from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.scheduling import Scheduling
-from scrapy_spider_suite.storage.seeds import Mark
 from scrapy_spider_suite.storage.sifting import Sifter
 from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
@@ -157,10 +156,6 @@ class Frontier:
         """
         wall = now + self.wall_offset
         return self._scheduling.schedule(entries, now, wall, given=given, came=came)
-
-    def mark(self, mark: Mark, *, given: bool = False) -> None:
-        """Keep *mark* where its seed is; *given* as in `schedule`."""
-        self._scheduling.mark(mark, given=given)
 
     def sift(self, now: float) -> Iterator[None]:
         """Make pending what a flush of the sieve has found new, some links with each step."""

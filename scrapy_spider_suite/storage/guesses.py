@@ -35,12 +35,12 @@ class Guesses:
         return seeds.guessed(self._store, entry.identity)
 
     def other(self, entry: Entry) -> Entry:
-        """The same page by http, to be scheduled in the place of *entry*."""
+        """The same page by http, to be scheduled in the place of *entry*, with its tag."""
         url = f"http:{entry.url.removeprefix('https:')}"
-        return self.entry_of(normalize(url) or url)  # port 80 is no more to be named
+        other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
+        other.mark = seeds.mark_of(seeds.tag_of(self._store, entry.identity) or "", guessed=False)
+        return other
 
-    def hand_on(self, entry: Entry, other: Entry) -> None:
-        """*other* was scheduled: it has the tag of *entry*, of which nothing is guessed now."""
-        tag = seeds.take_guess(self._store, entry.identity)
-        if tag:
-            seeds.mark(self._store, seeds.Mark(other.host, other.url, other.identity, tag))
+    def over(self, entry: Entry) -> None:
+        """The other one was scheduled: nothing of *entry* is guessed now."""
+        seeds.take_guess(self._store, entry.identity)

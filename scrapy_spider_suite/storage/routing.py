@@ -7,7 +7,7 @@ made, and what other agents have sent, which goes on to whom it belongs to by no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -17,16 +17,15 @@ from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.records import pack_row
-from scrapy_spider_suite.storage.seeds import Mark
 from scrapy_spider_suite.storage.sifting import Way, entry_of, pacing_of, url_of
-from scrapy_spider_suite.storage.strangers import unpack_mark, unpack_strange
+from scrapy_spider_suite.storage.strangers import unpack_strange
 from scrapy_spider_suite.urls.normalize import host_of
 
 _A_ROW: Final = 50
 """Links of a row, at most: a letter holds whole rows."""
 _ROW_BYTES: Final = 4_000
 """Bytes of them, unless it is one: with where they came from they fit into the largest datagram."""
-_LINKS, _ENTRY, _MARK = range(3)
+_LINKS, _ENTRY = range(2)
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
@@ -114,19 +113,10 @@ class Routing:
         if entry.volatile or not entry.url.startswith(_WEB):
             return True
         if anyway or entry.flags & _DONT_FILTER or self._sent.new([entry.identity]):
-            self.outbox.put(owner, msgpack.packb([_ENTRY, entry.host, pack_row(entry)]))
+            row = [_ENTRY, entry.host, pack_row(entry)]
+            self.outbox.put(owner, msgpack.packb([*row, entry.mark] if entry.mark else row))
         else:
             self.spared += 1
-        return False
-
-    def keeps_mark(self, mark: Mark, *, given: bool = False) -> bool:
-        """Whether *mark* stays here, with its seed; if not it follows that. *given* as in `keeps`.
-        """
-        owner = self._owner(mark.host, mark.url)
-        if owner == self.own:
-            return True
-        if not (given and self.shared_seeds):
-            self.outbox.put(owner, msgpack.packb([_MARK, *mark]))
         return False
 
 
@@ -144,36 +134,25 @@ def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
         yield row
 
 
-class Arrived(NamedTuple):
-    """What rows held: URLs, and what is known of seeds among them."""
-
-    entries: list[Entry]
-    marks: list[Mark]
-
-
-def arrived(rows: Iterable[bytes]) -> Arrived:
+def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
     """What the *rows* of another agent's outbox hold. Raises `LetterError` if that is nothing.
 
     Nothing in them is believed: the identity of a link is made anew of its host and URL.
     """
-    found = Arrived([], [])
     for row in rows:
         try:
             kind, *rest = msgpack.unpackb(row)
             if kind == _LINKS:
-                found.entries.extend(_links(rest))
+                yield from _links(rest)
             elif kind == _ENTRY:
                 entry = unpack_strange(*rest)
                 if not entry.url.startswith(_WEB):
                     raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
-                found.entries.append(entry)
-            elif kind == _MARK:
-                found.marks.append(unpack_mark(*rest))
+                yield entry
             else:
                 raise ValueError(f"no kind of row has the number {kind!r}")
         except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
             raise LetterError(f"a row of another agent cannot be read ({error})") from error
-    return found
 
 
 def _links(rest: list[Any]) -> Iterator[Entry]:

@@ -20,7 +20,6 @@ from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
-from scrapy_spider_suite.storage.seeds import Mark
 from scrapy_spider_suite.storage.sifting import Way, keys_of, pacing_of, url_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
@@ -82,11 +81,6 @@ class Scheduling:
             entries = filter(keeps, entries)
         return self._look_up(entries, now, wall)
 
-    def mark(self, mark: Mark, *, given: bool) -> None:
-        """Keep *mark* where its seed is."""
-        if self._routing is None or self._routing.keeps_mark(mark, given=given):
-            seeds.mark(self._store, mark)
-
     def _look_up(self, entries: Iterable[Entry], now: float, wall: float) -> int:
         new = 0
         for way, group in groupby(entries, self._way):
@@ -130,13 +124,18 @@ class Scheduling:
 
     def one(self, entry: Entry, now: float, wall: float) -> bool:
         """`schedule`, of one that is looked up; its record is to be saved."""
+        taken = False
         if not entry.flags & _DONT_FILTER and self.filters(entry, wall):
             self._ledger.counters.filtered += 1
             self._traps.was_known(entry.url)
-        elif self._take(entry, now, wall):
-            return True
-        self._let_go(entry, now)
-        return False
+        else:
+            taken = self._take(entry, now, wall)
+        if entry.mark:  # of one that is known already, too
+            seeds.mark(self._store, entry)
+            entry.mark = ""
+        if not taken:
+            self._let_go(entry, now)
+        return taken
 
     def _take(self, entry: Entry, now: float, wall: float) -> bool:
         record = self._records.touch(entry.host)

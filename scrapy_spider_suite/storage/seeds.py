@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.records import UrlState
@@ -26,36 +25,36 @@ class SeedRow:
     state: UrlState | None
 
 
-class Mark(NamedTuple):
-    """What is known of a seed besides its URL; *identity* is its state key."""
-
-    host: str
-    url: str
-    identity: bytes
-    tag: str = ""
-    guessed: bool = False
-    """Whether its scheme was."""
-
-
 def note(store: Store, entry: Entry) -> None:
     """Put into the store's next batch that *entry* is a seed."""
     store.kv(_FAMILY).put(entry.identity, entry.url.encode())
 
 
-def mark(store: Store, seed: Mark) -> None:
-    """Keep with a *seed* what is known of it; what has a tag keeps it."""
+def mark_of(tag: str, *, guessed: bool) -> str:
+    """The mark of an entry whose seed has a *tag*, or whose scheme was *guessed*."""
+    return f"{tag}\n{_GUESSED if guessed else ''}".rstrip("\n")
+
+
+def is_mark(text: str) -> bool:
+    """Whether *text* is what `mark_of` makes."""
+    _, tag, guess = _read(f"\n{text}".encode())
+    return text == mark_of(tag, guessed=bool(guess))
+
+
+def mark(store: Store, entry: Entry) -> None:
+    """Put the mark of *entry* into the store's next batch; a seed that has a tag keeps it."""
     kv = store.kv(_FAMILY)
-    _, tag, mark = _read(kv.get(seed.identity) or b"")
-    marks = _GUESSED if seed.guessed else mark
-    kv.put(seed.identity, f"{seed.url}\n{tag or seed.tag}\n{marks}".rstrip("\n").encode())
+    _, old, guess = _read(kv.get(entry.identity) or b"")
+    _, tag, new = _read(f"\n{entry.mark}".encode())
+    marks = mark_of(old or tag, guessed=bool(guess or new))
+    kv.put(entry.identity, f"{entry.url}\n{marks}".rstrip("\n").encode())
 
 
-def take_guess(store: Store, identity: bytes) -> str:
-    """Let nothing of a seed be guessed any more; return its tag."""
+def take_guess(store: Store, identity: bytes) -> None:
+    """Let nothing of a seed be guessed any more."""
     kv = store.kv(_FAMILY)
     url, tag, _ = _read(kv.get(identity) or b"")
     kv.put(identity, f"{url}\n{tag}".rstrip("\n").encode())
-    return tag
 
 
 def guessed(store: Store, identity: bytes) -> bool:

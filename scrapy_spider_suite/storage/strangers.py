@@ -5,12 +5,12 @@ from __future__ import annotations
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.storage.records import unpack_row
-from scrapy_spider_suite.storage.seeds import Mark
+from scrapy_spider_suite.storage.seeds import is_mark
 from scrapy_spider_suite.urls.normalize import host_of
 
 
-def unpack_strange(host: object, row: object) -> Entry:
-    """The entry of *host* in the *row* of another agent's queue.
+def unpack_strange(host: object, row: object, mark: object = "") -> Entry:
+    """The entry of *host* in the *row* of another agent's queue, with its *mark*.
 
     Raises `ValueError`, or what `unpack_row` does: there is none that could have been stored there.
     """
@@ -28,15 +28,7 @@ def unpack_strange(host: object, row: object) -> Entry:
         raise ValueError(f"{entry.url[:200]!r} is no URL of {host[:100]!r}")
     if not entry.identity.startswith(tuple(map(host_key, homes))):
         raise ValueError("a URL that is known by another host")
+    if not (isinstance(mark, str) and is_mark(mark)):
+        raise ValueError(f"{str(mark)[:100]!r} is nothing that is known of a seed")
+    entry.mark = mark
     return entry
-
-
-def unpack_mark(host: object, url: object, identity: object, tag: object, guessed: object) -> Mark:
-    """What another agent knows of a seed. Raises `ValueError`: that is nothing."""
-    if not (host and isinstance(host, str) and isinstance(url, str) and host_of(url) == host):
-        raise ValueError(f"{str(url)[:200]!r} is no seed of {str(host)[:100]!r}")
-    if not (isinstance(identity, bytes) and identity.startswith(host_key(host))):
-        raise ValueError("a seed that is known by another host")
-    if not isinstance(tag, str) or "\n" in tag + url:
-        raise ValueError(f"{str(tag)[:100]!r} is no tag")
-    return Mark(host, url, identity, tag, bool(guessed))

@@ -32,7 +32,7 @@ def lies_untouched(folder: Path) -> bool:
     try:
         with StoreReader(folder) as reader:
             return untouched(reader.store)
-    except JobError:
+    except (JobError, OSError):
         return False
 
 

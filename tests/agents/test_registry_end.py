@@ -221,9 +221,23 @@ def test_who_is_about_to_close_is_left_to_it(in_town: InTown) -> None:
 
     async def test(town: Town) -> None:
         a, b = await two(town)
-        assert await rounds(a, b)
-        assert (await beat(b, left=True)).ended
+        while not await idle(a):
+            await idle(b)
+        killed, _ = await back(town, "b", idle=True)
+        assert (await beat(killed, left=True)).ended
         await a.rest()
-        assert not (await beat(b, left=True)).ended
+        assert not (await beat(killed, left=True)).ended
+
+
+def test_who_was_there_at_the_end_closes(in_town: InTown) -> None:
+    """Whatever it is given in that moment: nobody else might ever come back."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        assert await rounds(a, b)
+        await a.rest()
+        assert (await beat(b, left=True)).ended
+        town.wait(SILENCE + 1)
+        assert (await beat(b, left=True)).ended
 
     in_town(test)

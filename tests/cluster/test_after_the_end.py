@@ -1,4 +1,4 @@
-"""An agent that was killed before it heard of the end, and is started again with more to do."""
+"""An agent that was killed before it heard of the end, and is started again."""
 
 from __future__ import annotations
 
@@ -30,8 +30,18 @@ def unheard(redis: RedisServer, name: str) -> None:
         client.hset(members, name, json.dumps(row))
 
 
+def settings_of(redis: RedisServer, **more: Any) -> dict[str, Any]:
+    """Of all agents."""
+    return {
+        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
+        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CLUSTER": "peers",
+        "SUITE_CRAWL_NAME": CRAWL, "SUITE_IP_DELAY": 0, "SUITE_REDIS_URL": redis.url,
+        "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)", **more,
+    }  # fmt: skip
+
+
 @pytest.mark.slow
-def test_the_others_join_it(tmp_path: Path) -> None:
+def test_with_more_to_do_the_others_join_it(tmp_path: Path) -> None:
     """It opens the crawl again, which then ends for all."""
     reached, released = Event(), Event()
 
@@ -45,12 +55,7 @@ def test_the_others_join_it(tmp_path: Path) -> None:
     redis = RedisServer(tmp_path / "redis")
     hosts = [f"http://127.0.0.{number}:{site.server_port}" for number in range(2, 18)]
     seeds = tmp_path / "seeds"
-    settings: dict[str, Any] = {
-        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
-        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CLUSTER": "peers",
-        "SUITE_CRAWL_NAME": CRAWL, "SUITE_IP_DELAY": 0, "SUITE_REDIS_URL": redis.url,
-        "SUITE_SEEDS": [str(seeds)], "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
-    }  # fmt: skip
+    settings = settings_of(redis, SUITE_SEEDS=[str(seeds)])
     with running(site), redis, Fleet(tmp_path, lambda name: settings, {}) as fleet:
         seeds.write_text("".join(f"{host}/first\n" for host in hosts))
         fleet.start("a")
@@ -71,3 +76,21 @@ def test_the_others_join_it(tmp_path: Path) -> None:
     assert asked == sorted(
         (host.removeprefix("http://"), path) for host in hosts for path in ("/first", "/second")
     )
+
+
+@pytest.mark.slow
+def test_without_more_to_do_it_ends(tmp_path: Path) -> None:
+    """Also if more could be pushed to it: the others have gone, and their leases never end."""
+    redis = RedisServer(tmp_path / "redis")
+    settings = settings_of(
+        redis, REDIS_URL=redis.url, SUITE_AGENT_GRACE="forever", MAX_IDLE_TIME_BEFORE_CLOSE=7
+    )
+    spider = "pushed_spiders.Broad"
+    with redis, Fleet(tmp_path, lambda name: settings, {}, spider) as fleet:
+        fleet.start("a")
+        fleet.start("b")
+        assert fleet.wait(LATE)
+        unheard(redis, "b")
+        fleet.start("b")
+        assert fleet.wait(LATE)
+        assert fleet.wrong == []

@@ -22,8 +22,10 @@ from scrapy_spider_suite.agents.server import place
 from scrapy_spider_suite.cluster import peer
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.crawl.peering import Peering
-from scrapy_spider_suite.errors import RegistryError
+from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.guards.exitcodes import ExitCode
+from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.storage.reader import StoreReader
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
@@ -53,6 +55,15 @@ def refused(agent: Agent, words: str) -> None:
     assert agent.process is not None
     assert agent.process.wait(LATE) == ExitCode.REFUSED
     assert words in agent.log.splitlines()[-1]
+
+
+def has_met(job: Path) -> bool:
+    """Whether *job* knows that its agent has met others."""
+    try:
+        with StoreReader(job / FOLDER) as reader:
+            return reader.store.kv("agent").get(b"met") is not None
+    except JobError:
+        return False  # it is being opened
 
 
 def _code(agent: Agent) -> int | None:
@@ -90,7 +101,8 @@ def test_another_list(tmp_path: Path) -> None:
         more = {**OTHER, "SUITE_AGENTS": listed}
         refused(fleet.start("b"), "another list")
         more = right
-        takes_part(fleet.start("b"))
+        job = fleet.start("b").job
+        until(lambda: has_met(job), LATE)
         fleet.stop("b", LATE)
         more = {"SUITE_AGENTS": listed}
         refused(fleet.start("b"), "SUITE_AGENTS: expected a, b, the agents that the job was begun")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.job.directory import FOLDER, Job, JobFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.storage import reader
 from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import HostRecord
@@ -131,5 +133,19 @@ def test_of_a_damaged_job_nobody_knows_what_is_in_it(tmp_path: Path) -> None:
     open_job(tmp_path).close()
     [table, *_] = (tmp_path / FOLDER / "store").glob("*.sst")
     table.unlink()
+    with pytest.raises(JobSettingsError, match="SUITE_PROFILE was"):
+        open_job(tmp_path, SUITE_PROFILE="broad")
+
+
+def test_where_nobody_can_look_the_settings_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since there is no room for what a look needs."""
+    open_job(tmp_path).close()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(reader, "LockedFolder", full)
     with pytest.raises(JobSettingsError, match="SUITE_PROFILE was"):
         open_job(tmp_path, SUITE_PROFILE="broad")

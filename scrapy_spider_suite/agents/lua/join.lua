@@ -90,7 +90,7 @@ row = {
   name = a.name, number = number, incarnation = a.incarnation, call = a.call, job = a.job,
   seat = a.seat, terms = crawl.terms, weight = a.weight, address = a.address, state = 'active', since = kept and row.since or now,
   ends = a.grace > 0 and now + a.grace or 0, heard = now,
-  idle = false, sent = 0, received = 0, activity = 0, round = 0, posted = 0,
+  idle = false, sent = 0, received = 0, activity = 0, round = 0, posted = 0, late = crawl.ended,
 }
 put(row)
 redis.call('HDEL', FACTS, a.name)

@@ -35,8 +35,9 @@ if not a.idle and crawl.sums ~= '' then
 elseif a.idle and not crawl.ended and over_now() then
   save()
 end
--- Who was killed before it had heard of the end, and has been given something to do since, goes on:
--- there is nobody else who could be about to close.
+-- Who was killed before it had heard of the end, and was given something to do since, goes on where
+-- nobody else is there who could be about to close. Who was there at the end closes: what it is given
+-- in that moment is done by its next start.
 local function alone()
   for _, each in pairs(everyone()) do
     if each.name ~= row.name and alive(each, a.silence) then return false end
@@ -44,9 +45,9 @@ local function alone()
   return true
 end
 
-if crawl.ended and a.left and alone() then
+if crawl.ended and row.late and a.left and alone() then
   crawl.ended, crawl.sums = false, ''
-  row.told = false
+  row.late, row.told = false, false
   put(row)
   save()
 elseif crawl.ended and not row.told then

@@ -221,8 +221,8 @@ VERBS = (
             "its hosts by now; it can be broken off and done again. Where the disk is lost, what\n"
             "the agent had fetched is known from its packs, and the answer says how many URLs are\n"
             "lost. Pages whose links wait to be read (SUITE_EXTRACT = on-demand) are unextracted:\n"
-            "the agent reads them when it is started once more. SUITE_HANDOVER_DIR and\n"
-            "SUITE_CLUSTER_KEY have to be those of the agents."
+            "the agent reads them when it is started once more; where the disk is lost, they are,\n"
+            "too. SUITE_HANDOVER_DIR and SUITE_CLUSTER_KEY have to be those of the agents."
         ),
         examples=(
             "adopt crawls/news/b -j redis://10.0.0.1/0",
