@@ -45,7 +45,6 @@ from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
@@ -204,8 +203,10 @@ class FrontierScheduler(BaseScheduler):
         if lease is not None and entry.hops > lease.entry.hops:
             core.frontier.traps.sent_on(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, core):
-            if mark and core.frontier.known(entry.identity):
-                seeds.mark(core.store, entry)
+            # Others may not know it, and what is known of it here has no tag yet.
+            others = core.agency is not None and bool(core.agency.routing.other(entry))
+            if mark and (others or core.frontier.known(entry.identity)):
+                core.frontier.schedule([entry], core.now(), given=not core.pushed)
             return False
         if not core.filtering.admits(request, entry, lease):
             return False

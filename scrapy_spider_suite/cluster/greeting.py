@@ -191,7 +191,7 @@ class Greeting:
             self._end(JoinRefusedError(why, "terms"))
         elif self._said.get(by) != _LIST:
             self._said[by] = _LIST
-            logger.warning(why)
+            logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
 
     def _took(self, sender: str, asked: float) -> float | None:
         """Seconds since this process has said to *sender* what was *asked* then."""

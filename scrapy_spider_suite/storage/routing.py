@@ -112,7 +112,8 @@ class Routing:
             return False
         if entry.volatile or not entry.url.startswith(_WEB):
             return True
-        if anyway or entry.flags & _DONT_FILTER or self._sent.new([entry.identity]):
+        more = anyway or entry.mark or entry.flags & _DONT_FILTER
+        if more or self._sent.new([entry.identity]):
             row = [_ENTRY, entry.host, pack_row(entry)]
             self.outbox.put(owner, msgpack.packb([*row, entry.mark] if entry.mark else row))
         else:

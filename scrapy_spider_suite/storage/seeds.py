@@ -26,8 +26,10 @@ class SeedRow:
 
 
 def note(store: Store, entry: Entry) -> None:
-    """Put into the store's next batch that *entry* is a seed."""
-    store.kv(_FAMILY).put(entry.identity, entry.url.encode())
+    """Put into the store's next batch that *entry* is a seed; of one that is, all is kept."""
+    kv = store.kv(_FAMILY)
+    if kv.get(entry.identity) is None:
+        kv.put(entry.identity, entry.url.encode())
 
 
 def mark_of(tag: str, *, guessed: bool) -> str:

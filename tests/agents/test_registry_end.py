@@ -223,10 +223,14 @@ def test_who_is_about_to_close_is_left_to_it(in_town: InTown) -> None:
         a, b = await two(town)
         while not await idle(a):
             await idle(b)
+        town.wait(SILENCE + 1)
         killed, _ = await back(town, "b", idle=True)
+        assert await idle(a)  # it only had to wait for something
         assert (await beat(killed, left=True)).ended
         await a.rest()
         assert not (await beat(killed, left=True)).ended
+
+    in_town(test)
 
 
 def test_who_was_there_at_the_end_closes(in_town: InTown) -> None:

@@ -30,7 +30,7 @@ from scrapy_spider_suite.storage.outbox import LEAST, Outbox
 from scrapy_spider_suite.storage.records import UrlState, host_key, pack_row, state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing, arrived
-from scrapy_spider_suite.storage.seeds import seeds
+from scrapy_spider_suite.storage.seeds import note, seeds
 from scrapy_spider_suite.storage.sifting import Way
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 
@@ -260,8 +260,10 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     shared: bool, stores: list[RocksStore]
 ) -> None:
     """Its tag, and that its scheme was guessed; what every agent is given is each one's own."""
-    agent = routing(shared_seeds=shared)
+    agent = routing(shared_seeds=shared, cache=1 << 16)
     here, there = seeded(stores[0], agent), seeded(stores[1])
+    agent.own_links(Way(1, ""), keys("https://b.t/"))  # it was sent before, as a link
+    agent.outbox.drop("b", 0, LAST)
     plant = planter(here, lambda: 0.0)
     for host in "ab":
         plant([Seed(f"https://{host}.t/", "news", True)])
@@ -281,14 +283,17 @@ def test_a_seed_that_was_a_link_has_its_tag(stores: list[RocksStore]) -> None:
     frontier.schedule([entry("https://a.t/")], 0.0)
     plant = planter(frontier, lambda: 0.0)
     assert [plant([Seed("https://a.t/", tag)]) for tag in ("one", "two")] == [0, 0]
+    note(stores[0], entry("https://a.t/"))  # as one that is given once more, without a tag
     assert [(row.url, row.tag) for row in seeds(frontier.store)] == [("https://a.t/", "one")]
 
 
 def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksStore]) -> None:
     """By url-sum, with a URL of the same host, to another agent."""
     owner = lambda host, url: "b" if url.startswith("http:") else "a"  # noqa: E731
-    agent = Routing(Outbox(MemoryKV()), owner, "a", by_host=False)
+    agent = Routing(Outbox(MemoryKV()), owner, "a", by_host=False, cache=1 << 16)
     frontier = seeded(stores[0], agent)
+    agent.own_links(Way(1, ""), keys("http://a.t/"))
+    agent.outbox.drop("b", 0, LAST)
     planter(frontier, lambda: 0.0)([Seed("https://a.t/", "news", True)])
     seed = entry("https://a.t/")
     assert frontier.guesses.wrong(seed, Event.REFUSED)
