@@ -54,18 +54,22 @@ class Crawl:
         return self.stats.get("closed")
 
 
-def web_settings(dns_port: int, **settings: Any) -> dict[str, Any]:
-    """Settings for a crawl of an in-vitro web whose name server listens on *dns_port*."""
+def loopback_settings(**settings: Any) -> dict[str, Any]:
+    """Settings for a crawl of addresses of loopback."""
     return {
         "ADDONS": ADDON,
         "LOG_LEVEL": "INFO",
-        "ROBOTSTXT_OBEY": True,
         "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"],
-        "SUITE_DNS_SERVERS": [f"127.0.0.1:{dns_port}"],
         "TELNETCONSOLE_ENABLED": False,
         "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
         **settings,
     }
+
+
+def web_settings(dns_port: int, **settings: Any) -> dict[str, Any]:
+    """Settings for a crawl of an in-vitro web whose name server listens on *dns_port*."""
+    own = {"ROBOTSTXT_OBEY": True, "SUITE_DNS_SERVERS": [f"127.0.0.1:{dns_port}"]}
+    return loopback_settings(**(own | settings))
 
 
 def start(

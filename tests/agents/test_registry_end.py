@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from membership import ALL, GRACE, InTown, Town, back, beat, two
 
@@ -18,6 +20,15 @@ async def idle(agent: Registry, **said: int) -> bool:
 async def rounds(*agents: Registry, beats: int = 4) -> bool:
     """All are idle for a while: is the crawl over?"""
     return any([await idle(agent) for _ in range(beats) for agent in agents])
+
+
+async def over_and_unheard(town: Town, **given: Any) -> None:
+    """Agent a has ended the crawl and closed; b was killed before it heard of that."""
+    a, b = await two(town, **given)
+    while not await idle(a):
+        assert not await idle(b)
+    await a.rest()
+    town.wait(SILENCE + 1)
 
 
 def test_one_agent_that_is_idle_twice_has_ended_the_crawl(in_town: InTown) -> None:
@@ -167,11 +178,7 @@ def test_who_was_killed_before_it_heard_of_the_end_hears_of_it(
     that has something to do."""
 
     async def test(town: Town) -> None:
-        a, b = await two(town, grace=grace)
-        while not await idle(a):
-            assert not await idle(b)
-        await a.rest()
-        town.wait(SILENCE + 1)
+        await over_and_unheard(town, grace=grace)
         killed, _ = await back(town, "b", grace=grace, idle=True)
         assert await idle(killed)
         await killed.rest()
@@ -185,11 +192,7 @@ def test_who_has_something_to_do_after_the_end_begins_anew(in_town: InTown) -> N
     """Although it was killed before it had heard of it."""
 
     async def test(town: Town) -> None:
-        a, b = await two(town)
-        while not await idle(a):
-            await idle(b)
-        await a.rest()
-        town.wait(SILENCE + 1)
+        await over_and_unheard(town)
         killed, _ = await back(town, "b", idle=False)
         assert not await idle(killed)
 
@@ -200,11 +203,7 @@ def test_who_is_given_more_after_the_end_opens_the_crawl_again(in_town: InTown) 
     """With nobody there who may be about to close; so others can join."""
 
     async def test(town: Town) -> None:
-        a, b = await two(town)
-        while not await idle(a):
-            await idle(b)
-        await a.rest()
-        town.wait(SILENCE + 1)
+        await over_and_unheard(town)
         killed, _ = await back(town, "b", idle=True)
         assert (await beat(killed)).ended  # it has only begun
         assert (await beat(killed, idle=True)).ended

@@ -8,7 +8,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from crawls import ADDON
+from crawls import loopback_settings
 from fleet import Fleet
 from inprocess import QUIET
 from redis_servers import RedisServer
@@ -32,12 +32,10 @@ def unheard(redis: RedisServer, name: str) -> None:
 
 def settings_of(redis: RedisServer, **more: Any) -> dict[str, Any]:
     """Of all agents."""
-    return {
-        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
-        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CLUSTER": "peers",
-        "SUITE_CRAWL_NAME": CRAWL, "SUITE_IP_DELAY": 0, "SUITE_REDIS_URL": redis.url,
-        "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)", **more,
-    }  # fmt: skip
+    return loopback_settings(
+        **QUIET, ROBOTSTXT_OBEY=False, SUITE_CLUSTER="peers", SUITE_CRAWL_NAME=CRAWL,
+        SUITE_IP_DELAY=0, SUITE_REDIS_URL=redis.url, **more,
+    )  # fmt: skip
 
 
 @pytest.mark.slow

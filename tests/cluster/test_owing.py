@@ -15,7 +15,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import running
 from chaos import Ground, Plan, ground, name_of
-from crawls import ADDON
+from crawls import loopback_settings
 from fleet import Fleet
 from inprocess import QUIET
 from polite import Size
@@ -188,13 +188,11 @@ def test_no_more_seeds_are_read_than_others_take(tmp_path: Path) -> None:
     redis, seeds = RedisServer(tmp_path / "redis"), tmp_path / "seeds"
     hosts = (f"127.{n // 250 % 250}.{n // 62_500}.{n % 250 + 1}" for n in range(250, 40_250))
     seeds.write_text("".join(f"http://{host}:9/\n" for host in hosts))
-    common: dict[str, Any] = {
-        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
-        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CLUSTER": "peers",
-        "SUITE_IDLE": "wait",
-        "SUITE_CRAWL_NAME": "owing", "SUITE_OUTBOX_ROWS": 100, "SUITE_REDIS_URL": redis.url,
-        "SUITE_SHARED_SEEDS": False, "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
-    }  # fmt: skip
+    common = loopback_settings(
+        **QUIET, ROBOTSTXT_OBEY=False, SUITE_CLUSTER="peers", SUITE_CRAWL_NAME="owing",
+        SUITE_IDLE="wait", SUITE_OUTBOX_ROWS=100, SUITE_REDIS_URL=redis.url,
+        SUITE_SHARED_SEEDS=False,
+    )  # fmt: skip
     with redis, Fleet(tmp_path, lambda name: common, {}) as fleet:
         for name in "ab":
             fleet.start(name)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crawls import ADDON
+from crawls import loopback_settings
 from fleet import Agent, Fleet
 from membership import candidate
 from redis_servers import RedisServer, free_port
@@ -29,11 +29,10 @@ from scrapy_spider_suite.storage.reader import StoreReader
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
-COMMON: dict[str, Any] = {
-    "ADDONS": ADDON, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False, "TELNETCONSOLE_ENABLED": False,
-    "SUITE_IDLE": "wait", "SUITE_CRAWL_NAME": "refused", "SUITE_IP_DELAY": 0,
-    "SUITE_IP_CONCURRENCY": 0, "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
-}  # fmt: skip
+COMMON = loopback_settings(
+    ROBOTSTXT_OBEY=False, SUITE_IDLE="wait", SUITE_CRAWL_NAME="refused", SUITE_IP_DELAY=0,
+    SUITE_IP_CONCURRENCY=0,
+)
 OTHER: dict[str, Any] = {
     "SUITE_ORDER": "bottom-up", "SUITE_SIEVE_BITS": "64", "SUITE_SEEN": "sieve",
     "SUITE_NORMAL_FORM": ["tracking"], "SUITE_WINDOW": "leaf", "SUITE_SITEMAPS": "all",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from crawls import ADDON
+from crawls import loopback_settings
 from fleet import Fleet
 from inprocess import QUIET
 from redis_servers import free_port
@@ -24,13 +23,11 @@ def test_it_is_refused(tmp_path: Path) -> None:
     """Before it fetches anything, with a line on either side; the other one goes on."""
     listed = [f"{name}=127.0.0.1:{free_port()}" for name in "ab"]
     site = Site({"/": "x"})
-    settings: dict[str, Any] = {
-        "ADDONS": ADDON, **QUIET, "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False,
-        "SUITE_CLUSTER": "lan", "SUITE_CLUSTER_KEY": "sixteen bytes or more",
-        "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"], "SUITE_CRAWL_NAME": "unlisted",
-        "SUITE_IDLE": "wait", "SUITE_IP_CONCURRENCY": 0, "SUITE_IP_DELAY": 0,
-        "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
-    }  # fmt: skip
+    settings = loopback_settings(
+        **QUIET, ROBOTSTXT_OBEY=False, SUITE_CLUSTER="lan", SUITE_CRAWL_NAME="unlisted",
+        SUITE_CLUSTER_KEY="sixteen bytes or more", SUITE_IDLE="wait", SUITE_IP_CONCURRENCY=0,
+        SUITE_IP_DELAY=0,
+    )  # fmt: skip
     lists = {"a": listed[:1], "b": listed}
     with (
         running(site),
