@@ -203,9 +203,8 @@ class FrontierScheduler(BaseScheduler):
         if lease is not None and entry.hops > lease.entry.hops:
             core.frontier.traps.sent_on(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, core):
-            # Others may not know it, and what is known of it here has no tag yet.
-            others = core.agency is not None and bool(core.agency.routing.other(entry))
-            if mark and (others or core.frontier.known(entry.identity)):
+            if mark and (self._is_others(entry) or core.frontier.known(entry.identity)):
+                # Its agent may not know it, and what is known of it here has no tag yet.
                 core.frontier.schedule([entry], core.now(), given=not core.pushed)
             return False
         if not core.filtering.admits(request, entry, lease):
@@ -219,6 +218,10 @@ class FrontierScheduler(BaseScheduler):
         stats.inc_value(f"scheduler/enqueued/{place}")
         self.flush_soon()
         return True
+
+    def _is_others(self, entry: Entry) -> bool:
+        agency = self.core.agency
+        return agency is not None and not agency.routing.owns(entry)
 
     def _is_of_operator(self, request: Request) -> bool:
         """Whether ``start()``, or a component that calls the engine, wants *request*: no page."""

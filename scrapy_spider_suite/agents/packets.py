@@ -212,7 +212,7 @@ class Sealer:
         return self._names[sender], Packet(Kind(kind), call, answer, number, body)
 
     def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
-        """Of an agent that is not listed: if it has the key it may learn that, in fewer bytes."""
+        """Of an agent that is not listed: if it has the key it may learn that, in no more bytes."""
         why = f"a datagram of an agent that is not {_LISTED}"
         asks = packet.kind in (Kind.HELLO, Kind.LETTER)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):

@@ -101,12 +101,12 @@ class Peer:
                 await self._join()
                 return
             except (RegistryError, JoinRefusedError) as error:
-                if error.kind not in _PASSES or time.monotonic() + wait > until:
-                    raise
                 away = isinstance(error, RegistryError)
+                why = f"SUITE_REDIS_URL: {error}" if away else str(error)
+                if error.kind not in _PASSES or time.monotonic() + wait > until:
+                    raise type(error)(why, error.kind) from error
                 if not told:
-                    setting = "SUITE_REDIS_URL: " if away else ""
-                    logger.warning("%s%s; it is asked again for %g s", setting, error, PATIENCE)
+                    logger.warning("%s; it is asked again for %g s", why, PATIENCE)
                 told = True
                 self.away = str(error) if away else ""
                 await asyncio.sleep(wait)

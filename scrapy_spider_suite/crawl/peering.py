@@ -28,7 +28,7 @@ from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.terms import fixed_of
-from scrapy_spider_suite.errors import FencedError, RegistryError
+from scrapy_spider_suite.errors import FencedError
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 if TYPE_CHECKING:
@@ -77,10 +77,7 @@ class Peering:
 
     async def open(self) -> None:
         """See `Members`."""
-        try:
-            await self._peer.open()
-        except RegistryError as error:
-            raise RegistryError(f"SUITE_REDIS_URL: {error}", error.kind) from error
+        await self._peer.open()
 
     def start(self) -> None:
         """See `Members`."""

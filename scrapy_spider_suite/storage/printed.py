@@ -259,7 +259,6 @@ class Taken:
             after = entries[-1].key
             yield False
 
-
     def _take_out_or_leave(self, entry: Entry) -> None:
         data = self._store.row(entry.identity)
         if asked_for(entry, UrlState.from_bytes(data or ARCHIVED)):

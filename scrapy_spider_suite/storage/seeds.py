@@ -29,7 +29,7 @@ def note(store: Store, entry: Entry) -> None:
     """Put into the store's next batch that *entry* is a seed; of one that is, all is kept."""
     kv = store.kv(_FAMILY)
     if kv.get(entry.identity) is None:
-        kv.put(entry.identity, entry.url.encode())
+        kv.put(entry.identity, _row(entry.url, ""))
 
 
 def mark_of(tag: str, *, guessed: bool) -> str:
@@ -39,29 +39,29 @@ def mark_of(tag: str, *, guessed: bool) -> str:
 
 def is_mark(text: str) -> bool:
     """Whether *text* is what `mark_of` makes."""
-    _, tag, guess = _read(f"\n{text}".encode())
-    return text == mark_of(tag, guessed=bool(guess))
+    tag, guessed = _parts(text)
+    return text == mark_of(tag, guessed=guessed)
 
 
 def mark(store: Store, entry: Entry) -> None:
     """Put the mark of *entry* into the store's next batch; a seed that has a tag keeps it."""
     kv = store.kv(_FAMILY)
-    _, old, guess = _read(kv.get(entry.identity) or b"")
-    _, tag, new = _read(f"\n{entry.mark}".encode())
-    marks = mark_of(old or tag, guessed=bool(guess or new))
-    kv.put(entry.identity, f"{entry.url}\n{marks}".rstrip("\n").encode())
+    _, tag, guessed = _read(kv.get(entry.identity) or b"")
+    new, guessed_now = _parts(entry.mark)
+    mark = mark_of(tag or new, guessed=guessed or guessed_now)
+    kv.put(entry.identity, _row(entry.url, mark))
 
 
 def take_guess(store: Store, identity: bytes) -> None:
     """Let nothing of a seed be guessed any more."""
     kv = store.kv(_FAMILY)
     url, tag, _ = _read(kv.get(identity) or b"")
-    kv.put(identity, f"{url}\n{tag}".rstrip("\n").encode())
+    kv.put(identity, _row(url, mark_of(tag, guessed=False)))
 
 
 def guessed(store: Store, identity: bytes) -> bool:
     """Whether the scheme of a URL was guessed."""
-    return bool(_read(store.kv(_FAMILY).get(identity) or b"")[2])
+    return _read(store.kv(_FAMILY).get(identity) or b"")[2]
 
 
 def tag_of(store: Store, identity: bytes) -> str | None:
@@ -78,6 +78,15 @@ def seeds(store: Store) -> Iterator[SeedRow]:
         yield SeedRow(url, tag, None if state is None else UrlState.from_bytes(state))
 
 
-def _read(value: bytes) -> tuple[str, str, str]:
-    url, tag, mark = [*value.decode("utf-8", "replace").split("\n"), "", ""][:3]
-    return url, tag, mark
+def _row(url: str, mark: str) -> bytes:
+    return (f"{url}\n{mark}" if mark else url).encode()
+
+
+def _read(value: bytes) -> tuple[str, str, bool]:
+    url, _, mark = value.decode("utf-8", "replace").partition("\n")
+    return url, *_parts(mark)
+
+
+def _parts(mark: str) -> tuple[str, bool]:
+    tag, _, guess = mark.partition("\n")
+    return tag, guess == _GUESSED

@@ -402,7 +402,7 @@ def stranger(call: bytes, key: bytes = KEY) -> tuple[Exchange, list[str]]:
 
 
 def test_who_is_not_listed_is_told() -> None:
-    """Once for each question, in fewer bytes; what was said to an earlier process tells nothing."""
+    """Once a question, in no more bytes; what was said to an earlier process tells nothing."""
     pair = Pair()
     (x, heard), (later, hears) = (stranger(call) for call in (b"1", b"2"))
     ((to, hello),) = x.due(1.0)
