@@ -1,0 +1,44 @@
+"""The public names that tests from outside use: a rename edits this table, and no assertion.
+
+A test in ``tests/outside`` knows the suite by its command line, its files, its log, a server's log
+and exit codes. Settings, stats, import paths and finish reasons it takes from here.
+"""
+
+from __future__ import annotations
+
+
+class Setting:
+    """Settings of the suite."""
+
+    ALLOW_PRIVATE_ADDRESSES = "SUITE_ALLOW_PRIVATE_ADDRESSES"
+    DNS_SERVERS = "SUITE_DNS_SERVERS"
+    ENABLED = "SUITE_ENABLED"
+    EXIT_CODES = "SUITE_EXIT_CODES"
+    FOLLOW = "SUITE_FOLLOW"
+    HOST_DELAY = "SUITE_HOST_DELAY"
+    IP_DELAY = "SUITE_IP_DELAY"
+    PACKS_DIR = "SUITE_PACKS_DIR"
+    PROFILE = "SUITE_PROFILE"
+    SEEN = "SUITE_SEEN"
+
+
+class Component:
+    """Import paths of what a project names in its settings or imports."""
+
+    ADDON = "scrapy_spider_suite.Addon"
+    DOWNLOADER = "scrapy_spider_suite.downloader.PoliteDownloader"
+    SCHEDULER = "scrapy_spider_suite.scheduler.FrontierScheduler"
+    SIEVE_DUPEFILTER = "scrapy_spider_suite.dupefilter.SieveDupeFilter"
+    TRIE_DUPEFILTER = "scrapy_spider_suite.dupefilter.TrieDupeFilter"
+
+
+class Stat:
+    """Stats that a crawl ends with."""
+
+
+class Reason:
+    """Finish reasons, beside Scrapy's own."""
+
+
+STATUS_FILE = "suite/status.json"
+"""The status of the last second, in a job directory."""
