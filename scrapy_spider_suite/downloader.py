@@ -5,6 +5,10 @@ none (robots.txt, media, a component's own downloads) goes by the same clocks he
 the wire and the clock of its host and address, never for a visit that is out, and counts as
 active only while its bytes flow. So a fetch nested in a visit cannot deadlock, and a slow host's
 images cannot use up CONCURRENT_REQUESTS.
+
+With another scheduler no request has a visit. Then each counts as active from its beginning to its
+end, as in Scrapy's downloader: by that the engine knows that the crawl goes on, and how many
+requests to take from the scheduler.
 """
 
 from __future__ import annotations
@@ -97,9 +101,9 @@ class PoliteDownloader(Downloader):
         """
         core = self.core
         lease = core.leases.get(request)
-        if lease is not None:
+        if lease is not None or not core.schedules:
             self.active.add(request)
-        else:
+        if lease is None:
             core.outside += 1
             if STARTING.get() and not core.broad:
                 core.trusted.add(hostname(request))
@@ -118,8 +122,8 @@ class PoliteDownloader(Downloader):
             error = raised
             raise
         finally:
+            self.active.discard(request)
             if lease is not None:
-                self.active.discard(request)
                 if error is not None:
                     note_errback(request, lease)
                 core.visits.fetched(lease, result, error)
@@ -155,11 +159,18 @@ class PoliteDownloader(Downloader):
 
     async def _read(self, request: Request, slot: Slot) -> Response:
         """What goes over no wire (``file:``, ``data:``) or over its own (``ftp:``, ``s3:``)."""
-        self.active.add(request)
+        waited = self._make_active(request)
         try:
             return await self._download(slot, request)
         finally:
-            self.active.discard(request)
+            if waited:
+                self.active.discard(request)
+
+    def _make_active(self, request: Request) -> bool:
+        """Count *request* as active; whether it was not."""
+        waited = request not in self.active
+        self.active.add(request)
+        return waited
 
     async def _send(self, request: Request, slot: Slot) -> Response:
         core = self.core
@@ -252,9 +263,8 @@ class PoliteDownloader(Downloader):
         workbench, sharing = core.frontier.workbench, core.sharing
         taken = () if sharing is None else sharing.begin(host, address)
         workbench.begin(host, address, core.now(), visit=visit is not None)
-        if visit is None:
-            self.active.add(request)
-        else:
+        waited = self._make_active(request)
+        if visit is not None:
             visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
         response: Response | None = None
@@ -274,7 +284,7 @@ class PoliteDownloader(Downloader):
             raise
         finally:
             core.caps.received(request, lease, response)
-            if visit is None:
+            if waited:
                 self.active.discard(request)
             if self._autothrottle:
                 # Never below what was promised.

@@ -107,6 +107,7 @@ class FrontierScheduler(BaseScheduler):
         self._slot = engine._slot
         self._slot.inprogress = InProgress(self._settled)
         self.core.wake = self.wake
+        self.core.schedules = True
         self._errands = Errands(self.core, _robots_of(crawler), self.wake)
         self.extractor = Extractor(self.core, self)
         self._keeper = Keeper(self, self.core, self._errands)

@@ -112,6 +112,7 @@ class CrawlCore:
         self.volatile_start = False  # start() yielded what cannot be stored
         self.wake: Callable[[], None] = _nobody  # has the scheduler look again
         self.write: Callable[[], None] = self._flush  # makes durable what was said, if it can
+        self.schedules = False  # the suite's scheduler hands out the requests
         self.outside = 0  # fetches without a visit
         self.waiting_outside = 0  # those of them that wait for their host
         self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present

@@ -68,11 +68,14 @@ class LineageMiddleware:
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pass ``start()`` on, unless an earlier run of this job has been through all of it.
 
+        Another scheduler may have lost what came of that: there ``start()`` runs again.
+
         While it can send nothing more, Scrapy's engine reads without a pause: 100,000 URLs of a
         list would hold up everything else, so the reading is done in slices.
         """
         core = self._core
-        if core.job is not None and core.store.kv("start").get(STARTED):
+        once = core.job is not None and core.schedules
+        if once and core.store.kv("start").get(STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
         outputs, turns, items = aiter(start), Turns(), _StartItems(core.crawler)
@@ -90,7 +93,7 @@ class LineageMiddleware:
                 core.reader, core.start_waits = None, False
             items.out += not isinstance(output, Request)
             yield output
-        if core.job is None:
+        if not once:
             return
         await items.through()
         if not (core.volatile_start or items.lost or core.stopping):

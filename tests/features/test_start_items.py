@@ -84,6 +84,7 @@ def test_what_a_full_disk_did_not_take_comes_again(
         crawler = get_crawler(Handed, {"JOBDIR": str(tmp_path / "job")})
         crawler.crawling = True
         core = core_of(crawler)
+        core.schedules = True
         start = LineageMiddleware(crawler).process_start(Handed().start())
         send, kv = crawler.signals.send_catch_log, core.store.kv("start")
         assert [(await anext(start))["number"] for _ in range(2)] == [1, 2]
