@@ -3,7 +3,7 @@
 Seeds and the connection are read (:mod:`scrapy_spider_suite.settings.scrapyredis`), pipelines stay
 as they are. scrapy-redis's scheduler, duplicate filter and stats would do the suite's work in other
 ways, and ask Redis in blocking calls on the event loop: they make way, by name. Subclasses of the
-project's own stay, as all that is its own.
+project's own stay, as all that is its own; beside a scheduler that stays, so does the filter.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite import profiles
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.profiles import CLASSES, canonical
 from scrapy_spider_suite.settings.scrapyredis import SeedKey, server_of
@@ -61,8 +62,10 @@ def move_over(settings: BaseSettings) -> None:
     Raises `SettingsError` for what the suite would do the opposite of.
     """
     moved = canonical(settings["SCHEDULER"]) == REPLACED["SCHEDULER"][0]
+    # A scheduler of the project's own may be made of scrapy-redis's, which needs its dupefilter.
+    kept = () if moved or not profiles.keeps(settings, "SCHEDULER") else ("DUPEFILTER_CLASS",)
     for name, (theirs, instead, why) in REPLACED.items():
-        if canonical(settings[name]) == theirs:
+        if canonical(settings[name]) == theirs and name not in kept:
             settings.set(name, instead, priority=settings.getpriority(name) or 0)
             logger.warning("%s = %r makes way for %s: %s", name, theirs, instead, why)
     if moved:

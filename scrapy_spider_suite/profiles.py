@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
@@ -153,9 +154,10 @@ def apply(
         put there.
     """
     for name, path in CLASSES.items():
-        settings.set(name, path, priority="addon")
-        if canonical(settings[name]) != path:
+        if keeps(settings, name):
             yield name, path
+        else:
+            settings.set(name, path, priority="addon")
     yield from _set_handlers(settings, HANDLERS[profile])
     for component in (*COMPONENTS[profile], *(BY_SETTING[name] for name in switched_on)):
         if not _add(settings, component):
@@ -163,6 +165,12 @@ def apply(
     if profile == "broad":
         for name, lean in LEAN.items():
             settings.set(name, lean.value, priority="addon")
+
+
+def keeps(settings: BaseSettings, name: str) -> bool:
+    """Whether the project has a class of its own for *name*, one of `CLASSES`."""
+    theirs = (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
+    return theirs and canonical(settings[name]) != CLASSES[name]
 
 
 def _set_handlers(settings: BaseSettings, path: str) -> Iterator[tuple[str, str]]:
