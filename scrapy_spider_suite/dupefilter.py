@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +26,7 @@ from w3lib.url import canonicalize_url
 from scrapy_spider_suite.errors import JobError, SettingsError, StoreWriteError
 from scrapy_spider_suite.job.temporary import TemporaryFolder
 from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.seen.checkpoint import Checkpoint
 from scrapy_spider_suite.seen.sieveset import SieveSet
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -50,6 +52,9 @@ class StoredDupeFilter(BaseDupeFilter):
 
     While the disk is full what is new is kept in memory, and is written later; a crawl that ends
     before may ask for it again when it is resumed.
+
+    Scrapy's scheduler loses pending requests in a kill. So what a killed run has seen is forgotten:
+    the next run has the files of the last run that ended in order.
     """
 
     folder = ""
@@ -64,6 +69,7 @@ class StoredDupeFilter(BaseDupeFilter):
         self._damage: set[str] = set()
         self._look_in = _LOOK_AFTER
         self._crawler: Crawler | None = None
+        self._checkpoint: Checkpoint | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -76,11 +82,30 @@ class StoredDupeFilter(BaseDupeFilter):
             settings = suite_settings(crawler)
             made = cls._made(crawler, settings)
             made._crawler = crawler
-            made._open(settings)
+            made._open_files(settings)
             made._tell_damage()
         except (SettingsError, JobError) as error:
             refuse(error)
         return made
+
+    def _open_files(self, settings: SuiteSettings) -> None:
+        """Open the files, as they were when a run ended in order. Raises `JobError`."""
+        if self._temporary is not None:
+            self._open(settings)
+            return
+        with ExitStack() as undo:
+            self._checkpoint = Checkpoint(self._path)
+            undo.callback(self._checkpoint.close)
+            self._open(settings)
+            undo.callback(self._close)
+            self._checkpoint.save()
+            undo.pop_all()
+        if self._checkpoint.restored:
+            logger.warning(
+                "The last run of this job was killed, and %s has forgotten what that run had seen: "
+                "its pending requests may be lost",
+                type(self).__name__,
+            )
 
     @classmethod
     @abstractmethod
@@ -159,6 +184,9 @@ class StoredDupeFilter(BaseDupeFilter):
         self._close()
         if self._temporary is not None:
             self._temporary.remove()
+        if self._checkpoint is not None:
+            self._checkpoint.drop()
+            self._checkpoint.close()
 
     def log(self, request: Request, spider: Spider) -> None:
         """Log a duplicate as Scrapy does, and count it in ``dupefilter/filtered``."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -12,17 +10,15 @@ from typing import Any
 
 import pytest
 from crawls import crawl as crawl_alone
-from crawls import start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import Crawling
-from running import until
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from visitors import Visitor, visitor
-from websites import Answer, Site, links
+from websites import Site, links
 
 from scrapy_spider_suite import dupefilter
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
@@ -159,28 +155,6 @@ def test_refused_as_a_whole(tmp_path: Path) -> None:
     assert refused.code == 5
     assert "is open in another process" in refused.log
     assert "Traceback" not in refused.log
-
-
-@pytest.mark.slow
-@both
-def test_a_kill(filter_: type[StoredDupeFilter], site: Site, tmp_path: Path) -> None:
-    """What was seen when the process was killed is not asked for again."""
-    pages = [f"/page/{number}" for number in range(60)]
-    site.pages = {path: Answer(links(), wait=0.2) for path in pages} | {"/": links(*pages)}
-    given_ = {
-        "JOBDIR": str(tmp_path / "job"), "TELNETCONSOLE_ENABLED": False, "RETRY_ENABLED": False,
-        "DUPEFILTER_CLASS": f"{filter_.__module__}.{filter_.__qualname__}",
-    }  # fmt: skip
-    process = start("visitors.Persistent", given_, tmp_path, site=site.url)
-    until(lambda: len(site.visits) > 4)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    site.visits.clear()
-    site.pages |= {"/": links(*pages, "/new"), "/new": links()}
-    resumed = crawl_alone("visitors.Persistent", given_, tmp_path, site=site.url)
-    assert sorted({visit.path for visit in site.visits} - set(pages)) == ["/", "/new"]
-    assert resumed.stats["dupefilter/filtered"] == len(pages)
-    assert resumed.stats["suite/seen/known"] == len(pages) + 1
 
 
 @both
