@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.control.live import operator_of
@@ -90,6 +91,8 @@ class Keeper:
         if self._collecting is not None:
             self._collecting.cancel()
         self._collector.stop()
+        now = self._core.now()
+        self._core.frontier.waits.count(now, now + self._core.frontier.wall_offset)
         self._publish()
         self._supervision.stop()
 
@@ -110,7 +113,9 @@ class Keeper:
             self._revise()
         self._end_at_caps()
         self.end_if_damaged()
-        wait = self._core.frontier.wait(self._core.now())
+        now = self._core.now()
+        self._core.frontier.waits.look(now, now + self._core.frontier.wall_offset)
+        wait = self._core.frontier.wait(now)
         starving = not self._scheduler.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
         if not (self._scheduler.closing or self._disk.paused):
@@ -339,5 +344,6 @@ class Keeper:
             "seconds": round(counters.seconds, 1),
             "cache_hit_rate": round(core.frontier.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
+            "waits": [asdict(count) for count in core.frontier.waits.counts],
             **core.revisiting.facts,
         })  # fmt: skip

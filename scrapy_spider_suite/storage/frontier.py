@@ -49,6 +49,7 @@ from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.trapped import Trapped
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.storage.unextracted import Unread
+from scrapy_spider_suite.storage.waits import Waits
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
@@ -70,6 +71,7 @@ class Frontier:
         permits: has visits wait for leave, where hosts and addresses are shared.
         planner: keeps plans of pages that are to be visited again.
         use_sieve: has links go through the sieve from now on, or no longer.
+        waits: counts the hosts that wait, by reason.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Frontier:
         floor = now if unclean else None
         sliding = None if window is None else Sliding(window, bench)
         self.residents = residents = Residents(bench, store, policy, capacity, floor, sliding)
+        self.waits = Waits(bench, residents.waiting.counts, residents.held_back)
         self.reviser = Reviser(policy, bench, residents)
         self.rotation = Rotation(residents, bench, self.reviser, sliding)
         self._ledger = ledger = Ledger(store, self.counters, order, cache)
@@ -295,6 +298,7 @@ class Frontier:
             if self.extraction.counting is not None:
                 self.extraction.counting.save()
             self.planner.save()
+            self.residents.waiting.counts.save()
             self.counters.save(self.store)
             self.store.flush()
 

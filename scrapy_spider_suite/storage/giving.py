@@ -166,6 +166,7 @@ class Giving:
                 hands.health.fail(entry, Event.ELSEWHERE, now, wall)
             clock = resident.next_fetch - now + wall, resident.why
             hands.residents.leave(resident, wall, now)
+            hands.residents.waiting.leave(host, record)
             # That of a bar would hide when the host was visited.
             record.next_fetch, record.why = clock
         hands.residents.waiting.leave(host, record)

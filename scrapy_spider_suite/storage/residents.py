@@ -279,9 +279,7 @@ class Residents:
         """Drop a host that is idle and has nothing pending from memory and from the waiting list;
         its record is deleted by the caller."""
         host = self._workbench.hosts.get(key)
-        record = self.records.touch(key)
-        if record.due is not None:
-            self._store.delete_due(record.due, key)
+        self.waiting.leave(key, self.records.touch(key))
         if host is not None:
             self._forget(host)
         self.records.drop(key)

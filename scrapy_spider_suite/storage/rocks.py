@@ -216,7 +216,7 @@ class RocksStore(Database):
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
         rows = [_due_row(key) for key, _ in islice(self._scan("due", start), limit)]
-        if rows and not since:
+        if rows and not (since or after):
             self._due_head = _microseconds(rows[0][0])
         return rows
 

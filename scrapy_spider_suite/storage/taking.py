@@ -260,9 +260,11 @@ class Taking:
             wait = wait_of(theirs, resident.gap(), wall)
             hands.workbench.postpone(resident, now + wait, theirs.why)
         elif theirs.next_fetch > record.next_fetch:
-            record.next_fetch, record.why = theirs.next_fetch, theirs.why
-            if record.due is not None and record.due != RESIDENT:
+            waits = record.due is not None and record.due != RESIDENT
+            if waits:
                 hands.residents.waiting.leave(host, record)
+            record.next_fetch, record.why = theirs.next_fetch, theirs.why
+            if waits:
                 hands.residents.waiting.add(host, record, wall)
         if theirs.counted and not record.counted:
             record.counted = True

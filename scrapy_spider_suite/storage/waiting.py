@@ -8,12 +8,16 @@ memory stand behind both, under a time that never comes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+
+from msgspec.structs import replace
 
 from scrapy_spider_suite.frontier.policy import Policy, barred_subject, waits_for_rule
 from scrapy_spider_suite.frontier.subjects import Kind
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.storage.waits import DiskWaits
 
 RESIDENT = 1e13
 """The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
@@ -34,6 +38,16 @@ class WaitingList:
         self._policy = policy
         self.earliest = math.inf
         """No host on disk is due before this (wall seconds)."""
+        self.counts = DiskWaits(store, self._counted())
+
+    def _counted(self) -> Iterator[tuple[float, HostRecord]]:
+        """Every host that waits, and when it is due."""
+        due, after = 0.0, ""
+        while rows := self.rows(due, after, 1_000):
+            for due, after in rows:
+                record = self._store.record(after) if due < RESIDENT else None
+                if record is not None and record.due is not None:
+                    yield due_time(record.due), record
 
     def add(
         self, key: str, record: HostRecord, wall: float, since: float | None = None,
@@ -48,6 +62,7 @@ class WaitingList:
         when = max(wall if since is None else since, record.next_fetch) - ahead
         record.due = when + BARRED if barred else when
         self._store.put_due(record.due, key)
+        self.counts.change(due_time(record.due), record, 1)
         self.earliest = min(self.earliest, when)
 
     def _out_of_phase(self, key: str, record: HostRecord, wall: float) -> bool:
@@ -69,9 +84,11 @@ class WaitingList:
         return True
 
     def leave(self, key: str, record: HostRecord) -> None:
-        """Take a host off the list, if it is on it."""
+        """Take a host off the list, if it is on it; its record says why it waited until then."""
         if record.due is not None:
             self._store.delete_due(record.due, key)
+            if record.due < RESIDENT:
+                self.counts.change(due_time(record.due), record, -1)
             record.due = None
 
     def take_in(self, key: str, record: HostRecord) -> None:
@@ -121,8 +138,7 @@ class WaitingList:
         due = record.due
         if due is None or due >= RESIDENT:
             return False
-        when = due - BARRED if due >= BARRED else due
-        if when - max(wall, record.next_fetch) < _STEP * _STEPS:
+        if due_time(due) - max(wall, record.next_fetch) < _STEP * _STEPS:
             return False
         self.leave(key, record)
         self.add(key, record, wall)
@@ -136,11 +152,11 @@ class WaitingList:
 
     def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
-        before = record.next_fetch, record.why
+        before = replace(record)
         self._look_at_rules(key, record, wall)
-        if (record.next_fetch, record.why) == before:
+        if (record.next_fetch, record.why) == (before.next_fetch, before.why):
             return False
-        self.leave(key, record)
+        self.leave(key, before)
         self.add(key, record, wall)
         return True
 
@@ -172,3 +188,8 @@ class WaitingList:
         else:
             record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
         return bar is not None
+
+
+def due_time(due: float) -> float:
+    """The time (wall) at which a host that is not in memory, and stands under *due*, is due."""
+    return due - BARRED if due >= BARRED else due

@@ -32,6 +32,9 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.sifting import Sifter
+from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.storage.waiting import RESIDENT, due_time
+from scrapy_spider_suite.storage.waits import DiskWaits
 
 HOSTS = [f"h{n}.t" for n in range(6)]
 POLICY = Policy(
@@ -151,6 +154,15 @@ class AtRandom(RuleBasedStateMachine):
         assert frontier.pending == len(self.scheduled - self.over)
         assert frontier.statistics().leased == len(self.leased)
         assert frontier.counters.done + frontier.counters.failed == len(self.over)
+
+    @invariant()
+    def the_hosts_on_disk_are_counted(self) -> None:
+        """By reason and minute, as if they were counted anew."""
+        residents = self.frontier.residents
+        due = [(due_time(when), host) for when, host in self.store.all_due() if when < RESIDENT]
+        rows = [(when, residents.records.of(host)) for when, host in due]
+        anew = DiskWaits(MemoryStore(), rows)
+        assert set(residents.waiting.counts.counts(0.0)) == set(anew.counts(0.0))
 
     # What happens
 
