@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAUSED = "the operator"
-"""Why the scheduler is paused, among its other reasons."""
-
 
 class LiveSite(Site):
     """See the module. *flush* makes everything durable, or sees to it that it is tried again."""
@@ -143,9 +140,9 @@ class LiveSite(Site):
     def pause(self, *, paused: bool) -> None:
         """See `Site`."""
         if paused:
-            self._scheduler.pause(PAUSED)
+            self._scheduler.pause(pausing.OPERATOR)
         else:
-            self._scheduler.unpause(PAUSED)
+            self._scheduler.unpause(pausing.OPERATOR)
 
 
 def operator_of(

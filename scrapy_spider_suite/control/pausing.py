@@ -13,6 +13,8 @@ from scrapy_spider_suite.control.operator import Result
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.storage.kv import KV
 
+OPERATOR = "the operator"
+"""The reason for such a pause, as the scheduler and the status file name it."""
 _KEY = b"paused"
 
 

@@ -221,10 +221,9 @@ class Errands:
         crawl_delay = self._crawl_delay(url)
         frontier.set_crawl_delay(host, crawl_delay)
         # With the verdict in one batch: after a kill robots.txt is known, and not read again.
-        frontier.residents.records.touch(host.key)
-        frontier.residents.records.save()
-        if crawl_delay > host.delay:
-            frontier.workbench.postpone(host, self._core.now() + crawl_delay, "Crawl-delay")
+        asks = crawl_delay > host.delay
+        until = self._core.now() + crawl_delay if asks else host.next_fetch
+        frontier.residents.postpone(host, until, "Crawl-delay")
 
     def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
         """Whether *host*, which is begun anew, is to be left alone by *rules* for longer than is
@@ -248,7 +247,7 @@ class Errands:
         visit = leases[0].visit
         if visit is not None:
             until = rules.expires_at - frontier.wall_offset
-            frontier.workbench.postpone(visit.host, until, "robots.txt unavailable")
+            frontier.residents.postpone(visit.host, until, "robots.txt unavailable")
         self._put_back(leases)
 
     def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:

@@ -101,7 +101,7 @@ class Visits:
             core.dead_hosts.warn(host, "gives no robots.txt")
         else:
             until = retry_at - core.frontier.wall_offset
-            core.frontier.workbench.postpone(host, until, "robots.txt unavailable")
+            core.frontier.residents.postpone(host, until, "robots.txt unavailable")
 
     def _barred(self, host: HostState, error: HostBarred) -> None:
         """Keep a host waiting of which a request was refused: its turn must not come at once."""
@@ -109,7 +109,7 @@ class Visits:
         if not frontier.reviser.barred(host, now, now + frontier.wall_offset):
             # The rule is for another host that shares its slot, or for some of its URLs.
             until = min(error.until - frontier.wall_offset, now + _BARRED)
-            frontier.workbench.postpone(host, until, str(error))
+            frontier.residents.postpone(host, until, str(error))
 
     def release(self, lease: Lease, now: float) -> None:
         """The visit of *lease* is over, unless its burst has more."""
@@ -155,7 +155,7 @@ class Visits:
             wait, why = _retry_after(response), "Retry-After"
             if wait is None:
                 wait, why = core.settings.backoff_base, f"status {response.status}"
-            core.frontier.workbench.postpone(host, core.now() + wait, why)
+            core.frontier.residents.postpone(host, core.now() + wait, why)
             if core.sharing is not None:
                 core.sharing.heard(host, Health.OVERLOADED)
 

@@ -1,11 +1,46 @@
-"""Why a crawl waits, in one line."""
+"""Why a crawl waits: the counts of waiting hosts that it publishes, as rows and in one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from scrapy_spider_suite.explaining.judging import span
-from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason
+from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up
+
+
+def counts_in(status: Mapping[str, Any]) -> list[WaitCount]:
+    """The counts that a status file has."""
+    return [
+        WaitCount(WaitReason(row["reason"]), row["hosts"], row["next_visit"])
+        for row in status.get("waits", ())
+    ]
+
+
+def rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
+    """*counts* as the JSON of commands: ``next_visit`` is seconds from *wall*, the time now."""
+    return [
+        {
+            "reason": each.reason.value, "hosts": each.hosts,
+            "next_visit": None if each.next_visit is None else _left(each.next_visit, wall),
+        }
+        for each in counts
+    ]  # fmt: skip
+
+
+def counts_of(rows: Iterable[Mapping[str, Any]], wall: float) -> list[WaitCount]:
+    """The counts that *rows*, of one agent or of several, say; see `rows`."""
+    return add_up(
+        WaitCount(
+            WaitReason(row["reason"]), row["hosts"],
+            None if row["next_visit"] is None else wall + row["next_visit"],
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _left(until: float, wall: float) -> float:
+    return round(max(0.0, until - wall), 1)
 
 
 def summary(counts: Iterable[WaitCount], wall: float) -> str:

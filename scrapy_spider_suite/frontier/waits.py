@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.states import FOREVER, HostState
 
 
 class WaitReason(StrEnum):
@@ -83,6 +83,16 @@ def reason_of_clock(host: HostState) -> str:
     return host.why or ("Crawl-delay" if host.crawl_delay > host.delay else "")
 
 
-def by_count(counts: Iterable[WaitCount]) -> list[WaitCount]:
-    """*counts*, the most hosts first."""
-    return sorted(counts, key=lambda each: (-each.hosts, each.reason))
+def add_up(counts: Iterable[WaitCount]) -> list[WaitCount]:
+    """*counts* as one for each reason, the most hosts first."""
+    hosts: dict[WaitReason, int] = {}
+    earliest: dict[WaitReason, float] = {}
+    for each in counts:
+        until = FOREVER if each.next_visit is None else each.next_visit
+        hosts[each.reason] = hosts.get(each.reason, 0) + each.hosts
+        earliest[each.reason] = min(earliest.get(each.reason, FOREVER), until)
+    order = sorted(hosts, key=lambda reason: (-hosts[reason], reason))
+    return [
+        WaitCount(each, hosts[each], earliest[each] if earliest[each] < FOREVER else None)
+        for each in order
+    ]

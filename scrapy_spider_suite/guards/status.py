@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 NAME = "status.json"
+_SILENT = 10.0
+"""Seconds without a word after which the event loop of a crawl stands still."""
+
+
+class CrawlState(StrEnum):
+    """The state of the last crawl of a job."""
+
+    RUNNING = "running"
+    SILENT = "silent"
+    """Its process is there, and has said nothing for some seconds."""
+    ENDED = "ended"
+    KILLED = "killed"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process of the crawl is there."""
+        return self in (CrawlState.RUNNING, CrawlState.SILENT)
 
 
 class StatusFile:
@@ -35,3 +54,27 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return status if isinstance(status, dict) else None
+
+
+def state_of(folder: Path, status: dict[str, Any], wall: float) -> CrawlState:
+    """The state of the crawl that wrote *status* in *folder*; *wall* is the time now."""
+    if not status or status.get("ended"):
+        return CrawlState.ENDED
+    silent = wall - status.get("when", status.get("started", 0.0)) > _SILENT
+    uses = _uses(folder, status.get("process"))
+    if not uses and (silent or uses is not None):
+        return CrawlState.KILLED
+    return CrawlState.SILENT if silent else CrawlState.RUNNING
+
+
+def _uses(folder: Path, process: object) -> bool | None:
+    """Whether *process* holds the lock of the job in *folder*; None: the lock cannot be read."""
+    try:
+        with (folder / "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read().strip() == f"process {process}"
+    except OSError:
+        return None
+    return False

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -135,16 +136,19 @@ class Job:
 
     def _take_lock(self) -> IO[str]:
         lock = (self.folder / "lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        for pause in (0.0, 0.05):  # `scrapy frontier status` holds it for a moment
+            time.sleep(pause)
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+        else:
             lock.seek(0)
             holder = lock.read().strip() or "another process"
             lock.close()
             raise JobInUseError(
                 f"JOBDIR = {str(self.path)!r} is in use by {holder}: wait for it to end, or use "
                 "another JOBDIR"
-            ) from None
+            )
         lock.truncate(0)
         lock.write(f"process {os.getpid()}")
         lock.flush()

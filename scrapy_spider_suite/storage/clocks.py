@@ -7,6 +7,7 @@ import struct
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.policy import Policy, waits_for_rule
+from scrapy_spider_suite.frontier.waits import reason_of_clock
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
@@ -126,6 +127,6 @@ def note_clock(host: HostState, wall_offset: float) -> None:
     Of its clock and a bar the later: a phase that comes must not hide that it waits longer.
     """
     record: HostRecord = host.record
-    record.next_fetch, record.why = host.next_fetch + wall_offset, host.why
+    record.next_fetch, record.why = host.next_fetch + wall_offset, reason_of_clock(host)
     if host.bar is not None and host.bar.until > record.next_fetch:
         record.next_fetch, record.why = min(host.bar.until, NEVER), str(host.bar)

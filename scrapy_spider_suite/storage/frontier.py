@@ -83,12 +83,12 @@ class Frontier:
         self.store = store
         self.policy = policy
         self.counters = counters or Counters()
-        self.wall_offset = wall - now
         self.workbench = bench = Workbench()
         # After an unclean end every host counts as fetched at this moment.
         floor = now if unclean else None
         sliding = None if window is None else Sliding(window, bench)
         self.residents = residents = Residents(bench, store, policy, capacity, floor, sliding)
+        self.wall_offset = wall - now
         self.waits = Waits(bench, residents.waiting.counts, residents.held_back)
         self.reviser = Reviser(policy, bench, residents)
         self.rotation = Rotation(residents, bench, self.reviser, sliding)
@@ -132,6 +132,15 @@ class Frontier:
             self._clearance, aside, trapped, self.extraction.demand, self.holding,
             self.permits,
         )  # fmt: skip
+
+    @property
+    def wall_offset(self) -> float:
+        """Wall time minus ``now``."""
+        return self.residents.records.wall_offset
+
+    @wall_offset.setter
+    def wall_offset(self, seconds: float) -> None:
+        self.residents.records.wall_offset = seconds
 
     def open(self, now: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""

@@ -50,7 +50,6 @@ class Health:
         record.failures = verdict.failures
         if verdict.wait:
             self._workbench.postpone(host, now + verdict.wait, verdict.why)
-            record.next_fetch, record.why = host.next_fetch - now + wall, host.why
             if event in _NO_ANSWER:
                 host.resolved_until = now  # its address may have changed
             self._records.touch(host.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.storage.clocks import note_clock
 from scrapy_spider_suite.storage.fronts import Fronts
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
@@ -12,9 +13,14 @@ _CACHE = 20_000
 
 
 class HostRecords:
-    """Reads and stores records; *fronts* know where the queue of a resident host begins."""
+    """Reads and stores records; *fronts* know where the queue of a resident host begins.
+
+    Attributes:
+        wall_offset: wall time minus ``now``, by which clocks of resident hosts are stored.
+    """
 
     def __init__(self, store: Store, workbench: Workbench, fronts: Fronts) -> None:
+        self.wall_offset = 0.0
         self._store = store
         self._hosts = workbench.hosts
         self._fronts = fronts
@@ -71,5 +77,6 @@ class HostRecords:
             host = self._hosts.get(key)
             if host is not None:
                 self._fronts.set_head(host)
+                note_clock(host, self.wall_offset)
             self._store.put_record(key, record)
         self._touched.clear()

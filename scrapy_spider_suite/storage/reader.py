@@ -10,7 +10,7 @@ from typing import Any
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.guards.status import read_status
+from scrapy_spider_suite.guards.status import CrawlState, read_status, state_of
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archiving import archived
@@ -84,6 +84,10 @@ class StoreReader:
     def status(self) -> dict[str, Any] | None:
         """What a running crawl said a second ago, or one that ended last; None if there is none."""
         return read_status(self.folder)
+
+    def crawl_state(self, wall: float) -> CrawlState:
+        """The state of the last crawl of the job; *wall* is the time now."""
+        return state_of(self.folder, self.status() or {}, wall)
 
     def hosts(self) -> Iterator[tuple[str, HostRecord]]:
         """Every host that the job has met."""
@@ -205,4 +209,4 @@ def waits_for(record: HostRecord, wall: float) -> str:
         if 1.0 < record.due - wall <= HELD:  # its clock gives no reason
             return "held back: another agent has it, or it is on its way from one to the other"
         return "waits on disk for room in memory"
-    return "in memory: visited as its delay and its address allow"
+    return "ready: visited as its address and the crawl's places allow"

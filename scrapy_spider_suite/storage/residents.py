@@ -284,10 +284,15 @@ class Residents:
             self._forget(host)
         self.records.drop(key)
 
+    def postpone(self, host: HostState, until: float, why: str) -> None:
+        """Keep *host* waiting until *until* at least, and store why."""
+        self._workbench.postpone(host, until, why)
+        self.records.touch(host.key)
+        self.records.save()
+
     def close(self, wall_offset: float) -> None:
         """Write the clocks of resident hosts and addresses; the hosts are due again."""
         for key, host in self._workbench.hosts.items():
-            note_clock(host, wall_offset)
             self.records.changed(key, host.record)
         self.records.save()
         self.clocks.save(wall_offset)

@@ -12,7 +12,6 @@ import math
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
-from scrapy_spider_suite.storage.clocks import note_clock
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.waiting import BARRED
 
@@ -58,6 +57,7 @@ class Reviser:
             if self._workbench.hosts.get(host.key) is host:
                 self.revise(host, now)
                 self.barred(host, now, wall)
+        self._residents.records.save()
         if self._on_disk is not None and left:
             self._on_disk = self._residents.look_at_barred(*self._on_disk, _ON_DISK, wall)
 
@@ -84,7 +84,10 @@ class Reviser:
             pace = Pace(max(pace.delay, host.delay), pace.concurrency, pace.burst)
         host.crawl_delay = self._residents.crawl_delay(host)
         concurrency = 1 if host.crawl_delay else pace.concurrency
+        before = host.next_fetch
         self._workbench.set_pace(host, Pace(pace.delay, concurrency, pace.burst), now)
+        if host.next_fetch != before:
+            self._residents.records.touch(host.key)
 
     def revise_address(self, address: AddressState, now: float) -> None:
         """Let an *address* go by the pace that the policy has for it."""
@@ -105,7 +108,6 @@ class Reviser:
             until = -math.inf if bar is None else now + (bar.until - wall)
             self._workbench.set_bar(host, bar, until)
             # Whoever looks at the job sees why.
-            note_clock(host, wall - now)
             self._residents.records.touch(host.key)
             self._residents.records.save()
         return bar is not None

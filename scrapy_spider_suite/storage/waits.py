@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.states import HostState
 from scrapy_spider_suite.frontier.waits import (
     WaitCount,
     WaitReason,
-    by_count,
+    add_up,
     reason_of_words,
     wait_of,
 )
@@ -81,7 +81,9 @@ class DiskWaits:
                 if (minute + 1) * _MINUTE <= wall:
                     yield WaitCount(WaitReason.MEMORY, hosts, wall)
                 else:
-                    yield WaitCount(WaitReason(reason), hosts, max(wall, minute * _MINUTE))
+                    until = max(wall, minute * _MINUTE)
+                    never = until > NEVER - _MINUTE
+                    yield WaitCount(WaitReason(reason), hosts, None if never else until)
 
 
 class Waits:
@@ -133,18 +135,4 @@ class Waits:
         if not self._left:
             offset = wall - now
             in_memory = [WaitCount(r, n, until + offset) for r, (n, until) in found.items()]
-            self.counts = _together([*in_memory, *self._on_disk.counts(wall)])
-
-
-def _together(counts: list[WaitCount]) -> list[WaitCount]:
-    """One of *counts* for each reason."""
-    hosts: dict[WaitReason, int] = {}
-    earliest: dict[WaitReason, float] = {}
-    for each in counts:
-        until = NEVER if each.next_visit is None else each.next_visit
-        hosts[each.reason] = hosts.get(each.reason, 0) + each.hosts
-        earliest[each.reason] = min(earliest.get(each.reason, NEVER), until)
-    return by_count(
-        WaitCount(reason, number, earliest[reason] if earliest[reason] < NEVER else None)
-        for reason, number in hosts.items()
-    )
+            self.counts = add_up([*in_memory, *self._on_disk.counts(wall)])

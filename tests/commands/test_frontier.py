@@ -40,7 +40,7 @@ def test_status(web: FakeWebProcess, finished: Path, frontier: Frontier) -> None
     text = frontier("status", "-j", str(finished)).out
     assert f"done         {row['done']}\n" in text
     assert "  success  " in text
-    assert re.search(r"^ended +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", text, re.MULTILINE)
+    assert re.match(r"running +no: ended \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(finished\b", text)
 
 
 def test_hosts(finished: Path, frontier: Frontier) -> None:
@@ -203,7 +203,7 @@ def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:
         (["xxxx"], "expected one of status, hosts"),
         (["status"], "which job"),
         (["status", "extra", "-j", "JOB"], "frontier status: unrecognized arguments: extra"),
-        (["why", "-j", "JOB"], "frontier why: the following arguments are required: HOST"),
+        (["urls", "-j", "JOB"], "frontier urls: the following arguments are required: HOST"),
         (["urls", "a", "b", "-j", "JOB"], "frontier urls: unrecognized arguments: b"),
         (["urls", "a", "--state", "gone", "-j", "JOB"], "invalid choice: 'gone'"),
         (["add", "-j", "JOB"], "frontier add: the following arguments are required"),

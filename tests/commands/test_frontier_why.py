@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import time
@@ -150,9 +151,13 @@ def test_what_may_be_under_way(made: Made, why: Why) -> None:
     made.behind.schedule([Entry("slot", "http://a.test/2", identity)], made.now)
     made.close()
     assert why(url)["under_way"] == "no"
-    status = {"when": time.time() + 60, "leased": 3}
+    status = {"when": time.time() + 60, "leased": 3, "process": 7}
     (made.path / FOLDER / "status.json").write_text(json.dumps(status))
-    assert why(url)["under_way"] == "perhaps: 3 URLs are, and only the crawl knows which"
+    with (made.path / FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("process 7")
+        lock.flush()
+        assert why(url)["under_way"] == "perhaps: 3 URLs are, and only the crawl knows which"
     row = why("http://a.test/2")
     assert (row["state"], row["ahead_of_it"]) == ("pending", None)
     assert row["why_then"].startswith("it is queued in another download_slot")

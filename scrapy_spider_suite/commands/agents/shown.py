@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -15,6 +16,8 @@ from scrapy_spider_suite.commands.agents.reports import show_report
 from scrapy_spider_suite.commands.agents.spreading import Spread
 from scrapy_spider_suite.commands.frontier_verbs.manifest import show as show_one
 from scrapy_spider_suite.commands.verb import Call, Row, printable, shown
+from scrapy_spider_suite.explaining.waits import counts_of, summary
+from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.monitor.fetchreader import fetches
 
 Found = Mapping[str, list[Any]]
@@ -35,18 +38,22 @@ def _status(call: Call, found: Found, spread: Spread | None) -> None:
     rows = [{"agent": name, **row} for name, [row] in found.items()]
     added = total({name: row[name] for name in _SUMS if name in row} for row in rows)
     outcomes = total(row.get("outcomes", {}) for row in rows)
+    now = time.time()
+    waits = counts_of((wait for row in rows for wait in row.get("waits", ())), now)
     rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
-                 "outcomes": outcomes})  # fmt: skip
+                 "outcomes": outcomes, "waits": waiting_rows(waits, now)})  # fmt: skip
     columns = ("agent", "running", *(name for name in _SUMS if name in added), "paused")
     call.table(rows, columns)
     if not call.json:
+        print(summary(waits, now))
         for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
             print(f"  {printable(str(name)).replace('_', ' '):<20} {count}")
 
 
 def _hosts(call: Call, found: Found, spread: Spread | None) -> None:
     limit = call.options.limit or sys.maxsize
-    rows = heapq.nlargest(limit, _rows(found), key=lambda row: _number(row.get("pending")))
+    sort = call.options.sort
+    rows = heapq.nlargest(limit, _rows(found), key=lambda row: _number(row.get(sort)))
     call.table(rows, ("agent", "host", "pending", "done", "failed", "next_visit", "why"))
 
 

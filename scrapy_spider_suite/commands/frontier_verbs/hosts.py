@@ -1,4 +1,4 @@
-"""``scrapy frontier hosts``: who has the longest queues, and why they wait."""
+"""``scrapy frontier hosts``: the hosts with most pending or failed URLs, and why they wait."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import heapq
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
 from scrapy_spider_suite.control import blocks, pausing
@@ -14,23 +15,27 @@ from scrapy_spider_suite.frontier.policy import Bar
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
 from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.storage.waiting import RESIDENT
 
 
 def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[Row]:
     """What is said of each of *hosts*, here and by ``why``."""
     now = time.time()
+    running = reader.crawl_state(now).running
     policy = blocks.policy_of(reader.store.kv(blocks.STORE), now)
     paused = pausing.paused_by(reader.store.kv("control"))
     for name, record in hosts:
         row = _row(name, record, policy.bar_of_visit(name, "", now), now)
-        if paused and record.pending and not record.dead:
+        if not running and record.due == RESIDENT and not row["next_visit"] and _waits(record):
+            row["why"] = "no crawl is running"
+        if paused and _waits(record):
             row |= {"next_visit": None, "why": f"the job is paused by {paused}; {row['why']}"}
         yield row
 
 
 def _row(name: str, record: HostRecord, bar: Bar | None, now: float) -> Row:
     # A host in memory writes down only later that it waits for a block.
-    barred = bar is not None and record.pending and not record.dead
+    barred = bar is not None and _waits(record)
     known = record.pending and record.next_fetch < NEVER
     return {
         "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
@@ -39,15 +44,24 @@ def _row(name: str, record: HostRecord, bar: Bar | None, now: float) -> Row:
     }  # fmt: skip
 
 
+def _waits(record: HostRecord) -> bool:
+    return bool(record.pending and not record.dead)
+
+
 def _options(parser: argparse.ArgumentParser) -> None:
     add_limit(parser)
+    parser.add_argument(
+        "--sort", choices=("pending", "failed"), default="pending",
+        help="the column whose greatest numbers come first (pending)",
+    )  # fmt: skip
 
 
 def _run(call: Call) -> int:
     limit = call.options.limit or sys.maxsize
     with StoreReader(call.folder()) as reader:
-        longest = heapq.nlargest(limit, reader.hosts(), key=lambda item: item[1].pending)
-        rows = list(host_rows(reader, longest))
+        column = attrgetter(call.options.sort)
+        first = heapq.nlargest(limit, reader.hosts(), key=lambda item: column(item[1]))
+        rows = list(host_rows(reader, first))
     call.table(rows, ("host", "pending", "done", "failed", "next_visit", "why"))
     return 0
 
@@ -55,6 +69,7 @@ def _run(call: Call) -> int:
 VERBS = (
     Verb(
         "hosts", "hosts, those with the longest queues first: length, next visit, why it waits",
-        _run, _options, examples=("hosts -j crawls/news --limit 50",),
+        _run, _options,
+        examples=("hosts -j crawls/news --limit 50", "hosts -j crawls/news --sort failed"),
     ),
 )  # fmt: skip

@@ -1,21 +1,28 @@
-"""``scrapy frontier status``: the job in figures."""
+"""``scrapy frontier status``: whether the crawl runs, why it waits, and the job in figures."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
+from scrapy_spider_suite.control.pausing import OPERATOR, paused_by
+from scrapy_spider_suite.explaining.waits import counts_in, summary
+from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.revisits import Revisiting
-from scrapy_spider_suite.guards.status import read_status
+from scrapy_spider_suite.guards.status import CrawlState, read_status
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 
-_SILENT = 10.0
-"""Seconds after which a crawl that says nothing does not run."""
+_TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
+_IN_WORDS = (
+    "state", "running", "waits", "pauses", "ended", "finish_reason", "exit_code", "last_heard",
+)  # fmt: skip
+"""The values that text says in the lines that come first."""
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -28,26 +35,63 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(call: Call) -> int:
     if call.options.alive is not None:
-        return 0 if _is_running(read_status(call.folder()) or {}, call.options.alive) else 1
+        return 0 if _is_alive(read_status(call.folder()) or {}, call.options.alive) else 1
+    now = time.time()
     with StoreReader(call.folder()) as reader:
-        row = _row(reader)
+        state, status = reader.crawl_state(now), reader.status() or {}
+        row = _row(reader, state, status, now)
     if call.json:
         print(json.dumps(row))
         return 0
     outcomes = row.pop("outcomes")
-    for name, value in row.items():
+    first = {
+        "running": words_of_state(state, status), "paused": words_of_pauses(row["pauses"]),
+        "waiting": summary(counts_in(status), now) if row["waits"] else "",
+    }  # fmt: skip
+    lines = {name: words for name, words in first.items() if words}
+    lines |= {name: value for name, value in row.items() if name not in _IN_WORDS}
+    for name, value in lines.items():
         print(f"{name.replace('_', ' '):<12} {shown(name, value)}")
     for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
         print(f"  {name.replace('_', ' '):<20} {count}")
     return 0
 
 
-def _row(reader: StoreReader) -> Row:
+def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
+    """The reasons for which the job is paused; an operator by name."""
+    operator = paused_by(reader.store.kv("control"))
+    found = [f"{OPERATOR} ({operator})"] if operator else []
+    others = () if status.get("ended") else status.get("pauses", ())
+    return found + [each for each in others if each != OPERATOR]
+
+
+def words_of_pauses(pauses: list[str]) -> str:
+    """One line on what has paused a crawl; "" if nothing has."""
+    return f"by {', '.join(pauses)}" if pauses else ""
+
+
+def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
+    """One line on whether the crawl that wrote *status* runs, and how it ended."""
+    heard = shown("when", status.get("when", status.get("started")))
+    if state is CrawlState.KILLED:
+        return f"no: killed, last heard {heard}"
+    if state is CrawlState.SILENT:
+        return f"yes, but silent since {heard}: its event loop stands still"
+    if state is CrawlState.RUNNING:
+        return "yes, and stopping" if status.get("closing") else "yes"
+    if not status.get("ended"):
+        return "no"
+    code = status.get("exit_code")
+    how = str(status.get("finish_reason")) + ("" if code is None else f", exit code {code}")
+    return f"no: ended {shown('ended', status['ended'])} ({how})"
+
+
+def _row(reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now: float) -> Row:
     counters = reader.counters()
-    status = reader.status() or {}
-    running = _is_running(status, _SILENT)
     row: Row = {
-        "running": running, "pending": counters.pending, "done": counters.done,
+        "running": state.running, "state": state.value, "pauses": pauses(reader, status),
+        "waits": waiting_rows(counts_in(status), now),
+        "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
         "outcomes": {event.value: count for event, count in counters.events.items()},
@@ -65,20 +109,22 @@ def _row(reader: StoreReader) -> Row:
     unextracted = len(reader.unextracted)
     if unextracted:
         row["unextracted"] = unextracted
-    if running:
-        row |= {name: status[name] for name in ("process", "hosts", "leased", "paused")}
-    told = ("started", "ended", "finish_reason", "exit_code", "pauses", "cache_hit_rate")
-    return row | {name: status[name] for name in told if status.get(name) not in (None, [])}
+    if state.running:
+        facts = ("process", "hosts", "leased", "paused")
+        row |= {name: status[name] for name in facts if name in status}
+    if state in (CrawlState.KILLED, CrawlState.SILENT):
+        row["last_heard"] = status.get("when")
+    return row | {name: status[name] for name in _TOLD if status.get(name) is not None}
 
 
-def _is_running(status: dict[str, Any], silent: float) -> bool:
+def _is_alive(status: Mapping[str, Any], silent: float) -> bool:
     """Whether a crawl that has been *silent* for so many seconds at most says that it runs."""
-    return not status.get("ended") and time.time() - status.get("when", 0) < silent
+    return not status.get("ended") and time.time() - float(status.get("when", 0)) < silent
 
 
 VERBS = (
     Verb(
-        "status", "the job in figures", _run, _options,
+        "status", "whether the crawl runs, why it waits, and the job in figures", _run, _options,
         examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
         exits={1: "with --alive: no crawl uses the job, or it stands still"},
     ),

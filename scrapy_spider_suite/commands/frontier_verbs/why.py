@@ -9,6 +9,11 @@ from itertools import islice
 
 from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
 from scrapy_spider_suite.commands.frontier_verbs.judges import judge, terms_of_job
+from scrapy_spider_suite.commands.frontier_verbs.status import (
+    pauses,
+    words_of_pauses,
+    words_of_state,
+)
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
 from scrapy_spider_suite.control.renewing import SPIDERS_OWN
 from scrapy_spider_suite.errors import JobError
@@ -18,6 +23,8 @@ from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
 from scrapy_spider_suite.explaining.trapped import MINING
+from scrapy_spider_suite.explaining.waits import counts_in, summary
+from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.robots import origin_of
@@ -29,8 +36,6 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 _DAY = 86_400.0
 _SHOWN = 3
-_SILENT = 10.0
-"""Seconds after which a crawl that says nothing has ended."""
 
 
 def _subject(text: str) -> str:
@@ -38,14 +43,36 @@ def _subject(text: str) -> str:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="HOST|URL", type=_subject)
+    parser.add_argument("subject", metavar="HOST|URL", type=_subject, nargs="?")
 
 
 def _run(call: Call) -> int:
-    subject: str = call.options.subject
+    subject: str | None = call.options.subject
     with StoreReader(call.folder()) as reader:
+        if subject is None:
+            return _of_crawl(call, reader)
         row = (_of_url if "://" in subject else _of_host)(call, reader, subject)
     call.facts(row)
+    return 0
+
+
+# The crawl
+
+
+def _of_crawl(call: Call, reader: StoreReader) -> int:
+    now = time.time()
+    state, status = reader.crawl_state(now), reader.status() or {}
+    counts = counts_in(status)
+    paused = pauses(reader, status)
+    if call.json:
+        row = {"running": state.running, "paused": paused, "waits": waiting_rows(counts, now)}
+        call.facts(row)
+        return 0
+    lines = {
+        "running": words_of_state(state, status), "paused": words_of_pauses(paused),
+        "waiting": summary(counts, now),
+    }  # fmt: skip
+    call.facts({name: words for name, words in lines.items() if words})
     return 0
 
 
@@ -213,7 +240,7 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
     record = reader.host(host_of(known.url))
     if decided.judgement is Judgement.WAIT and decided.rule != "clock":
         return row | {"next_try": "not before that ends", "why_then": str(decided)}
-    if not _running(reader, now):
+    if not reader.crawl_state(now).running:
         return row | {"next_try": "when the crawl goes on", "why_then": "no crawl is running"}
     left = 0.0 if record is None else max(0.0, record.next_fetch - now)
     when = f"its host's next visit is in {span(left)}" if left else "at its host's next turn"
@@ -222,27 +249,24 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
 
 def _under_way(reader: StoreReader, now: float) -> str:
     """Whether a pending URL may be out now: the job on disk does not say which ones are."""
-    out = (reader.status() or {}).get("leased", 0) if _running(reader, now) else 0
+    out = (reader.status() or {}).get("leased", 0) if reader.crawl_state(now).running else 0
     return f"perhaps: {out} URLs are, and only the crawl knows which" if out else "no"
-
-
-def _running(reader: StoreReader, now: float) -> bool:
-    """Whether a crawl has said a moment ago that it is using the job."""
-    status = reader.status() or {}
-    return not status.get("ended") and now - status.get("when", 0.0) < _SILENT
 
 
 VERBS = (
     Verb(
-        "why", "why a host waits, what became of a URL, and what comes next", _run, _options,
-        "HOST|URL",
+        "why", "why the crawl or a host waits, what became of a URL, and what comes next", _run,
+        _options, "[HOST|URL]",
         about=(
+            "Without an argument: how many hosts wait, by reason, and when the first of each may\n"
+            "be visited.\n"
             "Of a URL: its normal form, state, reason, attempts, the page that it came from, its\n"
             "next try, and what each rule says of it now, with the setting, the line of the\n"
             "overrides or of robots.txt, or the operator behind it. A URL that the job has never\n"
             "come across is judged as if the page of a seed led there."
         ),
         examples=(
+            "why -j crawls/news",
             "why example.com -j crawls/news",
             "why https://example.com/private/page -j crawls/news",
         ),
