@@ -19,9 +19,9 @@ from scrapy_spider_suite.urls.traps import Limits
 
 BROAD = Limits(
     length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=64, sessions=8, same=24,
-    hosts=24, prefix=50,
+    numbers=1, hosts=24, prefix=50,
 )  # fmt: skip
-"""The defaults of the broad profile."""
+"""The defaults of the broad profile, and SUITE_TRAP_NUMBERS, since the calendar has no end."""
 YEAR = 2026
 
 

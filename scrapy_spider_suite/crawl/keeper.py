@@ -345,5 +345,5 @@ class Keeper:
             "cache_hit_rate": round(core.frontier.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in core.frontier.waits.counts],
-            **core.revisiting.facts,
+            "traps": core.frontier.traps.met, **core.revisiting.facts,
         })  # fmt: skip

@@ -12,24 +12,12 @@ from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.records import host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, Traps
+from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, LAST, Traps
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.permutations import sorted_query
 from scrapy_spider_suite.urls.spaces import folders, local
 from scrapy_spider_suite.urls.traps import Refusal, Trap
 
-_TRAPS = {
-    Trap.LENGTH: "a trap: longer than pages' URLs are",
-    Trap.SEGMENTS: "a trap: its path has more segments than pages' have",
-    Trap.REPEATS: "a trap: a segment comes again and again in its path",
-    Trap.CALENDAR: "a trap: a date in it is years ahead",
-    Trap.PERMUTED: "a trap: {} has the same parameters in another order",
-    Trap.QUERY: "a trap: the queries of {} combine what was there, and lead to nothing new",
-    Trap.SESSIONS: "a trap: {} comes with ever new session ids",
-    Trap.SAME: "a trap: the pages of {} all said the same",
-    Trap.HOSTS: "a trap: the hosts of {} all said the same",
-    Trap.PREFIX: "{} has had its share of the host: it comes after the others",
-}
 MINING = "mining"
 """The rule by which what nobody linked to is forgotten."""
 
@@ -44,7 +32,7 @@ class Ruling(NamedTuple):
 
 def in_words(terms: Terms, refusal: Refusal) -> Ruling:
     """*refusal* in words."""
-    why = _TRAPS[refusal.trap].format(refusal.space)
+    why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
     return Ruling("trap", why, terms.where(f"SUITE_TRAP_{refusal.trap.name}"))
 
 
@@ -55,7 +43,7 @@ class TrapJudge:
         self._terms = terms
         self._policy = policy
         self._store = store
-        grounds = Grounds(store)
+        self._grounds = grounds = Grounds(store)
         self._traps = Traps(store, policy, grounds, _nothing, self._has_values)
         self._miner = Miner(grounds, _nothing)
 
@@ -80,6 +68,9 @@ class TrapJudge:
         Its priority fell with each of its folders that had had its share, the first one first.
         """
         fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
+        if fell >= LAST // BEHIND:
+            space = self._traps.numbered(entry.url, self._grounds.get(entry.host))
+            return in_words(self._terms, Refusal(Trap.NUMBERS, space or local(entry.url)))
         if fell <= 0 or not (crowded := [*folders(local(entry.url).partition("?")[0])][-fell:]):
             return None
         return in_words(self._terms, Refusal(Trap.PREFIX, crowded[0]))

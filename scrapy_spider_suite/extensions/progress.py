@@ -13,6 +13,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.urls.traps import counts_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -105,8 +106,10 @@ class Progress:
             f"{count:,} {event.value.replace('_', ' ')}"
             for event, count in sorted(counters.events.items(), key=lambda item: -item[1])
         )
+        traps = counts_of(frontier.traps.met)
         logger.info(
-            "The crawl ended (%s) after %.0f s in all: %s pages done, %s URLs failed, %s left (%s)",
+            "The crawl ended (%s) after %.0f s in all: %s pages done, %s URLs failed, %s left "
+            "(%s)%s",
             reason, counters.seconds, f"{counters.done:,}", f"{counters.failed:,}",
-            f"{frontier.pending:,}", outcomes,
+            f"{frontier.pending:,}", outcomes, f"; URLs in traps: {traps}" if traps else "",
         )  # fmt: skip

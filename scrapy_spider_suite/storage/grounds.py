@@ -6,12 +6,16 @@ may have to be found again, nothing else.
 
 from __future__ import annotations
 
+import logging
+
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.ground import Ground
-from scrapy_spider_suite.urls.traps import Trap
+from scrapy_spider_suite.urls.traps import Limits, Refusal, Trap
+
+logger = logging.getLogger(__name__)
 
 FAMILY = "traps"
 _MOST = 2_000
@@ -55,6 +59,22 @@ class Grounds:
             self._keep(host, ground)
         self._touched.add(host)
         return ground
+
+    def report(self, host: str, found: Refusal | None, limits: Limits) -> None:
+        """Log that *found*, if anything, is a trap on *host* from now on: once a host and kind."""
+        if found is None or [*self.learn(host).closed.values()].count(found.trap) > 1:
+            return
+        if found.trap is Trap.NUMBERS and not limits.numbers:
+            logger.info(
+                "%s: %s; further URLs like these come last (SUITE_TRAP_SAME, SUITE_TRAP_NUMBERS)",
+                host, found,
+            )  # fmt: skip
+        else:
+            logger.info(
+                "%s: %s; further URLs like these are given up (SUITE_TRAP_%s); `scrapy frontier "
+                "retry %s --reason trap` brings back those that were queued",
+                host, found, found.trap.name, host,
+            )  # fmt: skip
 
     def _keep(self, host: str, ground: Ground) -> Ground:
         if len(self._known) >= _MOST:

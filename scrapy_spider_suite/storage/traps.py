@@ -32,6 +32,8 @@ _FEW = 1_000
 """URLs of a host, and of a folder, below which no folder has too large a share."""
 BEHIND = 1 << 24
 """What a crowded folder takes off the priority of what lies in it."""
+LAST = BEHIND << 2
+"""What URLs lose whose pages differ in numbers alone: they come after those of crowded folders."""
 _REOPENED = 10_000
 """Hosts of which it is remembered that something was opened again; beyond that none is."""
 _SAMPLED = (Trap.QUERY, Trap.SESSIONS)
@@ -129,6 +131,8 @@ class Traps:
         limits = self._policy.traps
         if limits.same and (space := ground.same_space(url)) is not None:
             return Refusal(Trap.SAME, space)
+        if limits.numbers and (space := self.numbered(url, ground)) is not None:
+            return Refusal(Trap.NUMBERS, space)
         if limits.sessions and (page := self._stand_ins.other(url, host)) is not None:
             return Refusal(Trap.SESSIONS, page)
         if limits.query and "&" in url:
@@ -138,6 +142,13 @@ class Traps:
                 if self._has_values(space, parameters):
                     return Refusal(Trap.QUERY, path)
         return None
+
+    def numbered(self, url: str, ground: Ground | None) -> str | None:
+        """The space of *url* on *ground* whose pages differ in numbers alone; None: there is none.
+        """
+        if ground is None or not ground.closed or not self._policy.traps.same:
+            return None
+        return ground.same_space(url, Trap.NUMBERS)
 
     def _recalls(self, space: str, parameters: list[str]) -> bool:
         """Whether pages of *space* had each of these *parameters*, with its value."""
@@ -185,7 +196,8 @@ class Traps:
     def take(self, entry: Entry, record: HostRecord) -> None:
         """*entry* is new and about to be queued at the host with *record*: count it.
 
-        Its priority falls if its folders have had their share.
+        Its priority falls if its folders have had their share, or pages like it differ in numbers
+        alone.
         """
         limits = self._policy.traps
         url, host = entry.url, entry.host
@@ -195,6 +207,9 @@ class Traps:
             return
         if limits.sessions:
             self._stand_ins.claim(url, host)
+        if self.numbered(url, self._grounds.get(host)) is not None:
+            entry.priority -= LAST
+            self.met[Trap.NUMBERS] += 1
         if limits.prefix:
             budget = self._policy.max_pages(host)
             least = min(_FEW, budget // 10) if budget else _FEW
@@ -236,7 +251,10 @@ class Traps:
             if number:
                 same = self._recent.meets(host, number) or repeats
                 if same or self._grounds.get(host) is not None:
-                    self._grounds.learn(host).saw(url, limits.same, same=same)
+                    exactly = same and self._recent.meets(host, likeness(body, host, numbers=True))
+                    ground = self._grounds.learn(host)
+                    found = ground.saw(url, limits.same, same=same, exactly=exactly)
+                    self._grounds.report(host, found, limits)
         if limits.hosts and not pages:
             self._saw_first(host, body, number)
 
@@ -279,7 +297,8 @@ class Traps:
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
         limit, names = self._policy.traps.query, names_of(parameters)
         ground = self._learning(host, fresh=worth > 0)
-        ground.combined(path, names, limit, worth, onward=onward)
+        if ground.combined(path, names, limit, worth, onward=onward):
+            self._grounds.report(host, Refusal(Trap.QUERY, path), self._policy.traps)
 
     def _leads_on(self, link: str, space: str, host: str) -> bool:
         """Whether *link*, of a page of *space* on *host*, is new, and more than a combination."""
@@ -303,7 +322,9 @@ class Traps:
             return
         if not fresh or self._grounds.get(host) is not None:
             ground, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
-            ground.repeated(session.name, limit, vain=not fresh)
+            if ground.repeated(session.name, limit, vain=not fresh):
+                found = Refusal(Trap.SESSIONS, session.page)
+                self._grounds.report(host, found, self._policy.traps)
 
     def _learning(self, host: str, *, fresh: bool) -> Ground:
         """The ground of *host*, to be told of a page; something may open if it is *fresh*."""
@@ -320,7 +341,8 @@ class Traps:
             return  # by another scheme or another name of the host, to itself
         same = self._recent.meets(host, key_of("target", target))
         if same or self._grounds.get(host) is not None:
-            self._grounds.learn(host).sent_on(url, limit, same=same)
+            found = self._grounds.learn(host).sent_on(url, limit, same=same)
+            self._grounds.report(host, found, self._policy.traps)
 
     def reopen(self, host: str) -> bool:
         """Open what is closed on *host* and of its domain; whether anything was."""

@@ -13,7 +13,7 @@ from typing import Final
 import xxhash
 
 from scrapy_spider_suite.urls.spaces import VARIABLE, folders, local, spaces
-from scrapy_spider_suite.urls.traps import Trap
+from scrapy_spider_suite.urls.traps import Refusal, Trap
 
 MOST: Final = 128
 """Spaces of each kind that a host is remembered by."""
@@ -31,7 +31,7 @@ _WHOLE_HOST: Final = 4
 _FIRST_SAMPLE: Final = 16
 """Refusals after which one is let through to see, and again whenever they have doubled."""
 _EVIDENCE: Final = (
-    "same", "sent", "query", "credit", "judged", "session", "refused", "sample",
+    "same", "numbers", "sent", "query", "credit", "judged", "session", "refused", "sample",
 )  # fmt: skip
 """Kinds of counts by which spaces are closed."""
 
@@ -65,13 +65,13 @@ class Ground:
     def suspects(self, url: str) -> bool:
         """Whether pages about the normal *url* have said or led to the same, and nothing has made
         up for it."""
-        kinds = [kind for kind in ("same", "sent") if self.counts.get(kind)]
+        kinds = [kind for kind in ("same", "numbers", "sent") if self.counts.get(kind)]
         return any(self.count(kind, space) for kind in kinds for space in spaces(url))
 
-    def same_space(self, url: str) -> str | None:
-        """The space of the normal *url* whose pages all say the same; None if there is none."""
+    def same_space(self, url: str, trap: Trap = Trap.SAME) -> str | None:
+        """The space of the normal *url* that is closed as *trap*, SAME or NUMBERS; None: none."""
         for space in spaces(url):
-            if key_of("same", space) in self.closed:
+            if key_of(trap, space) in self.closed:
                 return space
         return None
 
@@ -119,34 +119,38 @@ class Ground:
             for folder in folders(local(url).partition("?")[0])
         )
 
-    def saw(self, url: str, limit: int, *, same: bool) -> str | None:
+    def saw(
+        self, url: str, limit: int, *, same: bool, exactly: bool | None = None
+    ) -> Refusal | None:  # fmt: skip
         """A page was fetched at *url*, which says the *same* as an earlier one, or something new.
 
-        Returns the space that is a trap from now on, if one is: when *limit* more pages there said
-        the same than new ones make up for, `FRESH` each.
+        Not *exactly*: its numbers differ. Returns what is a trap from now on, if anything is: a
+        space where *limit* more pages said the same than new ones make up for, `FRESH` each.
         """
         if not same and self.counts.get("sent"):
             for space in spaces(url):
                 self.add("sent", space, -FRESH)
-        return self._tell("same", url, limit, 1 if same else -FRESH)
+        exactly = same if exactly is None else exactly
+        numbers = self._tell("numbers", Trap.NUMBERS, url, limit, 1 if same else -FRESH)
+        return self._tell("same", Trap.SAME, url, limit, 1 if exactly else -FRESH) or numbers
 
-    def sent_on(self, url: str, limit: int, *, same: bool) -> str | None:
+    def sent_on(self, url: str, limit: int, *, same: bool) -> Refusal | None:
         """*url* leads on to the *same* page as an earlier one, or to another; as `saw`."""
-        return self._tell("sent", url, limit, 1 if same else -FRESH)
+        return self._tell("sent", Trap.SAME, url, limit, 1 if same else -FRESH)
 
-    def _tell(self, kind: str, url: str, limit: int, change: int) -> str | None:
+    def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> Refusal | None:
         around = list(spaces(url))
         for at, space in enumerate(around):
-            if key_of("same", space) in self.closed:
+            if key_of(trap, space) in self.closed:
                 break  # it was on its way when that was closed
             most = limit * _WHOLE_HOST if space in _HOST else limit
             if self.add(kind, space, change) >= most:
                 self.counts[kind].pop(key_of(kind, space), None)
-                self._close("same", space, Trap.SAME)
+                self._close(trap, space, trap)
                 # What the wider ones saw there is dealt with.
                 for wider in around[at + 1 :]:
                     self.add(kind, wider, 1 - limit)
-                return space
+                return Refusal(trap, space)
         return None
 
     def combined(

@@ -21,7 +21,8 @@ _POSTER: Final = re.compile(rb"""poster\s*=\s*["']?([^"'\s>]+)""")
 _OBJECT: Final = re.compile(rb"""<object\b[^<>]*?\sdata\s*=\s*["']?([^"'\s>]+)""")
 _ENDS: Final = re.compile(rb"[\0.;:!?|]+")
 """Between two things that a page says: mark-up, or the end of a sentence."""
-_DROPPED: Final = b"0123456789 \t\r\n\f"
+_SPACE: Final = b" \t\r\n\f"
+_DROPPED: Final = b"0123456789" + _SPACE
 _UNSAID: Final = (b"<script", b"<style")
 _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""
@@ -34,13 +35,14 @@ _LONGEST: Final = 1 << 18
 _SLOTS: Final = 1 << 20
 
 
-def likeness(body: bytes, host: str) -> int:
+def likeness(body: bytes, host: str, *, numbers: bool = False) -> int:
     """What the HTML page *body* on *host* says, as a number of 64 bits, 0 if it is empty.
 
-    The name of the host does not count: it is all that differs on a farm of hosts.
+    The *numbers* in its text count only if asked for. The name of the host does not count: it is
+    all that differs on a farm of hosts.
     """
     body = _plain(body, host)
-    text = b"".join(_texts(body))
+    text = b"".join(_texts(body, _SPACE if numbers else _DROPPED))
     if len(text) < _LITTLE:
         text = body
     if not text.strip():
@@ -68,9 +70,9 @@ def _plain(body: bytes, host: str) -> bytes:
     return body[:_LONGEST].lower().replace(host.encode(), b"")
 
 
-def _texts(body: bytes) -> list[bytes]:
-    """What stands between the tags of *body*, scripts and styles apart."""
-    text = body.translate(None, _DROPPED)
+def _texts(body: bytes, dropped: bytes = _DROPPED) -> list[bytes]:
+    """What stands between the tags of *body*, without *dropped* characters, scripts and styles."""
+    text = body.translate(None, dropped)
     for tag in _UNSAID:
         if tag in text:
             first, *others = text.split(tag)

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+_Name = TypeVar("_Name", bound=str)
 
 
 class Trap(StrEnum):
@@ -33,6 +35,8 @@ class Trap(StrEnum):
     QUERY = "query"
     SESSIONS = "sessions"
     SAME = "same"
+    NUMBERS = "numbers"
+    """Refused with SUITE_TRAP_NUMBERS; else the pages come last, as with `PREFIX`."""
     HOSTS = "hosts"
     PREFIX = "prefix"
     """Not refused: what lies below a folder that has had its share comes last."""
@@ -50,6 +54,7 @@ class Limits:
     query: int = 0
     sessions: int = 0
     same: int = 0
+    numbers: int = 0
     hosts: int = 0
     prefix: int = 0
 
@@ -69,6 +74,29 @@ class Refusal(NamedTuple):
 
     trap: Trap
     space: str = ""
+
+    def __str__(self) -> str:
+        return _WORDS[self.trap].format(self.space)
+
+
+_WORDS: Final = {
+    Trap.LENGTH: "longer than pages' URLs are",
+    Trap.SEGMENTS: "its path has more segments than pages' have",
+    Trap.REPEATS: "a segment comes again and again in its path",
+    Trap.CALENDAR: "a date in it is years ahead",
+    Trap.PERMUTED: "{} has the same parameters in another order",
+    Trap.QUERY: "the queries of {} combine what was there, and lead to nothing new",
+    Trap.SESSIONS: "{} comes with ever new session ids",
+    Trap.SAME: "the pages of {} all said the same",
+    Trap.NUMBERS: "the pages of {} differ in numbers alone",
+    Trap.HOSTS: "the hosts of {} all said the same",
+    Trap.PREFIX: "{} has had its share of the host: it comes after the others",
+}
+
+def counts_of(met: Mapping[_Name, int]) -> str:
+    """How many URLs were *met* in traps, on a line, the most first."""
+    most_first = sorted(met.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {count}" for name, count in most_first)
 
 
 # The URL alone

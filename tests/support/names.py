@@ -25,6 +25,8 @@ class Setting:
     PAGE_ITEMS = "SUITE_PAGE_ITEMS"
     PROFILE = "SUITE_PROFILE"
     SEEN = "SUITE_SEEN"
+    TRAP_NUMBERS = "SUITE_TRAP_NUMBERS"
+    TRAP_SAME = "SUITE_TRAP_SAME"
 
 
 class Component:

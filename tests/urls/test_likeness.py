@@ -51,6 +51,13 @@ def test_something_else(other: bytes) -> None:
     assert likeness(other, HOST) != likeness(page(), HOST)
 
 
+def test_numbers_count_where_they_are_asked_for() -> None:
+    """White space does not, even then."""
+    seven = likeness(page(f"7 {TEXT}"), HOST, numbers=True)
+    assert seven != likeness(page(f"8 {TEXT}"), HOST, numbers=True)
+    assert seven == likeness(page(f"7  {TEXT}\n"), HOST, numbers=True)
+
+
 def test_pictures_without_words_are_different_pages() -> None:
     """A gallery whose pages differ by a number in the address of their picture."""
     for element in ('<img src="/{}.jpg">', "<IMG ALT=x SRC='/{}.jpg'>"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.urls.ground import ENOUGH, FOUND, FRESH, MOST, Ground
 from scrapy_spider_suite.urls.permutations import Permutations, sorted_query
 from scrapy_spider_suite.urls.spaces import combination, folders, names_of, session_of, spaces
-from scrapy_spider_suite.urls.traps import Limits, Trap, harmless, look
+from scrapy_spider_suite.urls.traps import Limits, Refusal, Trap, harmless, look
 
 LIMITS = Limits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
 H = "http://h.example"
@@ -137,18 +137,32 @@ def test_pages_that_say_the_same() -> None:
     """The narrowest space that holds them all is closed, and nothing beside it."""
     ground = Ground()
     closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
-    assert closed == [None] * 4 + ["/cal/0/0"]
+    assert closed == [None] * 4 + [Refusal(Trap.SAME, "/cal/0/0")]
     assert ground.same_space(f"{H}/cal/77/12") == "/cal/0/0"
     assert ground.same_space(f"{H}/cal/77/12/3") is None
     assert ground.same_space(f"{H}/cal/77/12?print=1") is None
     assert not ground.counts["same"], "what was dealt with must not close the folder, too"
 
 
+def test_pages_that_differ_in_numbers_alone() -> None:
+    """Their space is known apart; those that say exactly the same are in it, too."""
+    ground = Ground()
+    pages = [ground.saw(f"{H}/thing/{n}", 5, same=True, exactly=n == 3) for n in range(5)]
+    assert pages == [None] * 4 + [Refusal(Trap.NUMBERS, "/thing/0")]
+    assert ground.same_space(f"{H}/thing/9") is None
+    assert ground.same_space(f"{H}/thing/9", Trap.NUMBERS) == "/thing/0"
+    for number in range(5, 10):
+        found = ground.saw(f"{H}/thing/{number}", 5, same=True, exactly=True)
+    assert found == Refusal(Trap.SAME, "/thing/0")
+
+
 def test_a_wider_space_where_every_page_has_a_pattern_of_its_own() -> None:
     """Soft 404s: the words differ, their folder does not."""
     ground = Ground()
     words = ["ab", "cd", "ef", "gh", "ij"]
-    assert [ground.saw(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == "/lost/"
+    assert [ground.saw(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == (
+        Trap.SAME, "/lost/",
+    )  # fmt: skip
     assert ground.same_space(f"{H}/lost/anything/at/all") is not None
     assert ground.same_space(f"{H}/found/anything") is None
 
@@ -167,7 +181,7 @@ def test_a_whole_host_takes_more() -> None:
     ground = Ground()
     names = [chr(97 + n // 26) + chr(97 + n % 26) for n in range(20)]
     closed = [ground.saw(f"{H}/{name}", 5, same=True) for name in names]
-    assert closed == [None] * 19 + ["/"]
+    assert closed == [None] * 19 + [Refusal(Trap.SAME, "/")]
 
 
 AB, AC, BC, ABC = ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
@@ -235,7 +249,7 @@ def test_an_operator_opens_all() -> None:
         ground.repeated("sid", 3, vain=True)
         ground.saw(f"{H}/cal/{number}", 3, same=True)
         ground.sample(f"{H}/x", Trap.QUERY, "/s")
-    assert len(ground.closed) == 3
+    assert len(ground.closed) == 4
     ground.reopen()
     assert not ground.closed
     assert set(ground.counts) == {"missed"}
@@ -245,7 +259,7 @@ def test_many_that_lead_on_to_one_page() -> None:
     """They are a space without pages; where some are, those make up for others."""
     ground = Ground()
     gone = [ground.sent_on(f"{H}/go?to={n}", 5, same=True) for n in range(5)]
-    assert gone == [None] * 4 + ["/go?to"]
+    assert gone == [None] * 4 + [Refusal(Trap.SAME, "/go?to")]
     assert ground.same_space(f"{H}/go?to=99") == "/go?to"
     for number in range(100):
         assert ground.sent_on(f"{H}/old/{chr(97 + number % 26)}", 5, same=True) is None
@@ -282,7 +296,7 @@ def test_many_folders_do_not_hide_a_trap() -> None:
     for number in range(3_000):
         ground.crowded(f"{H}/{'abcdefghij'[number % 10]}{number % 150:c}x/y", 50, 10)
     closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
-    assert closed[-1] == "/cal/0/0"
+    assert closed[-1] == Refusal(Trap.SAME, "/cal/0/0")
 
 
 def test_a_ground_is_bounded() -> None:

@@ -17,8 +17,9 @@ from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.guards.status import CrawlState, read_status
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
+from scrapy_spider_suite.urls.traps import counts_of
 
-_TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
+_TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate", "traps")
 _IN_WORDS = (
     "state", "running", "waits", "pauses", "ended", "finish_reason", "exit_code", "last_heard",
 )  # fmt: skip
@@ -44,6 +45,8 @@ def _run(call: Call) -> int:
         print(json.dumps(row))
         return 0
     outcomes = row.pop("outcomes")
+    if "traps" in row:
+        row["traps"] = counts_of(row["traps"])
     first = {
         "running": words_of_state(state, status), "paused": words_of_pauses(row["pauses"]),
         "waiting": summary(counts_in(status), now) if row["waits"] else "",
@@ -114,7 +117,7 @@ def _row(reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now:
         row |= {name: status[name] for name in facts if name in status}
     if state in (CrawlState.KILLED, CrawlState.SILENT):
         row["last_heard"] = status.get("when")
-    return row | {name: status[name] for name in _TOLD if status.get(name) is not None}
+    return row | {name: status[name] for name in _TOLD if status.get(name) not in (None, {})}
 
 
 def _is_alive(status: Mapping[str, Any], silent: float) -> bool:

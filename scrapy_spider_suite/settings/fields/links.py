@@ -90,6 +90,11 @@ class Links:
         "earlier ones said, with hardly a new one between, it is a trap; 0: none is.",
         broad=24,
     )
+    trap_numbers: bool = setting(
+        v.boolean(), False, FROM_NOW_ON,
+        "Links followed in bulk: whether pages that differ from earlier ones in numbers alone are "
+        "such a trap, too; if not, URLs like theirs come after the host's others.",
+    )
     trap_hosts: int = setting(
         v.integer(0, 10_000, "hosts"), 0, FROM_NOW_ON,
         "Links followed in bulk: when the first pages of so many hosts of a registered domain have "
