@@ -26,6 +26,7 @@ from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.duplicates import Duplicates
+from scrapy_spider_suite.crawl.empty_runs import EmptyRun
 from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.crawl.errbacks import in_errback
 from scrapy_spider_suite.crawl.extracting import Extractor
@@ -39,7 +40,7 @@ from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.guards.exitcodes import SEEDS_UNREAD
+from scrapy_spider_suite.guards.exitcodes import NO_PAGES, SEEDS_UNREAD
 from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
 from scrapy_spider_suite.refusal import refuse, say
 from scrapy_spider_suite.seeds.intake import Seeding
@@ -110,6 +111,7 @@ class FrontierScheduler(BaseScheduler):
         self.core.schedules = True
         self._errands = Errands(self.core, _robots_of(crawler), self.wake)
         self.extractor = Extractor(self.core, self)
+        self._empty_run = EmptyRun(self.core)
         self._keeper = Keeper(self, self.core, self._errands)
         self._outgoing = Outgoing(self.core, self, self._errands, self._keeper)
         self.core.write = self._keeper.flush
@@ -140,6 +142,7 @@ class FrontierScheduler(BaseScheduler):
         self._closed = self.core.stopping = True
         self._seeding.stop()
         self._outgoing.stop()
+        self._empty_run.explain(reason)
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
@@ -323,6 +326,9 @@ class FrontierScheduler(BaseScheduler):
             raise DontCloseSpider
         if self.core.unread:
             raise CloseSpider(SEEDS_UNREAD)
+        # Scrapy has a reason of its own for a start() that raised, from 2.17 on.
+        if self._empty_run.has_no_pages and not getattr(self._engine, "_start_error", False):
+            raise CloseSpider(NO_PAGES)
 
     def pause(self, why: str) -> None:
         """Send nothing more until `unpause` for every reason *why* it was paused."""

@@ -78,11 +78,7 @@ class BroadSpider(Spider):
                 f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
             )
-        sources = self._sources()
-        pushed = hasattr(self, "redis_key")
-        if not (sources or pushed or self.crawler.settings["SUITE_SEEDS"]):
-            self.logger.warning("no seeds: give start_urls, -a seeds=URL|FILE, or SUITE_SEEDS")
-        wrong = await Intake(core_of(self.crawler)).take(sources)
+        wrong = await Intake(core_of(self.crawler)).take(self._sources())
         if wrong:
             raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()

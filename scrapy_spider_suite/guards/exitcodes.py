@@ -16,6 +16,9 @@ SEEDS_UNREAD = "seeds_unread"
 The next run reads them again.
 """
 
+NO_PAGES = "no_pages"
+"""The finish reason of a crawl that has nothing left, and never fetched a page."""
+
 DISK_ERROR = "disk_error"
 """The finish reason of a crawl whose disk failed to write for long, although it had room."""
 
@@ -51,8 +54,9 @@ MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
     ExitCode.WORK_LEFT: (
         "It ended by itself before everything was fetched: `waiting`, `max_pages`, `max_bytes`, "
         "`max_time`, `seeds_unread` (the log says which list), `closespider_…`, `cancelled`, or a "
-        "reason of the spider's own.",
-        "start it again, later; after a `max_…` with a higher cap"),
+        "reason of the spider's own. Or `no_pages`: every seed failed, or there was no seed.",
+        "start it again, later; after a `max_…` with a higher cap; after `no_pages` do what the "
+        "log's warning says"),
     ExitCode.INTERRUPTED: (
         "A signal ended it (`shutdown`), or two of them in a hurry.", "start it again"),
     ExitCode.IN_USE: (

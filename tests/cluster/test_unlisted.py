@@ -34,7 +34,7 @@ def test_it_is_refused(tmp_path: Path) -> None:
         Fleet(tmp_path, lambda name: settings | {"SUITE_AGENTS": lists[name]}, {}) as fleet,
     ):
         a = fleet.start("a")
-        until(lambda: "no seeds" in a.log, LATE)
+        until((a.job / "suite/status.json").exists, LATE)
         fleet.arguments = {"seeds": f"{site.url}/"}
         b = fleet.start("b")
         assert b.process is not None

@@ -17,8 +17,8 @@ from scrapy_spider_suite.guards.exitcodes import MEANINGS, ExitCode, code_of_err
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
-        ("finished", 0), ("waiting", 3), ("closespider_pagecount", 3), ("cancelled", 3),
-        ("max_pages", 3), ("max_bytes", 3), ("max_time", 3),
+        ("finished", 0), ("waiting", 3), ("no_pages", 3), ("closespider_pagecount", 3),
+        ("cancelled", 3), ("max_pages", 3), ("max_bytes", 3), ("max_time", 3),
         ("a spider's own", 3), ("shutdown", 4), ("stalled", 7),
         ("disk_error", 6), ("damaged", 6),
     ],

@@ -24,6 +24,7 @@ class Setting:
     PACKS_DIR = "SUITE_PACKS_DIR"
     PAGE_ITEMS = "SUITE_PAGE_ITEMS"
     PROFILE = "SUITE_PROFILE"
+    SEEDS = "SUITE_SEEDS"
     SEEN = "SUITE_SEEN"
     TRAP_NUMBERS = "SUITE_TRAP_NUMBERS"
     TRAP_SAME = "SUITE_TRAP_SAME"
@@ -58,6 +59,8 @@ class Stat:
 
 class Reason:
     """Finish reasons, beside Scrapy's own."""
+
+    NO_PAGES = "no_pages"
 
 
 STATUS_FILE = "suite/status.json"

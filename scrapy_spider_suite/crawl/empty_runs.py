@@ -1,0 +1,97 @@
+"""Runs that fetched nothing: no page could be had, or the job was complete; the log says which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
+from scrapy_spider_suite.guards.exitcodes import NO_PAGES
+from scrapy_spider_suite.settings.project import is_crawl
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
+
+logger = logging.getLogger(__name__)
+
+_PAGES = (
+    Event.SUCCESS, Event.NOT_STORED, Event.NOT_PARSED, Event.CALLBACK_ERROR, Event.PIPELINE_ERROR,
+    Event.UNREADABLE,
+)  # fmt: skip
+"""What concludes a URL of which a page has come."""
+_NO_SEEDS = (
+    "no request was queued; seeds are what start() yields (start_urls), what SUITE_SEEDS names, "
+    "and `-a seeds=URL|FILE` of a BroadSpider"
+)
+_LEFT_OUT = "offsite/filtered", "urllength/request_ignored_count", "suite/filter/schedule/refused"
+"""Stats of requests of start() that were not queued."""
+_NAMES = "check the names; SUITE_DNS_SERVERS chooses the name servers"
+_SERVERS = "check that the servers run"
+_WAYS_OUT: Mapping[Event, str] = {
+    Event.PRIVATE_ADDRESS: "SUITE_ALLOW_PRIVATE_ADDRESSES = ['127.0.0.0/8'] allows this machine, "
+                           "True allows all addresses",
+    Event.NO_SUCH_HOST: _NAMES, Event.DNS: _NAMES,
+    Event.REFUSED: _SERVERS, Event.TIMEOUT: _SERVERS, Event.CONNECTION_LOST: _SERVERS,
+    Event.HOST_DEAD: _SERVERS,
+}  # fmt: skip
+
+
+class EmptyRun:
+    """One run of the job of *core*, made before the run takes in anything."""
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._before = self._concluded
+
+    @property
+    def _concluded(self) -> tuple[int, int]:
+        counters = self._core.frontier.counters
+        return counters.done, counters.failed
+
+    @property
+    def has_no_pages(self) -> bool:
+        """Whether the job, in all its runs, has fetched no page, and this run has made no item.
+
+        False for one of several agents: others may have pages. False for a job whose start() made
+        nothing but items, in an earlier run.
+        """
+        core, events = self._core, self._core.frontier.counters.events
+        if core.agency is not None or not is_crawl(core.crawler):
+            return False
+        if not events and self._resumes:
+            return False
+        items = core.crawler.stats.get_value("item_scraped_count", 0)
+        return not items and not any(events.get(event) for event in _PAGES)
+
+    @property
+    def _resumes(self) -> bool:
+        return self._core.job is not None and self._core.job.resumed
+
+    def explain(self, reason: str) -> None:
+        """Warn if the run, which ended for *reason*, fetched nothing, and say the way out."""
+        if reason == NO_PAGES:
+            logger.warning("no page was fetched: %s", self._failures())
+        elif (
+            reason == "finished" and self._resumes and self._core.agency is None
+            and self._concluded == self._before
+        ):  # fmt: skip
+            logger.warning(
+                "this job is complete: earlier runs fetched its %s pages (failed: %s), and nothing "
+                "new was to be fetched; fetch pages again with `scrapy frontier refetch`, failed "
+                "URLs with `retry`, give new seeds with `add`, or use another JOBDIR",
+                *(f"{number:,}" for number in self._before),
+            )  # fmt: skip
+
+    def _failures(self) -> str:
+        """Why no page was fetched, and the way out."""
+        counts = sorted(self._core.frontier.counters.events.items(), key=lambda item: -item[1])
+        # A request that another one replaced ended as that one did.
+        failures = [(event, count) for event, count in counts if event is not Event.REPLACED]
+        if not failures:
+            left_out = {name: self._core.crawler.stats.get_value(name) for name in _LEFT_OUT}
+            said = [f"{name} = {count}" for name, count in left_out.items() if count]
+            return "; ".join((_NO_SEEDS, *said))
+        said = [f"{n:,} {e.value.replace('_', ' ')} ({OUTCOMES[e].meaning})" for e, n in failures]
+        ways = dict.fromkeys(_WAYS_OUT[event] for event, _ in failures if event in _WAYS_OUT)
+        return "; ".join((", ".join(said), *ways))

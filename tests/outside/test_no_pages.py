@@ -1,0 +1,75 @@
+"""A crawl that fetched no page says why, names the setting, and ends for a reason of its own."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from projects import Project
+from support.names import Reason, Setting
+from websites import Site, links, running
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project without settings for loopback: everybody's first one."""
+    return Project(tmp_path / "project", ROBOTSTXT_OBEY=False, RETRY_ENABLED=False)
+
+
+def _ended(log: str) -> str:
+    return log.rpartition("Spider closed (")[2].partition(")")[0]
+
+
+def test_private_address(project: Project) -> None:
+    """The warning names the setting that allows seeds on loopback; the exit code is 3."""
+    with running(Site({"/": links("/a")})) as site:
+        ended = project.scrapy("crawl", "bulk", "-a", f"seeds={site.url}/")
+    assert (ended.returncode, _ended(ended.stderr)) == (3, Reason.NO_PAGES), ended.stderr
+    [warning] = [line for line in ended.stderr.splitlines() if "no page was fetched" in line]
+    assert "WARNING" in warning
+    assert Setting.ALLOW_PRIVATE_ADDRESSES in warning
+    assert site.visits == []
+
+
+def test_refused_in_the_spider_profile(project: Project) -> None:
+    """The warning says that the connection was refused; Scrapy's exit code 0 stays the default."""
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        start = f"start=http://127.0.0.1:{unheard.getsockname()[1]}/"
+        codes = [
+            project.scrapy("crawl", "ordinary", "-a", start),
+            project.scrapy("crawl", "ordinary", "-a", start, **{Setting.EXIT_CODES: True}),
+        ]
+    for code, ended in zip((0, 3), codes, strict=True):
+        assert (ended.returncode, _ended(ended.stderr)) == (code, Reason.NO_PAGES), ended.stderr
+        [warning] = [line for line in ended.stderr.splitlines() if "no page was fetched" in line]
+        assert "connection refused" in warning
+
+
+@pytest.mark.parametrize("profile", ["broad", "spider"])
+def test_no_seeds(project: Project, profile: str) -> None:
+    """A spider whose start() yields nothing has no seeds: the warning says where seeds go."""
+    (project.folder / "project" / "empty.py").write_text(
+        "import scrapy\nclass Empty(scrapy.Spider):\n    name = 'empty'\n    start_urls = []\n"
+    )
+    ended = project.scrapy(
+        "crawl", "empty", SPIDER_MODULES="project.empty",
+        **{Setting.PROFILE: profile, Setting.EXIT_CODES: True},
+    )  # fmt: skip
+    assert (ended.returncode, _ended(ended.stderr)) == (3, Reason.NO_PAGES), ended.stderr
+    [warning] = [line for line in ended.stderr.splitlines() if "no page was fetched" in line]
+    assert "start()" in warning
+    assert Setting.SEEDS in warning
+
+
+def test_complete_job(project: Project, tmp_path: Path) -> None:
+    """A job that fetched its pages in an earlier run ends as `finished` again."""
+    with running(Site({"/": links("/a"), "/a": links()})) as site:
+        settings = {Setting.ALLOW_PRIVATE_ADDRESSES: True, Setting.HOST_DELAY: 0}
+        line = ("crawl", "bulk", "-a", f"seeds={site.url}/")
+        for _ in range(2):
+            ended = project.scrapy(*line, JOBDIR=tmp_path / "job", **settings)
+            assert (ended.returncode, _ended(ended.stderr)) == (0, "finished"), ended.stderr
+            assert "no page was fetched" not in ended.stderr
+        assert site.paths() == ["/", "/a"]
