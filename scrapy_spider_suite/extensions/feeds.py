@@ -6,6 +6,9 @@ a job this extension hands each item to the system before its page is done. That
 commits do (``SUITE_SYNC = "process"``). What a feed cannot take is a fault of its page, as if a
 pipeline had failed: with a full disk the page stays pending, and the crawl pauses.
 
+A run of a job that makes no item leaves feeds of earlier runs as they are: Scrapy would replace
+them by empty ones, or append the frame of an empty one.
+
 Feeds that are no local files, and those with post-processing (compression), are stored by Scrapy
 when the spider closes or a batch is full: of these a kill takes what was not stored.
 """
@@ -13,15 +16,23 @@ when the spider closes or a batch is full: of these a kill takes what was not st
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
-from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions.feedexport import (
+    FeedExporter,
+    FeedSlot,
+    FileFeedStorage,
+    StdoutFeedStorage,
+)
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.job.directory import job_of
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.signals import item_not_exported
 
@@ -29,6 +40,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
 
 
 class FeedFlush:
@@ -39,8 +52,10 @@ class FeedFlush:
         self._crawler = crawler
         self._exporter: FeedExporter | None = None
         self._exports = False
+        self._kept: list[FeedSlot] = []
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
         crawler.signals.connect(self.item_scraped, signals.item_scraped)
+        crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -57,6 +72,20 @@ class FeedFlush:
             with suppress(KeyError):
                 self._crawler.signals.disconnect(exporter.item_scraped, signals.item_scraped)
                 self._exports = True
+            job = job_of(self._crawler)
+            if job is not None and job.resumed:
+                self._kept = [slot for slot in exporter.slots if _may_hold_items(slot)]
+                for slot in self._kept:
+                    slot.store_empty = False
+
+    def spider_closed(self) -> None:
+        """Say which feeds were left alone."""
+        for slot in self._kept:
+            if not slot.itemcount:
+                logger.warning(
+                    "the feed %s is kept as earlier runs of the job left it: this run has no item "
+                    "for it", slot.uri,
+                )  # fmt: skip
 
     def item_scraped(self, item: Any, response: Any, spider: Any) -> Any:
         """Export *item*, and hand what was written to the system."""
@@ -76,6 +105,14 @@ class FeedFlush:
             self._crawler.signals.send_catch_log(item_not_exported, failure=failure, **given)
             raise
         return result
+
+
+def _may_hold_items(slot: FeedSlot) -> bool:
+    storage = slot.storage
+    if isinstance(storage, FileFeedStorage):
+        path = Path(storage.path)
+        return path.is_file() and path.stat().st_size > 0
+    return not isinstance(storage, StdoutFeedStorage)
 
 
 def _expected(receiver: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

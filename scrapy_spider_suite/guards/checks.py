@@ -12,6 +12,7 @@ from pathlib import Path
 from scrapy_spider_suite.guards.limits import ROOT, memory_limit, tracking
 from scrapy_spider_suite.guards.mounts import mount_of
 from scrapy_spider_suite.guards.room import in_units
+from scrapy_spider_suite.guards.scrapy_queue import FOLDER, count_pending
 
 _OTHER_FILES = 320
 """Files beside connections: the store keeps up to 256 open."""
@@ -54,6 +55,7 @@ def findings(crawl: Crawl, root: Path = ROOT) -> list[str]:
         *_connections(crawl, root),
         *_folders(crawl, root),
         *_clock(crawl),
+        *_queue(crawl),
     ]
 
 
@@ -119,4 +121,14 @@ def _clock(crawl: Crawl) -> Iterator[str]:
         yield (
             f"the clock is {behind:.0f} s behind the job's last write: hosts may wait that much "
             "longer, and times in the fetch log go back"
+        )
+
+
+def _queue(crawl: Crawl) -> Iterator[str]:
+    left = 0 if crawl.job is None else count_pending(crawl.job)
+    if left:
+        yield (
+            f"the job directory: {left:,} requests of Scrapy's own scheduler are left behind in "
+            f"{FOLDER}, which the suite does not read since they are pickled; finish that crawl "
+            "with SUITE_ENABLED = False, or use another JOBDIR for this one"
         )
