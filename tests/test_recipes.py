@@ -109,7 +109,7 @@ def test_the_image_has_its_user_and_paths() -> None:
     for line in (made, installed):
         subprocess.run(["sh", "-n", "-c", line], check=True)
     copied = [rest.split() for name, rest in instructions() if name == "COPY"]
-    assert copied == [["requirements.txt", "."], [".", "."]]
+    assert copied == [["requirements.txt", "*.whl", "./"], [".", "."]]
     assert "-r requirements.txt" in installed
     for name in ("ENTRYPOINT", "HEALTHCHECK"):
         assert job in of_image(name)
