@@ -35,6 +35,7 @@ from scrapy_spider_suite.errors import (
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import link_of
 from scrapy_spider_suite.packs import Fetch, Location, PackWriter
+from scrapy_spider_suite.packs.formats import USES, format_of
 from scrapy_spider_suite.packs.pages import LATER
 from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.signals import pack_closed, settings_changed
@@ -64,7 +65,7 @@ class _Batch:
     It is told, in the writer's thread, what a future would be, and tells *tell*.
     """
 
-    __slots__ = ("_done", "_tell", "error", "fetches", "lease")
+    __slots__ = ("_done", "_tell", "error", "fetches", "lease", "pack")
 
     def __init__(
         self, fetches: Sequence[Fetch], lease: Lease | None, tell: Callable[[_Batch], None]
@@ -72,6 +73,7 @@ class _Batch:
         self.fetches = fetches if lease is None else ()  # nobody fetches those once more
         self.lease = lease
         self.error: Exception | None = None
+        self.pack = ""
         self._tell = tell
         self._done = False
 
@@ -81,6 +83,7 @@ class _Batch:
 
     def set_result(self, location: Location) -> None:
         """It is on disk, at *location*."""
+        self.pack = location.filename
         if self.lease is not None and self.lease.stored is not None:
             self.lease.stored.location = location
         self._done = True
@@ -119,7 +122,7 @@ class PagePacking:
         self._written: deque[_Batch] = deque()
         self._tell = self._told  # bound once for all
         self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
-        self._behind = False
+        self._behind = self._begun = False
         project = log.settings.project
         robot = product_of(project.robotstxt_user_agent or project.user_agent)
         self._later = {LATER: f"later {robot}".rstrip()}
@@ -254,6 +257,10 @@ class PagePacking:
             elif batch.error is not None:
                 failure = str(batch.error)
                 self._failed(batch)
+            elif not self._begun:
+                self._begun = True
+                path = self.folder / batch.pack
+                logger.info("The first pack is %s: %s", path, USES[format_of(path)])
             if batch.lease is not None:
                 leases.append(batch.lease)
         if failure:

@@ -1,4 +1,4 @@
-"""Pages out of packs: as WARC files that any tool opens, or as a file for each page."""
+"""Pages out of packs: as WARC files that other tools open, or as a file for each page."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import xxhash
 from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.choosing import Bundle, Choice, fetches, host_of, pages
-from scrapy_spider_suite.packs.formats import OPEN
-from scrapy_spider_suite.packs.members import GzipContainer
+from scrapy_spider_suite.packs.formats import OPEN, container
 from scrapy_spider_suite.packs.packfile import PackFile
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.pages import Crawl, warcinfo
@@ -26,7 +25,6 @@ FILE_MAX: Final = 1 << 30
 """Bytes at which a file of several is ended, as is usual with WARC."""
 LIST: Final = "pages.jsonl"
 """What says which page is in which file."""
-_EXTENSION = ".warc.gz"
 
 
 @dataclass
@@ -45,22 +43,24 @@ def export_warc(
     crawl: Crawl,
     now: float,
     told: Callable[[int], object],
+    form: str = "gz",
     file_max: int = FILE_MAX,
 ) -> Exported:
-    """Write the pages of *choice*, with their requests and metadata, to gzip files of WARC records.
+    """Write the pages of *choice*, with their requests and metadata, as WARC, compressed by record.
 
-    *target* is a file ``*.warc.gz``, or a folder, made if need be, that gets several of *file_max*
-    bytes. Each has an index beside it and is a pack itself. Until it is whole, its name ends with
-    ``.open``. *now* in seconds since the epoch; *told* is called with 1 for each page. Raises
-    `PackError` (a file is there already, or has another name) and `OSError` (nothing is left of an
-    unfinished file).
+    *form* is ``gz`` or ``zst``. *target* is a file ``*.warc.gz`` or ``*.warc.zst``, or a folder,
+    made if need be, that gets several of *file_max* bytes. Each has an index beside it and is a
+    pack itself. Until it is whole, its name ends with ``.open``. *now* in seconds since the epoch;
+    *told* is called with 1 for each page. Raises `PackError` (a file is there already, or has
+    another name) and `OSError` (nothing is left of an unfinished file).
     """
     done = Exported()
-    folder = not target.name.endswith(_EXTENSION)
+    extension = f".warc.{form}"
+    folder = not target.name.endswith(extension)
     if folder and not target.suffix:
         target.mkdir(parents=True, exist_ok=True)
     if folder and not target.is_dir():
-        raise PackError(f"neither a folder nor a name that ends with {_EXTENSION}: {target}")
+        raise PackError(f"neither a folder nor a name that ends with {extension}: {target}")
     pack: PackFile | None = None
     try:
         for _, bundle in fetches(packs, choice):
@@ -68,8 +68,8 @@ def export_warc(
                 if pack is not None:
                     pack.close()
                 number = len(done.files) + 1
-                pack = _begin(target / f"pages-{number:05d}{_EXTENSION}" if folder else target,
-                              crawl, now)  # fmt: skip
+                path = target / f"pages-{number:05d}{extension}" if folder else target
+                pack = _begin(path, form, crawl, now)
                 done.files.append(pack.path)
             _append(pack, bundle)
             done.pages += 1
@@ -83,11 +83,11 @@ def export_warc(
     return done
 
 
-def _begin(path: Path, crawl: Crawl, now: float) -> PackFile:
+def _begin(path: Path, form: str, crawl: Crawl, now: float) -> PackFile:
     if path.exists():
         raise PackError(f"it is there already: {path}")
     try:
-        pack = PackFile(path, GzipContainer(), now)
+        pack = PackFile(path, container(form), now)
     except FileExistsError as error:
         raise PackError(f"an export was not finished: remove {path}{OPEN}") from error
     first = warcinfo(crawl, path.name, now)

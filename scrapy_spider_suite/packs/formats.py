@@ -20,6 +20,14 @@ FORMATS: Final[dict[str, Callable[[], Container]]] = {
 }
 """``SUITE_PACKS_FORMAT``."""
 
+USES: Final = {
+    "lzo": "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
+    "`scrapy packs export --warc-gz` or `--warc-zst` makes files that WARC tools open",
+    "gz": "WARC tools open it",
+    "zst": "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools",
+}
+"""How tools of others read a pack of each format."""
+
 OPEN: Final = ".open"
 """What the name of a pack ends with while it is written."""
 

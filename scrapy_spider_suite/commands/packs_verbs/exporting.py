@@ -36,6 +36,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--warc-gz", type=Path, metavar="FILE|DIR",
         help="WARC, a gzip member for each record: one file *.warc.gz, or several in a folder",
     )  # fmt: skip
+    to.add_argument(
+        "--warc-zst", type=Path, metavar="FILE|DIR",
+        help="WARC, a Zstandard frame for each record: one file *.warc.zst, or several in a folder",
+    )  # fmt: skip
     to.add_argument("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl")
     to.add_argument(
         "--parquet", type=Path, metavar="FILE",
@@ -73,7 +77,9 @@ def _export(
     if options.wacz is not None:
         known = b"" if options.job is None else _manifest(options.job)
         return export_wacz(packs, choice, options.wacz, _crawl(), time.time(), move, known)
-    return export_warc(packs, choice, options.warc_gz, _crawl(), time.time(), move)
+    form = "gz" if options.warc_zst is None else "zst"
+    target = options.warc_gz or options.warc_zst
+    return export_warc(packs, choice, target, _crawl(), time.time(), move, form)
 
 
 def _manifest(job: Path) -> bytes:
@@ -97,7 +103,7 @@ VERBS = (
         ),
         examples=(
             "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
-            "export crawls/news/packs --warc-gz warcs/ --from 2026-11",
+            "export crawls/news/packs --warc-zst warcs/ --from 2026-11",
             "export crawls/news/packs --parquet news.parquet",
             "export crawls/news/packs --wacz news.wacz --host example.com --job crawls/news",
             "export crawls/news/packs --dir pages --sample 100 --mime text/html",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from scrapy_spider_suite.commands.packs_verbs.common import (
@@ -19,7 +20,7 @@ from scrapy_spider_suite.packs.access import open_pack
 from scrapy_spider_suite.packs.away import Uploaded, uploaded
 from scrapy_spider_suite.packs.cdxj import Entry
 from scrapy_spider_suite.packs.choosing import Choice, choose, entries_of
-from scrapy_spider_suite.packs.formats import OPEN, final
+from scrapy_spider_suite.packs.formats import OPEN, USES, final, format_of
 
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
 _ALL_COLUMNS = (*_COLUMNS, "uploaded")
@@ -49,6 +50,9 @@ def _run(call: Call) -> int:
             move(1)
     columns = _COLUMNS if all(row["uploaded"] is None for row in rows) else _ALL_COLUMNS
     call.table(rows, columns)
+    if not call.json:
+        for form in sorted({format_of(path) for path in files}):
+            print(f"*.warc.{form}: {USES[form]}", file=sys.stderr)
     return 0
 
 
@@ -102,7 +106,8 @@ VERBS = (
             "and revisits, not the requests and metadata beside them. Pages come pack by pack, by\n"
             "time, status, type (warc/revisit for a revisit) and URL, separated by tabs.\n"
             "Packs that were uploaded are named with the place where they are; those that are not\n"
-            "here any more are away, and their pages are not listed."
+            "here any more are away, and their pages are not listed.\n"
+            "How the tools of others read packs of each format is said on stderr."
         ),
         examples=(
             "ls",
