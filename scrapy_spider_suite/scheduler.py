@@ -1,9 +1,10 @@
 """The scheduler: the frontier behind Scrapy's scheduler interface, and the one waker of its engine.
 
-This is the only module that reaches into the engine, at two places: it replaces the slot's set
+This is the only module that reaches into the engine, at three places: it replaces the slot's set
 of requests in progress by one that says when a request has left it (then everything that came of
-a page has been through the pipelines), and it schedules the slot's next call when a host becomes
-ready (Scrapy asks an idle scheduler again only on other activity, or every 5 seconds).
+a page has been through the pipelines), it schedules the slot's next call when a host becomes
+ready (Scrapy asks an idle scheduler again only on other activity, or every 5 seconds), and it
+stands before a downloader that is not the suite's (`Ungated`).
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class FrontierScheduler(BaseScheduler):
         self._outgoing = Outgoing(self.core, self, self._errands, self._keeper)
         self.core.write = self._keeper.flush
         self._seeding = Seeding(self.core, self._enqueue)
-        self._ungated = Ungated(self.core) if self.gate is None else None
+        if self.gate is None:
+            Ungated(self.core, engine.downloader)
         self._faults = Faults(self.core, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
         others: Others = [each for each in (self.core.sharing, self.core.agency) if each]
@@ -271,8 +273,6 @@ class FrontierScheduler(BaseScheduler):
         lease = core.leases.pop(request, None)
         if lease is None:
             return
-        if self._ungated is not None:
-            self._ungated.left(lease)
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
         with reading(core.store):

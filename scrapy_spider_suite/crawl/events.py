@@ -66,6 +66,9 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (ConnectionRefusedError, Event.REFUSED),
 )
 
+_SCRAPYS_ROBOTS = "Forbidden by robots.txt"
+"""What Scrapy's own RobotsTxtMiddleware says: it raises nothing of its own."""
+
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
@@ -77,6 +80,8 @@ def event_of_error(error: BaseException) -> Event:
     """The event that an exception out of the downloader stands for."""
     if isinstance(error, StoppedError):
         return Event.INTERRUPTED
+    if type(error) is IgnoreRequest and str(error) == _SCRAPYS_ROBOTS:
+        return Event.ROBOTS
     if isinstance(error, CannotResolveHostError) and isinstance(error.__cause__, ResolveError):
         error = error.__cause__
     for kind, event in _EVENTS:

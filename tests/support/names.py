@@ -56,6 +56,8 @@ class Component:
 class Stat:
     """Stats that a crawl ends with."""
 
+    OUTCOME = "suite/outcome/"  # and how requests ended
+
 
 class Reason:
     """Finish reasons, beside Scrapy's own."""
