@@ -12,6 +12,7 @@ import re
 import threading
 import traceback
 from collections import deque
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from scrapy.utils.log import LogCounterHandler
 from scrapy_spider_suite.crawl.events import event_of_error
 from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.monitor.folding import INTERVAL, Folding, Held
+from scrapy_spider_suite.monitor.folding import INTERVAL, REST, Folding, Held
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -38,6 +39,8 @@ _EXEMPT = ("scrapy.extensions", "scrapy_spider_suite.extensions")
 _DOWNLOAD_ERRORS = (DOWNLOADERRORMSG_SHORT, DOWNLOADERRORMSG_LONG)
 _VARIES = re.compile(r"<[^<>]*>|\w+://\S+|'[^']*'|\"[^\"]*\"|\d+")
 _PASSES = "suite_passes"
+_LONGEST = 500
+"""Characters of a record that stands for those like it."""
 _FRAMES = 5
 """Innermost frames of a traceback that tell it from others."""
 
@@ -87,9 +90,10 @@ class QuietLog:
         self._handlers = []
 
     def say(self) -> None:
-        """Log how many lines of each kind were held back."""
+        """Log how many lines of each kind were held back, and the last of them."""
         for held in self._filter.turn():
-            logger.log(held.level, "%s more like this: %s", f"{held.count:,}", held.kind)
+            like = "other messages, the last" if held.kind == REST else "more like this"
+            logger.log(held.level, "%s %s: %s", f"{held.count:,}", like, held.last)
 
 
 class _Filter(logging.Filter):
@@ -111,15 +115,15 @@ class _Filter(logging.Filter):
         passes = getattr(record, _PASSES, None)
         if passes is None:
             kind = kind_of(record)
-            passes = kind is None or self._passes(kind, record.levelno)
+            passes = kind is None or self._passes(kind, record)
             setattr(record, _PASSES, passes)
             if passes:
                 shorten(record)
         return bool(passes)
 
-    def _passes(self, kind: str, level: int) -> bool:
+    def _passes(self, kind: str, record: logging.LogRecord) -> bool:
         with self._lock:
-            return self._folding.passes(kind, level)
+            return self._folding.passes(kind, record.levelno, partial(text_of, record))
 
 
 def kind_of(record: logging.LogRecord) -> str | None:
@@ -138,16 +142,32 @@ def kind_of(record: logging.LogRecord) -> str | None:
     return f"[{name}] {type(error).__name__}{_place_of(error)}"
 
 
+def text_of(record: logging.LogRecord) -> str:
+    """*record* on one line, with its error instead of a traceback."""
+    error = _error_of(record)
+    try:
+        text = f"[{record.name}] {record.getMessage()}"
+    except (TypeError, ValueError, LookupError, AttributeError):  # its handlers say so
+        text = f"[{record.name}] {record.msg}"
+    if error is not None:
+        text += f": {_words_of(error)}"
+        text += "" if _is_network_error(record, error) else _place_of(error)
+    return " ".join(text.split())[:_LONGEST]
+
+
 def shorten(record: logging.LogRecord) -> None:
     """Put the last line of a network error's traceback in the place of all of it."""
     error = _error_of(record)
     if error is None or not _is_network_error(record, error):
         return
-    why = " ".join(str(error).split())[:300]
-    text = f"{type(error).__name__}: {why}" if why else type(error).__name__
-    record.msg = f"{record.getMessage()}: {text}"
+    record.msg = f"{record.getMessage()}: {_words_of(error)}"
     record.args = None
     record.exc_info = record.exc_text = None
+
+
+def _words_of(error: BaseException) -> str:
+    why = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {why}" if why else type(error).__name__
 
 
 def _error_of(record: logging.LogRecord) -> BaseException | None:

@@ -7,6 +7,7 @@ line's kind is, and what is done with the counts, is the business of `extensions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 FIRST = 10
@@ -25,17 +26,20 @@ class _Kind:
     """Lines that are still written in this interval."""
     held: int = 0
     """Lines that were not, in this interval."""
+    last: str = ""
+    """The last of them."""
     seen: bool = True
     """Whether there were any in this interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """*count* lines of *kind*, which would have had the log *level*, were held back."""
+    """*count* lines of *kind*, which would have had the log *level*, were held back; *last* too."""
 
     kind: str
     level: int
     count: int
+    last: str
 
 
 class Folding:
@@ -50,8 +54,8 @@ class Folding:
         held = sum(kind.held for kind in self._kinds.values())
         return f"<Folding: {len(self._kinds)} kinds, {held} lines held back>"
 
-    def passes(self, kind: str, level: int) -> bool:
-        """Whether a line of *kind* is written; if not, it is counted."""
+    def passes(self, kind: str, level: int, text: Callable[[], str]) -> bool:
+        """Whether a line of *kind* is written; if not, it is counted, and its *text* kept."""
         known = self._kinds.get(kind)
         if known is None:
             if len(self._kinds) >= self._kinds_max:
@@ -63,15 +67,16 @@ class Folding:
             known.left -= 1
             return True
         known.held += 1
+        known.last = text()
         return False
 
     def turn(self) -> list[Held]:
         """An interval is over: return what was held back in it, the most frequent first."""
-        held = [Held(name, k.level, k.held) for name, k in self._kinds.items() if k.held]
+        held = [Held(name, k.level, k.held, k.last) for name, k in self._kinds.items() if k.held]
         self._kinds = {name: kind for name, kind in self._kinds.items() if kind.seen}
         for kind in self._kinds.values():
             # Still new if it has not used up its first lines.
             kind.left = max(kind.left, 1)
-            kind.held = 0
+            kind.held, kind.last = 0, ""
             kind.seen = False
         return sorted(held, key=lambda each: -each.count)

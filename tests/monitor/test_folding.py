@@ -12,7 +12,7 @@ from scrapy_spider_suite.monitor.folding import FIRST, REST, Folding, Held
 
 def written(folding: Folding, kind: str, lines: int) -> int:
     """How many of so many lines are written."""
-    return sum(folding.passes(kind, 20) for _ in range(lines))
+    return sum(folding.passes(kind, 20, kind.upper) for _ in range(lines))
 
 
 def test_a_kind_that_keeps_coming() -> None:
@@ -20,9 +20,9 @@ def test_a_kind_that_keeps_coming() -> None:
     folding = Folding()
     assert written(folding, "a", 1_000) == FIRST
     assert written(folding, "b", 3) == 3
-    assert folding.turn() == [Held("a", 20, 990)]
+    assert folding.turn() == [Held("a", 20, 990, "A")]
     assert written(folding, "a", 500) == 1
-    assert folding.turn() == [Held("a", 20, 499)]
+    assert folding.turn() == [Held("a", 20, 499, "A")]
     assert folding.turn() == []
 
 
@@ -49,18 +49,18 @@ def test_a_rare_kind_is_always_written() -> None:
 def test_the_highest_level_counts() -> None:
     """A kind that is sometimes worse is said to be so."""
     folding = Folding(first=1)
-    folding.passes("a", 20)
-    folding.passes("a", 40)
-    folding.passes("a", 30)
-    assert folding.turn() == [Held("a", 40, 2)]
+    folding.passes("a", 20, "a".upper)
+    folding.passes("a", 40, "a".upper)
+    folding.passes("a", 30, "a".upper)
+    assert folding.turn() == [Held("a", 40, 2, "A")]
 
 
 def test_kinds_are_bounded() -> None:
     """What comes after so many is one kind, and still counted."""
     folding = Folding(first=1, kinds_max=5)
     for number in range(100):
-        folding.passes(f"kind {number}", 20)
-    assert folding.turn() == [Held(REST, 20, 94)]
+        folding.passes(f"kind {number}", 20, f"line {number}".upper)
+    assert folding.turn() == [Held(REST, 20, 94, "LINE 99")]
     assert repr(folding) == "<Folding: 6 kinds, 0 lines held back>"
 
 
@@ -78,7 +78,7 @@ def test_no_line_is_lost(lines: list[str | None], first: int, kinds_max: int) ->
             told.update({held.kind: held.count for held in folding.turn()})
         else:
             total[kind] += 1
-            told[kind] += folding.passes(kind, 20)
+            told[kind] += folding.passes(kind, 20, kind.upper)
     told.update({held.kind: held.count for held in folding.turn()})
     assert told.total() == total.total()
     if kinds_max >= 3:
