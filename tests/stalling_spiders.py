@@ -22,6 +22,24 @@ class Sleeper(BroadSpider):
         time.sleep(600)
 
 
+class Slow(BroadSpider):
+    """Computes 0.3 s in each turn of the event loop, from the first page on."""
+
+    name = "slow"
+    computing = False
+
+    def parse_page(self, response: Response) -> None:
+        """Begin."""
+        if not self.computing:
+            self.computing = True
+            self.compute()
+
+    def compute(self) -> None:
+        """Take a part of this turn, and of the next one."""
+        time.sleep(0.3)
+        asyncio.get_running_loop().call_soon(self.compute)
+
+
 class Matcher(BroadSpider):
     """Keeps the interpreter's lock: a regular expression that takes for ever."""
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.control.live import operator_of
@@ -35,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 0.25
 """Seconds between two looks at whether the crawl is being stopped."""
-_LOOKS = 4
-"""Looks to a pulse."""
+_PULSE = 1.0
+"""Seconds between two pulses; a pulse comes with a look."""
 _HELD_FOR = 5.0
 """Seconds after which the requests that an unfinished page brought are stored without it."""
 _NEVER = 1e11
@@ -56,9 +57,8 @@ class Keeper:
         self._errands = errands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._last = core.now()
+        self._last = self._pulsed = core.now()
         self._stop_seen: float | None = None
-        self._looks = 0
         self._most = 0  # URLs that were queued
         self._disk = DiskGuard(core, scheduler)
         self._supervision = Supervision(core, scheduler)
@@ -93,12 +93,11 @@ class Keeper:
         self._collector.stop()
         now = self._core.now()
         self._core.frontier.waits.count(now, now + self._core.frontier.wall_offset)
-        self._publish()
+        self._publish(say=True)
         self._supervision.stop()
 
     def _look(self) -> None:
         """See whether the engine is stopping, of which there is no signal; else pulse in time."""
-        self._looks += 1
         self._timer = self._loop.call_later(_LOOK, self._look)
         self._supervision.beat()
         with reading(self._core.store):
@@ -120,8 +119,10 @@ class Keeper:
         self.sift(starving=starving)
         if not (self._scheduler.closing or self._disk.paused):
             self._core.revisiting.look(starving=starving)
-        if self._scheduler.closing or not self._looks % _LOOKS:
-            self._pulse()
+        due = now - self._pulsed > _PULSE - _LOOK / 2
+        if self._scheduler.closing or due:
+            self._pulsed = now if due else self._pulsed
+            self._pulse(say=due)
             # A pulse has brought in a portion of the hosts, and written: the rest has other turns.
             if not self._admitting:
                 self._admitting = True
@@ -185,7 +186,8 @@ class Keeper:
             self._operating = True
             self._loop.call_later(_PORTIONS, self._operate)
 
-    def _pulse(self) -> None:
+    def _pulse(self, *, say: bool) -> None:
+        """Do what is to be done once a second; *say* how the crawl does."""
         core, now = self._core, self._core.now()
         core.frontier.wall_offset = time.time() - now
         core.frontier.counters.seconds += now - self._last
@@ -199,18 +201,18 @@ class Keeper:
         if not self._disk.stuck:
             self._write(core.frontier.tick, now)
         # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
-        self._loop.call_soon(self._resolve)
+        self._loop.call_soon(partial(self._resolve, say=say))
 
-    def _resolve(self) -> None:
+    def _resolve(self, *, say: bool) -> None:
         if not self._ended:
             self._errands.resolve()
             for sink in self._scheduler.sinks:
                 sink.pulse()
-            self._loop.call_soon(self._tell)
+            self._loop.call_soon(partial(self._tell, say=say))
 
-    def _tell(self) -> None:
+    def _tell(self, *, say: bool) -> None:
         if not self._ended:
-            self._publish()
+            self._publish(say=say)
             self._end_if_only_waiting()
             self._scheduler.wake()
             if self._collector.due(self._core.now()):
@@ -331,12 +333,12 @@ class Keeper:
             self._scheduler.stop(DAMAGED)
         return True
 
-    def _publish(self) -> None:
-        """Set the gauges, and once a second say how it goes."""
+    def _publish(self, *, say: bool) -> None:
+        """Set the gauges, and *say* how it goes."""
         core = self._core
         counters, statistics = core.frontier.counters, core.frontier.statistics()
         set_gauges(core, statistics, self._archiver, self._most)
-        if self._looks % _LOOKS and not self._ended:
+        if not say:
             return
         self._supervision.pulse(core.now(), {
             "when": time.time(), "closing": self._scheduler.closing,
