@@ -109,28 +109,30 @@ class Supervision:
 
     def _ended(self, reason: str) -> None:
         """The crawl has ended, and the job is still ours."""
-        code = code_of_reason(reason)
-        self._leave(code)
-        self._say_last(reason, code)
+        self._say_last(reason, self._leave(code_of_reason(reason)))
         self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
         self._notifier.close()
 
-    def _say_last(self, reason: str, code: ExitCode) -> None:
+    def _say_last(self, reason: str, code: int | None) -> None:
         """Say how it ended, after what is being said; a disk that stands still is not waited for.
         """
         self._worker.shutdown(wait=False, cancel_futures=True)
         wait([] if self._saying is None else [self._saying], _SAYING)
         status, self._status = self._status, None
         if status is not None:
-            status.update(ended=time.time(), finish_reason=reason, exit_code=int(code))
+            status.update(ended=time.time(), finish_reason=reason, exit_code=code)
 
-    def _leave(self, code: ExitCode) -> None:
-        """Let the command end with *code*, or a higher one of another crawl of its own."""
+    def _leave(self, code: ExitCode) -> int | None:
+        """Let the command end with *code*, or a higher one of another crawl of its own.
+
+        Returns the exit code of the command; None in a script, which has its own.
+        """
         if self._command is None:
-            return
+            return None
         codes = _codes.setdefault(self._command, {})
         codes[id(self)] = code if self._core.settings.exit_codes else ExitCode.FINISHED
         self._command.exitcode = int(max(codes.values()))
+        return self._command.exitcode
 
     # Standing still
 
@@ -181,7 +183,7 @@ class Supervision:
         core = self._core
         if core.job is not None:
             (core.job.folder / STACKS).write_text(f"{why}\n\n{report}")
-        self._say_last(STALLED, ExitCode.STALLED)
+        self._say_last(STALLED, int(ExitCode.STALLED))
         self._notifier.send(STATUS="the crawl stood still")
         logger.critical(
             "%s (SUITE_STALL_TIMEOUT): the process ends with exit code %d\n%s",

@@ -21,7 +21,8 @@ from scrapy_spider_suite.urls.traps import counts_of
 
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate", "traps")
 _IN_WORDS = (
-    "state", "running", "waits", "pauses", "ended", "finish_reason", "exit_code", "last_heard",
+    "state", "running", "paused", "pauses", "waits", "ended", "finish_reason", "exit_code",
+    "last_heard",
 )  # fmt: skip
 """The values that text says in the lines that come first."""
 
@@ -48,7 +49,8 @@ def _run(call: Call) -> int:
     if "traps" in row:
         row["traps"] = counts_of(row["traps"])
     first = {
-        "running": words_of_state(state, status), "paused": words_of_pauses(row["pauses"]),
+        "running": words_of_state(state, status),
+        "paused": words_of_pauses(row["pauses"]) or ("yes" if row.get("paused") else ""),
         "waiting": summary(counts_in(status), now) if row["waits"] else "",
     }  # fmt: skip
     lines = {name: words for name, words in first.items() if words}
