@@ -17,7 +17,12 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_instal
 
 from scrapy_spider_suite import movingover, profiles, search
 from scrapy_spider_suite.errors import SearchError, SettingsError
-from scrapy_spider_suite.refusal import RefusedCrawl, refuse
+from scrapy_spider_suite.refusal import (
+    ASYNCIO_REACTOR,
+    refuse,
+    refuse_crawl,
+    running_command,
+)
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
 
 if TYPE_CHECKING:
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
 
 LOOP = "ASYNCIO_EVENT_LOOP"
 PREFERRED_LOOP = "scrapy_spider_suite.eventloop.PreferredLoop"
-ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +50,9 @@ class Addon:
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
         """Check the project's settings and ask for uvloop; called before the reactor is installed.
 
-        Scrapy calls this for ``ADDONS`` of a project only, not for those of a spider.
-
-        Raises:
-            SystemExit: a setting is wrong; with code 2, after one line that says which.
+        Scrapy calls this for ``ADDONS`` of a project only, not for those of a spider. A command
+        ends here if a setting is wrong, with one line and code 2; a script gets its exception out
+        of ``crawl()``.
         """
         try:
             if not suite_enabled(settings):
@@ -57,7 +60,9 @@ class Addon:
             SuiteSettings.from_settings(settings)
             _require_reactor(settings)
         except SettingsError as error:
-            refuse(error)
+            if running_command() is not None:
+                refuse(error)
+            return
         if settings[LOOP] is not None or is_reactor_installed() or _is_for_a_shell(settings):
             return
         if find_spec("uvloop"):
@@ -67,7 +72,8 @@ class Addon:
         """Put the suite's components and, in the broad profile, its lean settings in place.
 
         Raises:
-            SystemExit: the crawl cannot be made polite; with code 2, after one line that says why.
+            SettingsError: in a script: the crawl cannot be made polite. A command ends instead,
+                with code 2, after one line that says why.
         """
         spider = self.crawler.spider or self.crawler.spidercls
         try:
@@ -102,11 +108,7 @@ class Addon:
         no_reactor = not settings.getbool("TWISTED_REACTOR_ENABLED", True)
         if other_reactor or no_reactor or not self.crawler.crawling:
             refuse(error)
-        highest = SETTINGS_PRIORITIES["cmdline"] + 1
-        settings.set("SCHEDULER", RefusedCrawl.because(error), priority=highest)
-        settings.set(LOOP, None, priority=highest)
-        if not is_reactor_installed():
-            settings.set("TWISTED_REACTOR", ASYNCIO_REACTOR, priority=highest)
+        refuse_crawl(self.crawler, error)
 
 
 def _require_reactor(settings: BaseSettings) -> None:

@@ -7,6 +7,7 @@ import logging
 import re
 
 from scrapy_spider_suite.dns.addresses import special_kind
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.refusal import refuse
 
 logger = logging.getLogger(__name__)
@@ -28,15 +29,16 @@ def has_contact(user_agent: str | None) -> bool:
 
 
 def require_contact(user_agent: str | None) -> None:
-    """End the process with one line, exit code 2, if *user_agent* gives no contact.
+    """Refuse the crawl if *user_agent* gives no contact.
 
-    Raises `SystemExit`.
+    Raises `SettingsError` in a script; a command ends with one line and exit code 2.
     """
     if not has_contact(user_agent):
-        refuse(
-            f"USER_AGENT = {user_agent!r}: expected the address of a page or a mailbox where a "
-            "site's owner can reach you, e.g. 'mybot/1.0 (+https://example.org/bot)'"
+        expected = (
+            "the address of a page or a mailbox where a site's owner can reach you, "
+            "e.g. 'mybot/1.0 (+https://example.org/bot)'"
         )
+        refuse(SettingsError.of("USER_AGENT", user_agent, expected))
 
 
 class Introduction:

@@ -70,26 +70,34 @@ class StoredDupeFilter(BaseDupeFilter):
         self._look_in = _LOOK_AFTER
         self._crawler: Crawler | None = None
         self._checkpoint: Checkpoint | None = None
+        self._is_open = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The dupefilter of *crawler*, with its files open.
-
-        Raises `SystemExit`, after one line that says why, if it cannot do its work: a crawl that
-        forgot what it has seen would ask for all of it again.
-        """
-        try:
-            settings = suite_settings(crawler)
-            made = cls._made(crawler, settings)
-            made._crawler = crawler
-            made._open_files(settings)
-            made._tell_damage()
-        except (SettingsError, JobError) as error:
-            refuse(error)
+        """The dupefilter of *crawler*."""
+        made = cls._made(crawler)
+        made._crawler = crawler
         return made
 
+    def open(self) -> None:
+        """Open the files.
+
+        Raises the `SuiteError` that says why it cannot do its work; a command ends instead, with
+        one line. A crawl that forgot what it has seen would ask for all of it again.
+        """
+        assert self._crawler is not None
+        try:
+            self._open_files(suite_settings(self._crawler))
+        except (SettingsError, JobError) as error:
+            refuse(error)
+        self._is_open = True
+        self._tell_damage()
+
     def _open_files(self, settings: SuiteSettings) -> None:
-        """Open the files, as they were when a run ended in order. Raises `JobError`."""
+        """Open the files, as they were when a run ended in order.
+
+        Raises `SettingsError`, `JobError`.
+        """
         if self._temporary is not None:
             self._open(settings)
             return
@@ -109,12 +117,12 @@ class StoredDupeFilter(BaseDupeFilter):
 
     @classmethod
     @abstractmethod
-    def _made(cls, crawler: Crawler, settings: SuiteSettings) -> Self:
-        """One for *crawler*. Raises `SettingsError`."""
+    def _made(cls, crawler: Crawler) -> Self:
+        """One for *crawler*."""
 
     @abstractmethod
     def _open(self, settings: SuiteSettings) -> None:
-        """Open the files. Raises `JobError`."""
+        """Open the files. Raises `SettingsError`, `JobError`."""
 
     @abstractmethod
     def _key(self, request: Request) -> Any:
@@ -178,13 +186,14 @@ class StoredDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str) -> None:
         """Let go of the files; without a job directory they are removed."""
-        self._look()
-        if self._unwritten:
-            logger.error("%d requests were seen and could not be written", len(self._unwritten))
-        self._close()
+        if self._is_open:
+            self._look()
+            if self._unwritten:
+                logger.error("%d requests were seen and could not be written", len(self._unwritten))
+            self._close()
         if self._temporary is not None:
             self._temporary.remove()
-        if self._checkpoint is not None:
+        if self._is_open and self._checkpoint is not None:
             self._checkpoint.drop()
             self._checkpoint.close()
 
@@ -224,7 +233,7 @@ class SieveDupeFilter(StoredDupeFilter):
         self._fingerprinter = fingerprinter
 
     @classmethod
-    def _made(cls, crawler: Crawler, settings: SuiteSettings) -> Self:
+    def _made(cls, crawler: Crawler) -> Self:
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
@@ -278,17 +287,17 @@ class TrieDupeFilter(StoredDupeFilter):
         self._fingerprinter: RequestFingerprinterProtocol = RequestFingerprinter()
 
     @classmethod
-    def _made(cls, crawler: Crawler, settings: SuiteSettings) -> Self:
-        if type(crawler.request_fingerprinter) is not RequestFingerprinter:
-            name = global_object_name(type(crawler.request_fingerprinter))
-            raise SettingsError(
-                f"REQUEST_FINGERPRINTER_CLASS = {name!r}: TrieDupeFilter knows requests by their "
-                "URLs; use scrapy_spider_suite.dupefilter.SieveDupeFilter"
-            )
+    def _made(cls, crawler: Crawler) -> Self:
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         return cls(job_dir(crawler.settings), debug=debug)
 
     def _open(self, settings: SuiteSettings) -> None:
+        used = None if self._crawler is None else self._crawler.request_fingerprinter
+        if type(used) is not RequestFingerprinter:
+            raise SettingsError(
+                f"REQUEST_FINGERPRINTER_CLASS = {global_object_name(type(used))!r}: TrieDupeFilter "
+                "knows requests by their URLs; use scrapy_spider_suite.dupefilter.SieveDupeFilter"
+            )
         self._seen = TrieStore(self._path, ids=False)
 
     def _key(self, request: Request) -> str:

@@ -33,7 +33,8 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
     Sets the name server, allows the loopback range, and paces the crawl for a server of one's own,
     all at spider priority. The web ends with the crawl; one that goes on with its job directory
     finds it at the port where it was.
-    Ends the process with one line if a knob is wrong or the web cannot start.
+    Raises `SettingsError` in a script if a knob is wrong or the web cannot start; a command ends
+    with one line and exit code 2.
     """
     try:
         for name, value in knobs.items():

@@ -1,10 +1,12 @@
-"""How a crawl that must not start is stopped: one line, an exit code, no traceback.
+"""How a crawl that must not start is stopped: a script gets an exception, a command says one line.
 
 An add-on that raised NotConfigured would only be switched off, and the crawl would run without its
-politeness; an exception would end in a traceback. ``SystemExit`` leaves an asyncio task, and so
-the reactor, as it is. A Deferred swallows it, though (measured with CrawlerProcess: exit code 0),
-and that is where Scrapy's older API calls add-ons from. :class:`RefusedCrawl` therefore carries the
-refusal to the next moment that is a task under either API: the making of the scheduler.
+politeness. In a script, `refuse` raises the error, which comes out of ``crawl()``. Under
+``scrapy crawl`` and its like an exception would end in a traceback: there the process ends, by
+``SystemExit``, which leaves an asyncio task, and so the reactor, as it is. A Deferred swallows it,
+though (measured with CrawlerProcess: exit code 0), and Scrapy's older API calls add-ons and makes
+spiders in one. :class:`RefusedCrawl` therefore carries the refusal to the next moment that is a
+task under either API: the making of the scheduler.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import logging
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from scrapy.commands import ScrapyCommand
 from scrapy.core.scheduler import BaseScheduler
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.reactor import is_reactor_installed
 
 from scrapy_spider_suite.guards.exitcodes import code_of_error
 
@@ -21,35 +26,64 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
 logger = logging.getLogger(__name__)
 
 
-def say(reason: Exception | str) -> None:
-    """Log *reason* as one line, and print it if the log does not go to the terminal."""
-    line = " ".join(str(reason).split())
+def running_command() -> ScrapyCommand | None:
+    """The Scrapy command that this is called by; None in a script.
+
+    It holds the exit code of its process, and Scrapy hands it to nobody.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        name = {"execute": "cmd", "run": "self"}.get(frame.f_code.co_name)
+        if name is not None and isinstance(found := frame.f_locals.get(name), ScrapyCommand):
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def refuse(error: Exception) -> NoReturn:
+    """Say *error* and end the process; in a script, raise *error*.
+
+    Under a command to be called outside any Deferred, see `refuse_crawl`.
+
+    Raises:
+        SystemExit: under a command, with the exit code for *error* (`guards.exitcodes`).
+    """
+    if running_command() is None:
+        raise error
+    line = " ".join(str(error).split())
     logger.critical(line)
     handlers = logging.getLogger().handlers
     if handlers and not any(getattr(h, "stream", None) is sys.stderr for h in handlers):
         print(f"scrapy_spider_suite: {line}", file=sys.stderr)
+    raise SystemExit(int(code_of_error(error))) from None
 
 
-def refuse(reason: Exception | str) -> NoReturn:
-    """Say *reason* and end the process; to be called outside any Deferred.
+def refuse_crawl(crawler: Crawler, error: Exception) -> None:
+    """`refuse`, before the settings of *crawler* are frozen; also within a Deferred.
 
-    Raises:
-        SystemExit: always, with the exit code for *reason* (`guards.exitcodes`).
+    Returns under a command: then the process ends when the crawl makes its scheduler.
     """
-    say(reason)
-    raise SystemExit(int(code_of_error(reason))) from None
+    if running_command() is None:
+        raise error
+    highest, settings = SETTINGS_PRIORITIES["cmdline"] + 1, crawler.settings
+    settings.set("SCHEDULER", RefusedCrawl.because(error), priority=highest)
+    settings.set("ASYNCIO_EVENT_LOOP", None, priority=highest)
+    if not is_reactor_installed():
+        settings.set("TWISTED_REACTOR", ASYNCIO_REACTOR, priority=highest)
 
 
 class RefusedCrawl(BaseScheduler):
     """The scheduler of a crawl that was refused: making one ends the process."""
 
-    reason: Exception | str = "the crawl was refused"
+    reason: Exception
 
     @classmethod
-    def because(cls, reason: Exception | str) -> type[RefusedCrawl]:
+    def because(cls, reason: Exception) -> type[RefusedCrawl]:
         """Return the scheduler of a crawl that was refused for *reason*."""
         return type(cls.__name__, (cls,), {"reason": reason})
 

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.among import Others, take_part
 from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
-from scrapy_spider_suite.crawl.core import CrawlCore, core_of, other_crawls
+from scrapy_spider_suite.crawl.core import CrawlCore, core_of
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
@@ -43,7 +43,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.guards.exitcodes import NO_PAGES, SEEDS_UNREAD
 from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
-from scrapy_spider_suite.refusal import refuse, say
+from scrapy_spider_suite.refusal import refuse
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -70,7 +70,7 @@ class FrontierScheduler(BaseScheduler):
         self.crawler = crawler
         self._duplicates = Duplicates(crawler)
         self._flushing = False
-        self._closed = False
+        self._closed = True  # until it is open
         self._pauses: set[str] = set()
         self.sinks: list[Sink] = []
 
@@ -82,9 +82,10 @@ class FrontierScheduler(BaseScheduler):
     # Life
 
     def open(self, spider: Spider) -> Any:
-        """Open the frontier and hook into the engine. Ends the process if the job is unusable.
+        """Open the frontier and hook into the engine.
 
-        Raises the `SuiteError` that says why instead, if there are other crawls in the process.
+        Raises the `SuiteError` that says why the job is unusable; under a command, ends the
+        process.
         """
         crawler = self.crawler
         try:
@@ -94,13 +95,10 @@ class FrontierScheduler(BaseScheduler):
             for pipeline in sinking_pipelines(crawler):
                 self.sinks.append(pipeline.sink(log))
         except SuiteError as error:
-            if not other_crawls(crawler):
-                refuse(error)
-            self._closed = True
             for sink in self.sinks:
                 _schedule_coro(ended(sink.close()))
-            say(error)
-            raise
+            refuse(error)
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         engine = crawler.engine
         if engine is None or engine._slot is None:

@@ -11,7 +11,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.job.directory import job_begun
-from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.refusal import refuse, refuse_crawl
 from scrapy_spider_suite.seeds.lines import check_sources
 
 if TYPE_CHECKING:
@@ -46,38 +46,47 @@ class BroadSpider(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        """Build the spider. Ends the process with one line if a file of seeds is not there."""
+        """Build the spider.
+
+        Raises `SettingsError` in a script if a file of seeds is not there; a command ends with one
+        line and exit code 2.
+        """
         spider = super().from_crawler(crawler, *args, **kwargs)
         if not job_begun(crawler):  # else start() looks, if it is run at all
-            spider._check_sources()
+            try:
+                check_sources(spider._sources())
+            except SettingsError as error:
+                refuse_crawl(crawler, error)
         return spider
-
-    def _check_sources(self) -> None:
-        try:
-            check_sources(self._sources())
-        except SettingsError as error:
-            refuse(error)
 
     def _sources(self) -> list[str]:
         return [*self.start_urls, *filter(None, self.seeds.split(","))]
 
-    async def start(self) -> AsyncIterator[Any]:
+    def start(self) -> AsyncIterator[Any]:
         """Schedule the seeds in bulk; progress is logged.
 
-        Ends the process with one line if there is no scheduler of the suite to take them. Raises
-        `SettingsError` if a list of seeds cannot be read: the next run tries again.
+        Raises `SettingsError` in a script if there is no scheduler of the suite to take them; a
+        command ends with one line and exit code 2. The iterator raises it if a list of seeds cannot
+        be read: the next run tries again.
         """
-        from scrapy_spider_suite.crawl.core import core_of
         from scrapy_spider_suite.scheduler import FrontierScheduler
-        from scrapy_spider_suite.seeds.intake import Intake
 
-        self._check_sources()
         # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
         if FrontierScheduler not in load_object(self.crawler.settings["SCHEDULER"]).__mro__:
-            refuse(
+            refuse(SettingsError(
                 f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
-            )
+            ))  # fmt: skip
+        return self._take_seeds()
+
+    async def _take_seeds(self) -> AsyncIterator[Any]:
+        from scrapy_spider_suite.crawl.core import core_of
+        from scrapy_spider_suite.seeds.intake import Intake
+
+        try:
+            check_sources(self._sources())
+        except SettingsError as error:
+            refuse(error)
         wrong = await Intake(core_of(self.crawler)).take(self._sources())
         if wrong:
             raise SettingsError("; ".join(wrong))

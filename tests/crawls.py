@@ -19,10 +19,11 @@ ADDON = {"scrapy_spider_suite.Addon": 500}
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SCRIPT = """
-import json, sys
+import json, logging, sys
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.utils.misc import load_object
+from scrapy_spider_suite.guards.exitcodes import code_of_error
 job = json.loads(sys.argv[1])
 process = AsyncCrawlerProcess(job["settings"])
 crawler = process.create_crawler(load_object(job["spider"]))
@@ -31,8 +32,12 @@ def closed(reason):
         json.dump({k: v for k, v in crawler.stats.get_stats().items()} | {"closed": reason},
                   file, default=str)
 crawler.signals.connect(closed, signals.spider_closed)
-process.crawl(crawler, **job["arguments"])
+crawl = process.crawl(crawler, **job["arguments"])
 process.start()
+refused = crawl.done() and not crawl.cancelled() and crawl.exception()
+if refused:
+    logging.critical(refused)
+    sys.exit(int(code_of_error(refused)))
 """
 
 

@@ -20,7 +20,7 @@ import scrapy_spider_suite
 from scrapy_spider_suite import addon as module
 from scrapy_spider_suite import profiles
 from scrapy_spider_suite.addon import PREFERRED_LOOP, Addon
-from scrapy_spider_suite.refusal import RefusedCrawl
+from scrapy_spider_suite.errors import SettingsError
 
 ADDONS = {"ADDONS": {"scrapy_spider_suite.Addon": 500}}
 PLAIN_LOOP = {"ASYNCIO_EVENT_LOOP": "asyncio.SelectorEventLoop"}
@@ -104,27 +104,11 @@ def test_packs_that_stay_empty_are_said(kept: str, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(
     "values", [{"SUITE_BURST": 0}, {"SUITE_BRUST": 1}, {"TWISTED_REACTOR_ENABLED": False}]
 )
-def test_bad_project_settings_stop_the_process_at_once(
-    values: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Before a reactor is installed, so that the exit is as clean as can be."""
-    with pytest.raises(SystemExit) as caught:
-        Addon.update_pre_crawler_settings(Settings(values))
-    assert caught.value.code == 2
-    assert len(caplog.messages) == 1
-
-
-def test_a_bad_spider_setting_refuses_the_crawl() -> None:
-    """Whatever scheduler the spider asked for: the crawl ends when it makes it."""
-    scheduler = updated({"SUITE_BURST": 0, "SCHEDULER": "a.Own"})["SCHEDULER"]
-    assert issubclass(scheduler, RefusedCrawl)
-    assert "SUITE_BURST = 0" in str(scheduler.reason)
-
-
-def test_without_a_crawl_a_bad_setting_ends_the_process() -> None:
-    """The shell applies settings outside a crawl, where nothing swallows the exit."""
-    with pytest.raises(SystemExit):
-        updated({"SUITE_BURST": 0}, crawling=False)
+def test_bad_settings_are_for_the_crawl_to_refuse(values: dict[str, Any]) -> None:
+    """In a script: before there is a crawl they pass, and ``crawl()`` raises the error."""
+    Addon.update_pre_crawler_settings(Settings(values))
+    with pytest.raises(SettingsError):
+        updated(values)
 
 
 @pytest.mark.parametrize(
@@ -170,30 +154,7 @@ def test_no_way_of_starting_a_crawl_breaks(
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize(
-    ("way", "project", "own", "line"),
-    [
-        ("async_process", ADDONS | {"SUITE_BURST": 0}, {}, "SUITE_BURST = 0: expected"),
-        ("async_process", ADDONS, {"SUITE_BURST": 0}, "SUITE_BURST = 0: expected"),
-        ("process", ADDONS, {"SUITE_BURST": 0}, "SUITE_BURST = 0: expected"),
-        ("process", ADDONS, SELECT, "TWISTED_REACTOR = "),
-        ("runner_after", {}, ADDONS | {"SUITE_BURST": 0}, "SUITE_BURST = 0: expected"),
-        ("async_runner", ADDONS, {"SUITE_BURST": 0}, "SUITE_BURST = 0: expected"),
-    ],
-)
-def test_a_refusal_is_one_line_and_exit_code_2(
-    way: str, project: dict[str, Any], own: dict[str, Any], line: str
-) -> None:
-    """In each of Scrapy's interfaces, for settings of the project and of a spider."""
-    code, output, log = start(way, project, own)
-    assert code == 2, log
-    assert output == ""
-    assert log.count(line) == 1
-    assert "Traceback" not in log
-
-
 def test_another_reactor_gets_no_impolite_crawl() -> None:
-    """A script's Deferred swallows the exit there, but the line is said and nothing runs."""
-    _, output, log = start("other_reactor", ADDONS | {"TWISTED_REACTOR": None}, {})
+    """Nothing runs."""
+    _, output, _ = start("other_reactor", ADDONS | {"TWISTED_REACTOR": None}, {})
     assert " ran on " not in output
-    assert log.count("another reactor is installed: the suite needs twisted.internet") == 1

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scrapy.utils.defer import deferred_from_coro
 
-from scrapy_spider_suite.crawl.core import other_crawls
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.refusal import refuse, say
+from scrapy_spider_suite.refusal import refuse, running_command
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency
@@ -27,9 +26,9 @@ _PATIENCE = 1.0
 
 
 async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
-    """Open *others* one after the other; where that is refused, end the process.
+    """Open *others* one after the other.
 
-    Raises the `SuiteError` that says why instead, if there are other crawls in the process.
+    Raises the `SuiteError` that says why that is refused; under a command, ends the process.
     """
     opening = asyncio.ensure_future(_open(others, scheduler))
     closed = asyncio.Event()
@@ -48,12 +47,11 @@ async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
             raise  # Scrapy's tasks end by it, too
         except (SuiteError, OSError) as error:
             await _give_up(opening, others, scheduler, "refused")
-            if not other_crawls(scheduler.crawler):
-                # A Deferred would swallow it.
-                asyncio.get_running_loop().call_soon(refuse, error)
-                await asyncio.get_running_loop().create_future()
-            say(error)
-            raise
+            if running_command() is None:
+                raise
+            # A Deferred would swallow it.
+            asyncio.get_running_loop().call_soon(refuse, error)
+            await asyncio.get_running_loop().create_future()
 
 
 async def _open(others: Others, scheduler: FrontierScheduler) -> None:

@@ -81,11 +81,6 @@ def has_core(crawler: Crawler) -> bool:
     return crawler in _cores
 
 
-def other_crawls(crawler: Crawler) -> bool:
-    """Whether this process has crawls beside that of *crawler*."""
-    return any(each is not crawler for each in _cores)
-
-
 class CrawlCore:
     """The frontier of one crawl, and the leases that are out.
 

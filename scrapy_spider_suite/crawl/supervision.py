@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -27,6 +26,7 @@ from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
 from scrapy_spider_suite.guards.status import StatusFile, read_status
 from scrapy_spider_suite.handlers.files import raise_file_limit
 from scrapy_spider_suite.handlers.keeping import idle_limit
+from scrapy_spider_suite.refusal import running_command
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.storage.rocks import RocksStore
 
@@ -189,21 +189,6 @@ class Supervision:
             "%s (SUITE_STALL_TIMEOUT): the process ends with exit code %d\n%s",
             why, ExitCode.STALLED, report,
         )  # fmt: skip
-
-
-def running_command() -> ScrapyCommand | None:
-    """The Scrapy command that this is called by; None in a script.
-
-    It holds the exit code of its process, and Scrapy hands it to nobody.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "run":
-            this = frame.f_locals.get("self")
-            if isinstance(this, ScrapyCommand):
-                return this
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
 
 
 def crawl_of(core: CrawlCore) -> Crawl:

@@ -75,7 +75,7 @@ def test_what_it_refuses(project: Path, agent: str, seeds: str, said: str) -> No
     assert done.returncode == 2
     assert sum(said in line for line in done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
-    assert "Spider opened" not in done.stderr
+    assert "Crawled (" not in done.stderr
 
 
 def test_it_refuses_what_is_no_number(project: Path) -> None:

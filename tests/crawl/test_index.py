@@ -102,5 +102,5 @@ def test_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     crawler = get_crawler(Broad, {**settings(tmp_path), "ADDONS": {}})
     with pytest.raises(NotConfigured, match=r"scrapy-spider-suite\[index\]"):
         IndexPipeline.from_crawler(crawler)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SettingsError):
         get_crawler(Broad, {**settings(tmp_path), "ADDONS": ADDON})._apply_settings()

@@ -36,6 +36,7 @@ class Component:
 
     ADDON = "scrapy_spider_suite.Addon"
     COOKIES = "scrapy_spider_suite.downloadermiddlewares.cookies.HostCookiesMiddleware"
+    BROAD_SPIDER = "scrapy_spider_suite.spiders.BroadSpider"
     DOWNLOADER = "scrapy_spider_suite.downloader.PoliteDownloader"
     FOLLOW = "scrapy_spider_suite.spidermiddlewares.follow.FollowMiddleware"
     HOST_USER_AGENT = "scrapy_spider_suite.downloadermiddlewares.useragent.HostUserAgent"
@@ -51,6 +52,7 @@ class Component:
     ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"
     SCHEDULER = "scrapy_spider_suite.scheduler.FrontierScheduler"
     SIEVE_DUPEFILTER = "scrapy_spider_suite.dupefilter.SieveDupeFilter"
+    SUITE_ERROR = "scrapy_spider_suite.errors.SuiteError"
     TRIE_DUPEFILTER = "scrapy_spider_suite.dupefilter.TrieDupeFilter"
 
 
