@@ -13,6 +13,8 @@ from scrapy_spider_suite.refusal import refuse
 logger = logging.getLogger(__name__)
 
 _CONTACT = re.compile(r"https?://[^\s/$.?#]+\.[^\s]+|[^\s@<>()]+@[^\s@<>()]+\.[a-z]{2,}", re.I)
+_URL = re.compile(r"[a-z]+://\S*", re.I)
+_MAILBOX = re.compile(r"[a-z0-9][\w.%+-]*@[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}", re.I | re.A)
 _SCRAPYS = "+https://scrapy.org"
 
 
@@ -21,6 +23,12 @@ def contact_in(user_agent: str | None) -> str:
     text = user_agent or ""
     found = None if _SCRAPYS in text else _CONTACT.search(text)
     return "" if found is None else found[0].rstrip(").;,")
+
+
+def mailbox_in(text: str | None) -> str:
+    """The e-mail address in *text*, "" for none; the password in a URL is none."""
+    found = _MAILBOX.search(_URL.sub(" ", text or ""))
+    return "" if found is None else found[0]
 
 
 def has_contact(user_agent: str | None) -> bool:

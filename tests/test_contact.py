@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.contact import Introduction, has_contact, require_contact
+from scrapy_spider_suite.contact import Introduction, has_contact, mailbox_in, require_contact
 from scrapy_spider_suite.errors import SettingsError
 
 
@@ -35,6 +35,20 @@ def test_anything_else_is_refused(agent: str | None) -> None:
     with pytest.raises(SettingsError) as refused:
         require_contact(agent)
     assert f"USER_AGENT = {agent!r}: expected the address" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "mailbox"),
+    [
+        ("Jane Doe <jane.doe@mail.crawler.example>", "jane.doe@mail.crawler.example"),
+        ("bot/1.0 (+mailto:bot@crawler.example)", "bot@crawler.example"),
+        ("bot/1.0 (+https://me:secret@crawler.example/; me@x.example)", "me@x.example"),
+        ("bot/1.0 (+https://me:secret@crawler.example/)", ""), ("me@home", ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_the_address_of_a_mailbox(text: str | None, mailbox: str) -> None:
+    """As From wants it, without what stands around it; never a password out of a URL."""
+    assert mailbox_in(text) == mailbox
 
 
 @pytest.mark.parametrize(

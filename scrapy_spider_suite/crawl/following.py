@@ -120,7 +120,21 @@ class Follower:
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
             links = [url for url in links if self.in_scope(url, depth)]
+        if self._is_deepest(lease.entry):
+            found, host = len(links), lease.entry.host
+            links = [url for url in links if host_of(url) != host]
+            refused = f"suite/links/refused/{Reason.TOO_DEEP_ON_HOST.value}"
+            self._stats.inc_value(refused, found - len(links))
         return self._core.filtering.followed(self._trapping.passed(links), lease, response)
+
+    def _is_deepest(self, page: Entry) -> bool:
+        """Whether links of *page* to its own host are too far from where the host was entered."""
+        frontier = self._core.frontier
+        limit = frontier.policy.host_max_depth
+        if not limit:
+            return False
+        entered = frontier.residents.records.of(page.host).entered or 0
+        return page.depth - entered >= limit
 
     def in_scope(self, url: str, depth: int) -> bool:
         """Whether *url* may be followed at *depth*; counts it if it may not."""
@@ -132,6 +146,8 @@ class Follower:
 
     def _mine(self, lease: Lease, response: Response) -> None:
         """Let the page of *lease* bring what nobody linked to, as far as links of it might lead."""
+        if self._is_deepest(lease.entry):
+            return
         filtering, before = self._core.filtering, len(lease.children)
 
         def may_enter(url: str, depth: int) -> bool:

@@ -156,6 +156,7 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
         "host": general,
         "address": Pace(settings.ip_delay, settings.ip_concurrency),
         "host_max_pages": settings.host_max_pages,
+        "host_max_depth": settings.host_max_depth,
         "domain_max_pages": settings.domain_max_pages,
         "domain_max_hosts": settings.domain_max_hosts,
         "job_max_pages": settings.max_pages,

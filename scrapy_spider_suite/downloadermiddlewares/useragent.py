@@ -1,12 +1,15 @@
-"""The User-Agent that the overrides file names for a host, for whatever is asked of it."""
+"""Who asks: the User-Agent that the overrides file names for a host, and the From of all."""
 
 from __future__ import annotations
 
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.contact import mailbox_in
 from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
 from scrapy_spider_suite.headers import header
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import settings_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,24 +26,36 @@ class HostUserAgent:
     """Sets the User-Agent of requests, robots.txt and media too, where a rule names one.
 
     It wins over the project's and over a spider's own, and is taken back where a request is sent
-    on to a host without such a rule.
+    on to a host without such a rule. With SUITE_FROM_HEADER requests that have no From get one.
     """
 
     def __init__(self, overriding: Callable[[], Overriding]) -> None:
         """*overriding* is asked for at the first request: by then a bad file has been refused."""
         self._find = overriding
+        self._mailbox = b""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build it."""
-        return cls(partial(overriding_of, crawler))
+        made = cls(partial(overriding_of, crawler))
+        # Scrapy adds the project's own headers later, and only those that are not there.
+        if "from" not in map(str.lower, crawler.settings.getdict("DEFAULT_REQUEST_HEADERS")):
+            made._settings_changed(None, suite_settings(crawler))
+            crawler.signals.connect(made._settings_changed, settings_changed)
+        return made
+
+    def _settings_changed(self, old: SuiteSettings | None, new: SuiteSettings) -> None:
+        mailbox = mailbox_in(new.operator) or mailbox_in(new.project.user_agent)
+        self._mailbox = mailbox.encode() if new.from_header else b""
 
     @cached_property
     def _overriding(self) -> Overriding:
         return self._find()
 
     def process_request(self, request: Request) -> None:
-        """Set or take back the header."""
+        """Set or take back the User-Agent; set the From."""
+        if self._mailbox:
+            request.headers.setdefault(b"From", self._mailbox)
         name = self._overriding.user_agent(request.url)
         before = request.meta.pop(_BEFORE, None)
         if before is None and name is None:

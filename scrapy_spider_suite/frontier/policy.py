@@ -74,8 +74,8 @@ def barred_subject(words: str) -> Subject | None:
 class Policy:
     """The pace of hosts and addresses (seconds), and how much is asked of a host.
 
-    *host_max_pages*, *domain_max_pages*, *domain_max_hosts* (of a registered domain) and
-    *job_max_pages* 0 mean no limit. *address* concurrency 0 means that addresses set none.
+    *host_max_pages*, *host_max_depth*, *domain_max_pages*, *domain_max_hosts* (of a registered
+    domain) and *job_max_pages* 0 mean no limit. *address* concurrency 0: addresses set none.
     *slots* are a project's own paces by pacing key (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is
     the least delay that a host begins with, where something measures and changes it afterwards.
     *retry_failed_after* 0 means that what failed is never tried again, otherwise it is so for the
@@ -89,6 +89,7 @@ class Policy:
     host: Pace = field(default_factory=lambda: Pace(4.0))
     address: Pace = field(default_factory=lambda: Pace(0.5))
     host_max_pages: int = 0
+    host_max_depth: int = 0
     domain_max_pages: int = 0
     domain_max_hosts: int = 0
     job_max_pages: int = 0

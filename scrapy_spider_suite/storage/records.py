@@ -26,6 +26,7 @@ MOST = 1 << 31
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
 _STATE = struct.Struct(">BBBHI")
+_ENTERED_MAX = (1 << 15) - 1
 _STATES = tuple(State)
 _DEPTH_MAX = 63  # a state takes two bits of its byte
 _EVENTS = tuple(Event)
@@ -39,7 +40,8 @@ class HostRecord(Struct, eq=False, gc=False):
     bound of the order key of the host's first row, *due* the time under which the host waits
     in the ``due`` family (None: it has nothing pending), *dead* the event for which the host was
     given up, *why* the reason for *next_fetch* where it is not the ordinary delay, *counted*
-    whether its registered domain counts it as one of its hosts.
+    whether its registered domain counts it as one of its hosts, *entered* the depth of its first
+    URL (None: not known).
     """
 
     next_fetch: float = 0.0
@@ -53,11 +55,13 @@ class HostRecord(Struct, eq=False, gc=False):
     failed: int = 0
     attempts: int = 0
     counted: bool = False
+    entered: int | None = None
     head: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Pack the record (some 50 bytes)."""
         numbers = (self.pending, self.done, self.failed, self.attempts)
+        entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
         return (
             _HOST.pack(
                 len(self.head),
@@ -65,7 +69,7 @@ class HostRecord(Struct, eq=False, gc=False):
                 -1.0 if self.due is None else self.due,
                 self.crawl_delay,
                 min(self.failures, 0xFFFF),
-                self.counted,
+                self.counted | entered << 1,
                 *(min(number, MOST) for number in numbers),
             )
             + self.head
@@ -83,7 +87,9 @@ class HostRecord(Struct, eq=False, gc=False):
             ) = _HOST.unpack_from(data)  # fmt: skip
             record.due = None if due < 0 else due
             # Earlier releases counted none: a host that anything was ever queued for is one.
-            record.counted = bool(counted or record.pending or record.done or record.attempts)
+            known = record.pending or record.done or record.attempts
+            record.counted = bool(counted & 1 or known)
+            record.entered = (counted >> 1) - 1 if counted > 1 else None
             record.head = data[_HOST.size : _HOST.size + head]
             record.dead, _, record.why = data[_HOST.size + head :].decode().partition("\n")
         except (struct.error, UnicodeDecodeError) as error:

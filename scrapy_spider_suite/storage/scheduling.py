@@ -143,6 +143,8 @@ class Scheduling:
         if entry.volatile and self._routing is not None and not self._routing.owns(entry):
             refusal = Event.ELSEWHERE
         if refusal is None:
+            if record.entered is None:
+                record.entered = entry.depth
             self._traps.take(entry, record)
             self._ledger.take(entry, record)
             self._residents.push(entry, record, now, wall)

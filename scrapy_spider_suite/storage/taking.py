@@ -266,6 +266,9 @@ class Taking:
             record.next_fetch, record.why = theirs.next_fetch, theirs.why
             if waits:
                 hands.residents.waiting.add(host, record, wall)
+        if theirs.entered is not None:
+            mine = theirs.entered if record.entered is None else record.entered
+            record.entered = min(mine, theirs.entered)
         if theirs.counted and not record.counted:
             record.counted = True
             hands.ledger.domains.count(host, hosts=1)

@@ -18,6 +18,7 @@ class Reason(StrEnum):
 
     OFF_SITE = "off_site"
     TOO_DEEP = "too_deep"
+    TOO_DEEP_ON_HOST = "too_deep_on_host"
     TOO_LONG = "too_long"
 
 

@@ -194,6 +194,7 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
                 "SUITE_TRAP_HOSTS": 24, "SUITE_TRAP_PREFIX": 50,
             }.items()
         ),
+        Change("SUITE_FROM_HEADER", False, True, Kind.FREE),
         Change("SUITE_QUIET_LOG", False, True, Kind.FREE),
     ]
 

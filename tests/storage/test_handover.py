@@ -229,7 +229,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     hands = a.frontier.hands(a.store)
     resident = hands.workbench.hosts[host]
     a.frontier.set_crawl_delay(resident, 9.0)
-    resident.record.failures, resident.record.attempts = 2, 4
+    resident.record.failures, resident.record.attempts, resident.record.entered = 2, 4, 3
     hands.workbench.postpone(resident, a.now + 300.0, "connection refused")
     a.frontier.resolved(resident, "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
@@ -251,6 +251,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     b.store.kv("lastmod").put(key, b"\0\0\0\x09")
     b.store.kv("cookies").put(COOKIES, pack_cookies([cookie("h0.t", "both", "old")]))
     b.frontier.schedule([entry("http://h0.t/3")], b.now)
+    b.frontier.residents.records.touch(host).entered = 5
     units, path = units_of("ring"), tmp_path / "parcel"
     of = label(units.numbers)
     drain(a.giving(units).pack(path, of))
@@ -270,6 +271,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     assert not len(hands.revisits)
     here = taker.workbench.hosts[host]
     assert (here.record.failures, here.record.attempts, here.crawl_delay) == (2, 4, 9.0)
+    assert here.record.entered == 3
     assert here.next_fetch + b.frontier.wall_offset == pytest.approx(a.clock()[1] + 300.0, abs=0.01)
     state = taker.residents.clocks.state("10.0.0.1", "10.0.0.1", b.now)
     assert state.next_fetch + b.frontier.wall_offset == pytest.approx(a.clock()[1] + 40.0, abs=0.01)

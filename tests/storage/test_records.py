@@ -47,6 +47,7 @@ def host_records(draw: st.DrawFn) -> HostRecord:
     record.pending, record.done = draw(counts), draw(counts)
     record.failed, record.attempts = draw(counts), draw(counts)
     record.counted = bool(record.pending or record.done or record.attempts) or draw(st.booleans())
+    record.entered = draw(st.none() | st.integers(0, (1 << 15) - 2))
     record.head = draw(st.binary(max_size=10))
     return record
 

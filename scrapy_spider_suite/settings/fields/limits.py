@@ -17,6 +17,11 @@ class Limits:
     host_max_pages: int = setting(
         v.integer(0, unit="pages"), 0, FROM_NOW_ON, "Most pages of one host; 0 is no limit."
     )
+    host_max_depth: int = setting(
+        v.integer(0, unit="links"), 0, FROM_NOW_ON,
+        "Links followed in bulk: how many links a page may be away from the first page of its "
+        "host; links from other hosts are always followed. 0 is no limit.",
+    )
     domain_max_pages: int = setting(
         v.integer(0, unit="pages"), 0, FROM_NOW_ON,
         "Most pages of one registered domain, all its hosts together; 0 is no limit.",

@@ -87,3 +87,9 @@ class Pages:
         "Who crawls, a person or an institution: the first record of each pack says so, beside "
         "the contact that USER_AGENT gives.",
     )
+    from_header: bool = setting(
+        v.boolean(), False, FREE,
+        "Send the e-mail address in SUITE_OPERATOR, or else in USER_AGENT, as the From header of "
+        "all requests.",
+        broad=True,
+    )
