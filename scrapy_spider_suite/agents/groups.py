@@ -8,6 +8,10 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
+_LOST: Final = "NOGROUP", "UNBLOCKED"
+"""How a server's error begins when stream or group are gone: the second in Redis 7.0 and some 6.2,
+to a client that waited."""
+
 GROUP: Final = "agents"
 CONSUMER: Final = "agent"
 
@@ -55,7 +59,7 @@ class GroupReader:
                     noack=not self._pending,
                 )
         except ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
+            if not str(error).startswith(_LOST):
                 raise
             await self._make()
             return []

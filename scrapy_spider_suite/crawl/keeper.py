@@ -13,6 +13,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from scrapy import signals
+
 from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.crawl.caps import REASONS
 from scrapy_spider_suite.crawl.collecting import CalmCollector
@@ -78,6 +80,8 @@ class Keeper:
             self._collector.start()
         self._supervision.start()
         self._timer = self._loop.call_later(_LOOK, self._look)
+        # Before the first fetch, once the feeds are open.
+        self._core.crawler.signals.connect(self._look_at_disks, signals.spider_opened)
         with reading(self._core.store):
             self._operate()  # what was asked before it began holds from the start
 
@@ -95,6 +99,9 @@ class Keeper:
         self._core.frontier.waits.count(now, now + self._core.frontier.wall_offset)
         self._publish(say=True)
         self._supervision.stop()
+
+    def _look_at_disks(self) -> None:
+        self._disk.pulse(self._core.now())
 
     def _look(self) -> None:
         """See whether the engine is stopping, of which there is no signal; else pulse in time."""
