@@ -31,7 +31,6 @@ ANSWER = (
 )
 HANDLERS = {
     "suite": "scrapy_spider_suite.handlers.http1.Http1Handler",
-    "suite pinned": "scrapy_spider_suite.handlers.pinned.PinnedHTTP11Handler",
     "Scrapy default": "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",
     "Scrapy aiohttp": "scrapy.core.downloader.handlers._aiohttp.AiohttpDownloadHandler",
 }

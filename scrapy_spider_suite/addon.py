@@ -112,7 +112,7 @@ class Addon:
 
 
 def _require_reactor(settings: BaseSettings) -> None:
-    """Refuse Scrapy's mode without Twisted: the spider profile's download handler needs it."""
+    """Refuse Scrapy's mode without Twisted: the gate's Deferreds need it."""
     if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
         raise SettingsError.of("TWISTED_REACTOR_ENABLED", False, "True")
 

@@ -13,6 +13,8 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
+from scrapy_spider_suite.handlers.tls import CONTEXT_FACTORY, has_own_context_factory
+
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
@@ -44,11 +46,8 @@ CLASSES = {
 }
 """Scrapy's settings that name one class, and the suite's class for each."""
 
-HANDLERS: dict[Profile, str] = {
-    "spider": f"{_OURS}.handlers.pinned.PinnedHTTP11Handler",
-    "broad": f"{_OURS}.handlers.http1.Http1Handler",
-}
-"""The download handler for http and https in each profile."""
+HANDLER = f"{_OURS}.handlers.http1.Http1Handler"
+"""The download handler for http and https."""
 
 _BOTH = (
     Component(
@@ -158,7 +157,7 @@ def apply(
             yield name, path
         else:
             settings.set(name, path, priority="addon")
-    yield from _set_handlers(settings, HANDLERS[profile])
+    yield from _set_handlers(settings)
     for component in (*COMPONENTS[profile], *(BY_SETTING[name] for name in switched_on)):
         if not _add(settings, component):
             yield component.setting, component.path
@@ -173,11 +172,14 @@ def keeps(settings: BaseSettings, name: str) -> bool:
     return theirs and canonical(settings[name]) != CLASSES[name]
 
 
-def _set_handlers(settings: BaseSettings, path: str) -> Iterator[tuple[str, str]]:
+def _set_handlers(settings: BaseSettings) -> Iterator[tuple[str, str]]:
+    if has_own_context_factory(settings):
+        yield CONTEXT_FACTORY, HANDLER
+        return
     handlers = settings.getdict("DOWNLOAD_HANDLERS")
     for scheme in ("http", "https"):
-        if canonical(handlers.setdefault(scheme, path)) != path:
-            yield f"DOWNLOAD_HANDLERS[{scheme!r}]", path
+        if canonical(handlers.setdefault(scheme, HANDLER)) != HANDLER:
+            yield f"DOWNLOAD_HANDLERS[{scheme!r}]", HANDLER
     _put_back(settings, "DOWNLOAD_HANDLERS", handlers)
 
 

@@ -185,7 +185,7 @@ def _prepare() -> None:
     listed = [each for kind in profiles.COMPONENTS.values() for each in kind]
     paths = [
         *scrapys.DOWNLOADER_MIDDLEWARES_BASE, *scrapys.SPIDER_MIDDLEWARES_BASE, *EXTENSIONS_BASE,
-        *profiles.CLASSES.values(), *profiles.HANDLERS.values(), *(each.path for each in listed),
+        *profiles.CLASSES.values(), profiles.HANDLER, *(each.path for each in listed),
         "scrapy.crawler.Crawler", "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",
         "scrapy_spider_suite.addon.Addon", "scrapy_spider_suite.spiders.BroadSpider", "uvloop.Loop",
     ]  # fmt: skip

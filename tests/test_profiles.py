@@ -39,7 +39,7 @@ def test_a_bare_project_gets_everything(profile: Profile) -> None:
     for component in profiles.COMPONENTS[profile]:
         assert settings.getdict(component.setting)[component.path] is not None
     assert settings.getdict("DOWNLOAD_HANDLERS") == dict.fromkeys(
-        ("http", "https"), profiles.HANDLERS[profile]
+        ("http", "https"), profiles.HANDLER
     )
 
 
@@ -112,10 +112,10 @@ def test_scheduler_downloader_and_handlers_of_the_project_are_kept() -> None:
     settings, kept = applied("spider", own)
     assert kept == [
         ("SCHEDULER", profiles.CLASSES["SCHEDULER"]),
-        ("DOWNLOAD_HANDLERS['https']", profiles.HANDLERS["spider"]),
+        ("DOWNLOAD_HANDLERS['https']", profiles.HANDLER),
     ]
     assert settings["SCHEDULER"] == own["SCHEDULER"]
     assert settings.getdict("DOWNLOAD_HANDLERS") == {
-        "http": profiles.HANDLERS["spider"],
+        "http": profiles.HANDLER,
         "https": "project.handlers.Browser",
     }

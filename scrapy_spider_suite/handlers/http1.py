@@ -51,7 +51,13 @@ from scrapy_spider_suite.handlers.keeping import (
     seconds_to_keep,
 )
 from scrapy_spider_suite.handlers.pool import Connection, Key
-from scrapy_spider_suite.handlers.tls import log_connection, make_ssl_context, peer_certificate
+from scrapy_spider_suite.handlers.tls import (
+    CONTEXT_FACTORY,
+    has_own_context_factory,
+    log_connection,
+    make_ssl_context,
+    peer_certificate,
+)
 from scrapy_spider_suite.handlers.wire import WIRE, Origin, Sent, request_bytes, split_url
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
@@ -84,6 +90,11 @@ class Http1Handler:
 
     def __init__(self, crawler: Crawler) -> None:
         settings = crawler.settings
+        if has_own_context_factory(settings):
+            raise NotConfigured(
+                f"Http1Handler cannot use {CONTEXT_FACTORY}: remove that setting, or remove "
+                "Http1Handler from DOWNLOAD_HANDLERS"
+            )
         self._crawler = crawler
         self._pool = crawler_pool(crawler)
         crawler.signals.connect(self._changed, settings_changed)
@@ -103,7 +114,12 @@ class Http1Handler:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Http1Handler:
-        """Make a handler for *crawler*; raises SettingsError for a bad ``SUITE_`` setting."""
+        """Make a handler for *crawler*.
+
+        Raises:
+            NotConfigured: the project has a TLS context factory of its own.
+            SettingsError: a ``SUITE_`` setting is wrong.
+        """
         return cls(crawler)
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:

@@ -8,11 +8,14 @@ import ssl
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy.settings import default_settings
+
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
+CONTEXT_FACTORY: Final = "DOWNLOADER_CLIENTCONTEXTFACTORY"
 _VERSIONS: Final = {
     "TLSv1.0": ssl.TLSVersion.TLSv1,
     "TLSv1.1": ssl.TLSVersion.TLSv1_1,
@@ -23,6 +26,11 @@ _ANY_METHOD: Final = "TLS"
 _LEGACY_SERVER_CONNECT: Final = 0x4
 """OpenSSL's SSL_OP_LEGACY_SERVER_CONNECT, which ``ssl`` names from Python 3.12 on: servers without
 secure renegotiation (RFC 5746) are talked to, as Scrapy does."""
+
+
+def has_own_context_factory(settings: BaseSettings) -> bool:
+    """Return whether a project sets a TLS context factory, which needs Twisted, so not ``ssl``."""
+    return bool(settings[CONTEXT_FACTORY] != getattr(default_settings, CONTEXT_FACTORY))
 
 
 def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:

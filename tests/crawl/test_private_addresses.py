@@ -12,8 +12,11 @@ from listeners import PUBLIC_NETWORK, Silent, Tempter, ways_inside
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
-HTTP1 = "scrapy_spider_suite.handlers.http1.Http1Handler"
-PINNED = "scrapy_spider_suite.handlers.pinned.PinnedHTTP11Handler"
+OWN = {
+    "DOWNLOADER_CLIENTCONTEXTFACTORY":
+        "scrapy.core.downloader.contextfactory.BrowserLikeContextFactory"
+}  # fmt: skip
+"""With it the add-on leaves Scrapy's download handler in place."""
 SPIDERS = {"broad": "crawl_spiders.Bulk", "spider": "crawl_spiders.Tempted"}
 
 
@@ -53,15 +56,14 @@ def _crawl(profile: str, tempter: Tempter, folder: Path, **settings: Any) -> dic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("obey", [True, False], ids=["robots", "no robots"])
-@pytest.mark.parametrize("handler", [HTTP1, PINNED], ids=["http1", "pinned"])
+@pytest.mark.parametrize("own", [{}, OWN], ids=["ours", "Scrapy's"])
 @pytest.mark.parametrize("profile", ["broad", "spider"])
 def test_nothing_leads_inside(
-    profile: str, handler: str, obey: bool, silent: Silent, tempter: Tempter, tmp_path: Path
+    profile: str, own: dict[str, str], obey: bool, silent: Silent, tempter: Tempter, tmp_path: Path
 ) -> None:
     """Links, redirects, refreshes, redirected robots.txt and files do not reach the listeners."""
     stats = _crawl(
-        profile, tempter, tmp_path, ROBOTSTXT_OBEY=obey,
-        DOWNLOAD_HANDLERS={"http": handler, "https": handler},
+        profile, tempter, tmp_path, ROBOTSTXT_OBEY=obey, **own,
         ITEM_PIPELINES={"scrapy.pipelines.files.FilesPipeline": 1},
         FILES_STORE=str(tmp_path / "files"), MEDIA_ALLOW_REDIRECTS=True,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What both handlers promise; everything here runs on each of them."""
+"""What the handler promises, as Scrapy's own does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 from typing import Any
 
 import pytest
-import scrapy
 from helpers_client import Client
 from helpers_servers import PAGE, Peer, RawServer, answer, answering, answering_once
 from scrapy import signals
@@ -19,8 +18,6 @@ from scrapy.exceptions import (
     StopDownload,
 )
 from scrapy.http import HtmlResponse
-
-from scrapy_spider_suite.handlers.pinned import PinnedHTTP11Handler
 
 
 def test_a_page(client: Client) -> None:
@@ -215,15 +212,8 @@ def test_maxsize(client: Client, reply: bytes, caplog: pytest.LogCaptureFixture)
     assert "larger than download max size (1000)" in caplog.text
 
 
-def skip_before_2_19(client: Client, why: str) -> None:
-    """Leave a test out where Scrapy's own handler is an older one that differs."""
-    if client.kind is PinnedHTTP11Handler and scrapy.version_info < (2, 19):
-        pytest.skip(f"Scrapy's handler before 2.19 {why}")
-
-
 def test_warnsize(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """A large body is warned of, once, and read."""
-    skip_before_2_19(client, "warns twice")
 
     async def main() -> None:
         async with RawServer(answering(answer(b"x" * 2000))) as server:
@@ -271,9 +261,7 @@ def test_no_response(client: Client, reply: bytes) -> None:
     ids=["no colon", "line feeds", "no reason", "same length twice", "folded", "1.0"],
 )
 def test_sloppy_heads_are_read(client: Client, head: bytes) -> None:
-    """What Scrapy's handler can read, both can."""
-    if b"no colon" in head:
-        skip_before_2_19(client, "refuses lines without a colon")
+    """What Scrapy's handler can read, this one can."""
 
     async def main() -> None:
         async with RawServer(answering_once(head + b"hello")) as server:

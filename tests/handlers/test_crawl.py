@@ -1,4 +1,4 @@
-"""Each handler in a whole Scrapy, switched on by Scrapy's own setting in a plain project."""
+"""The handler in a whole Scrapy, switched on by Scrapy's own setting in a plain project."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from helpers_servers import PAGE, Peer, RawServer, Talk, answer, answering, tls_
 from projects import environment
 
 SCRIPT = Path(__file__).with_name("probe_crawl.py")
-HANDLERS = {
-    "http1": "scrapy_spider_suite.handlers.http1.Http1Handler",
-    "pinned": "scrapy_spider_suite.handlers.pinned.PinnedHTTP11Handler",
-}
+HANDLER = "scrapy_spider_suite.handlers.http1.Http1Handler"
 
 
-@pytest.fixture(params=HANDLERS)
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The settings of a project that uses one of the handlers, and nothing else of the suite."""
-    path = HANDLERS[request.param]
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """The settings of a project that uses the handler, and nothing else of the suite."""
     return {
-        "DOWNLOAD_HANDLERS": {"http": path, "https": path},
+        "DOWNLOAD_HANDLERS": {"http": HANDLER, "https": HANDLER},
         "SUITE_ALLOW_PRIVATE_ADDRESSES": True,
         "CONCURRENT_REQUESTS": 100,
         "DOWNLOAD_DELAY": 0,

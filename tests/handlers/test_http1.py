@@ -28,18 +28,18 @@ from scrapy_spider_suite.handlers.errors import (
 )
 
 
-def test_fields_about_the_connection_are_kept(http1: Client) -> None:
+def test_fields_about_the_connection_are_kept(client: Client) -> None:
     """Archives want what was on the wire."""
     reply = answer(PAGE, "Connection: keep-alive", "Keep-Alive: timeout=9")
 
     async def main() -> None:
         async with RawServer(answering(reply)) as server:
-            response = await http1.fetch(server.url())
-            head = await http1.fetch(server.url(), method="HEAD")
+            response = await client.fetch(server.url())
+            head = await client.fetch(server.url(), method="HEAD")
         assert response.headers["Keep-Alive"] == b"timeout=9"
         assert head.headers["Content-Length"] == b"%d" % len(PAGE)
 
-    http1.run(main())
+    client.run(main())
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_fields_about_the_connection_are_kept(http1: Client) -> None:
     ],
     ids=["head", "interim", "chunks"],
 )
-def test_floods(http1: Client, start: bytes, piece: bytes) -> None:
+def test_floods(client: Client, start: bytes, piece: bytes) -> None:
     """An endless answer of any kind ends soon, as a failure of the server."""
 
     async def talk(peer: Peer) -> None:
@@ -63,16 +63,16 @@ def test_floods(http1: Client, start: bytes, piece: bytes) -> None:
     async def main() -> None:
         async with RawServer(talk) as server:
             with pytest.raises(ResponseBoundsError):
-                await http1.fetch(server.url())
+                await client.fetch(server.url())
             await asyncio.sleep(0.05)
             assert server.open == 0
 
-    http1.run(main())
+    client.run(main())
 
 
-def test_nothing_is_read_after_the_limit(http1: Client) -> None:
+def test_nothing_is_read_after_the_limit(client: Client) -> None:
     """An endless body costs no more memory than the limit and one read."""
-    http1.settings["DOWNLOAD_MAXSIZE"] = 1 << 20
+    client.settings["DOWNLOAD_MAXSIZE"] = 1 << 20
     sent = 0
 
     async def talk(peer: Peer) -> None:
@@ -85,10 +85,10 @@ def test_nothing_is_read_after_the_limit(http1: Client) -> None:
     async def main() -> None:
         async with RawServer(talk) as server:
             with pytest.raises(Exception, match="max size"):
-                await http1.fetch(server.url())
+                await client.fetch(server.url())
         assert sent < 16 << 20
 
-    http1.run(main())
+    client.run(main())
 
 
 class FakeResolver:
@@ -144,28 +144,28 @@ def test_private_addresses_are_refused(client: Client) -> None:
     client.run(main())
 
 
-def test_the_next_address_is_tried(http1: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_address_is_tried(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is booked, an address that refuses is no reason to give up the host."""
     resolve_with(monkeypatch, "127.0.0.3", "127.0.0.2")
 
     async def main() -> None:
         async with RawServer(answering(answer()), "127.0.0.2") as server:
-            response = await http1.fetch(server.url(), None)
+            response = await client.fetch(server.url(), None)
             assert str(response.ip_address) == "127.0.0.2"
         with pytest.raises(DownloadConnectionRefusedError):
-            await http1.fetch(server.url(), None)
+            await client.fetch(server.url(), None)
 
-    http1.run(main())
+    client.run(main())
 
 
-def test_only_numeric_addresses_are_connected_to(http1: Client) -> None:
+def test_only_numeric_addresses_are_connected_to(client: Client) -> None:
     """A booking that is a name is not looked up behind the gate's back."""
 
     async def main() -> None:
         with pytest.raises(DownloadFailedError):
-            await http1.fetch("http://example.test/", "localhost")
+            await client.fetch("http://example.test/", "localhost")
 
-    http1.run(main())
+    client.run(main())
 
 
 @pytest.mark.parametrize(
@@ -175,59 +175,59 @@ def test_only_numeric_addresses_are_connected_to(http1: Client) -> None:
         ("http://example.test:0/", UnsendableRequestError),
     ],
 )
-def test_urls_of_other_kinds(http1: Client, url: str, error: type[Exception]) -> None:
+def test_urls_of_other_kinds(client: Client, url: str, error: type[Exception]) -> None:
     """They fail before anything is connected to."""
 
     async def main() -> None:
         with pytest.raises(error):
-            await http1.fetch(url)
+            await client.fetch(url)
 
-    http1.run(main())
+    client.run(main())
 
 
-def test_hosts_that_tls_cannot_ask_for(http1: Client) -> None:
+def test_hosts_that_tls_cannot_ask_for(client: Client) -> None:
     """A label of 64 letters is no host."""
 
     async def main() -> None:
         async with RawServer(answering(answer())) as server:
             url = f"https://{'a' * 64}.test:{server.port}/"
             with pytest.raises(CannotResolveHostError):
-                await http1.fetch(url)
+                await client.fetch(url)
 
-    http1.run(main())
+    client.run(main())
 
 
 def test_tls_details_are_logged_where_asked(
-    http1: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING."""
-    http1.settings["DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING"] = True
+    client.settings["DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING"] = True
 
     async def main() -> None:
         tls = tls_context(tmp_path, "example.test")
         async with RawServer(answering(answer()), tls=tls) as server:
-            await http1.fetch(server.url())
+            await client.fetch(server.url())
 
     with caplog.at_level(logging.DEBUG):
-        http1.run(main())
+        client.run(main())
     assert "SSL connection to example.test using protocol TLSv1.3" in caplog.text
 
 
-def test_tls_versions_that_do_not_meet(http1: Client, tmp_path: Path) -> None:
+def test_tls_versions_that_do_not_meet(client: Client, tmp_path: Path) -> None:
     """A handshake that fails is a failed download."""
-    http1.settings["DOWNLOADER_CLIENT_TLS_METHOD"] = "TLSv1.2"
+    client.settings["DOWNLOADER_CLIENT_TLS_METHOD"] = "TLSv1.2"
 
     async def main() -> None:
         tls = tls_context(tmp_path, "example.test")
         tls.minimum_version = ssl.TLSVersion.TLSv1_3
         async with RawServer(answering(answer()), tls=tls) as server:
             with pytest.raises(DownloadFailedError):
-                await http1.fetch(server.url())
+                await client.fetch(server.url())
 
-    http1.run(main())
+    client.run(main())
 
 
-def test_signals_see_every_piece(http1: Client) -> None:
+def test_signals_see_every_piece(client: Client) -> None:
     """Headers once, then the body as it comes."""
     seen: list[bytes] = []
 
@@ -235,10 +235,10 @@ def test_signals_see_every_piece(http1: Client) -> None:
         seen.append(data)
 
     async def main() -> None:
-        http1.crawler.signals.connect(on_bytes, signal=signals.bytes_received)
+        client.crawler.signals.connect(on_bytes, signal=signals.bytes_received)
         pieces = answer(b"abc")[:-2], b"b", b"c"
         async with RawServer(answering_once(*pieces, pause=0.02)) as server:
-            await http1.fetch(server.url())
+            await client.fetch(server.url())
         assert seen == [b"a", b"b", b"c"]
 
-    http1.run(main())
+    client.run(main())

@@ -22,7 +22,7 @@ def head(content_type: str | None, length: int, status: str = "200 OK") -> bytes
 
 
 @pytest.mark.parametrize("content_type", ["video/mp4", "Application/PDF; x=y", "nonsense"])
-def test_a_body_that_is_not_wanted_is_not_read(http1: Client, content_type: str) -> None:
+def test_a_body_that_is_not_wanted_is_not_read(client: Client, content_type: str) -> None:
     """The connection is closed after the head, and whoever asks gets that."""
     hung_up = asyncio.Event()
 
@@ -34,16 +34,16 @@ def test_a_body_that_is_not_wanted_is_not_read(http1: Client, content_type: str)
 
     async def main() -> None:
         async with RawServer(talk) as server:
-            request = http1.request(server.url(), meta=TEXT)
+            request = client.request(server.url(), meta=TEXT)
             with pytest.raises(UnwantedMediaType, match="which SUITE_MEDIA_TYPES does not") as met:
-                await http1.send(request)
+                await client.send(request)
             response = met.value.response
             assert (response.status, response.body) == (200, b"")
             assert response.headers["Content-Type"] == content_type.encode()
             assert request.meta[RECEIVED] < 200
             await asyncio.wait_for(hung_up.wait(), 10)
 
-    http1.run(main())
+    client.run(main())
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def test_a_body_that_is_not_wanted_is_not_read(http1: Client, content_type: str)
     ],
 )  # fmt: skip
 def test_what_is_wanted_or_is_no_page(
-    http1: Client, content_type: str | None, status: str
+    client: Client, content_type: str | None, status: str
 ) -> None:
     """And what says nothing of itself is read."""
 
     async def main() -> None:
         async with RawServer(answering(head(content_type, 4, status) + b"body")) as server:
-            request = http1.request(server.url(), meta=TEXT)
-            assert (await http1.send(request)).body == b"body"
+            request = client.request(server.url(), meta=TEXT)
+            assert (await client.send(request)).body == b"body"
             assert request.meta[RECEIVED] == len(head(content_type, 4, status)) + 4
 
-    http1.run(main())
+    client.run(main())
 
 
-def test_a_short_body_costs_no_connection(http1: Client) -> None:
+def test_a_short_body_costs_no_connection(client: Client) -> None:
     """It has come with its head: the connection is used for the next request."""
 
     async def main() -> None:
@@ -76,8 +76,8 @@ def test_a_short_body_costs_no_connection(http1: Client) -> None:
         async with RawServer(answering(*replies)) as server:
             keep = {"suite_keep_alive": 1.0}
             with pytest.raises(UnwantedMediaType):
-                await http1.fetch(server.url(), meta=TEXT | keep)
-            assert (await http1.fetch(server.url(), meta=TEXT | keep)).body == b"body"
+                await client.fetch(server.url(), meta=TEXT | keep)
+            assert (await client.fetch(server.url(), meta=TEXT | keep)).body == b"body"
             assert server.connections == 1
 
-    http1.run(main())
+    client.run(main())
