@@ -201,7 +201,7 @@ class Drill:
     def _block(self) -> None:
         host, plan = self.host(COMPLAINS), self.plan
         self._until(lambda: len(self.of(host, self.web.arrivals())) >= plan.complains_after)
-        self._ask("block", host, "--reason", "they called at 3 am")
+        self._ask("block", host, "--why", "they called at 3 am")
         for _ in range(10):  # the fetch log and the server's are each written now and then
             time.sleep(2.0)
             self.evidence = self._ask("log", host).rows
@@ -221,7 +221,7 @@ class Drill:
         self.refetched = fetched()[: plan.refetched]
         changed = self.folder / "changed.txt"
         changed.write_text("\n".join(self.refetched) + "\n")
-        asked = self._ask("refetch", str(changed), "--first", "--reason", "they changed")
+        asked = self._ask("refetch", str(changed), "--first", "--why", "they changed")
         wanted = set(self.refetched)
         self._until(
             lambda: wanted <= {self.url(a) for a in self.web.arrivals() if a.start > asked.began}
@@ -229,9 +229,9 @@ class Drill:
 
     def _drop(self) -> None:
         host = self.host(LEAVES)
-        self._ask("block", host, "--reason", "to be forgotten, and not to be found again")
+        self._ask("block", host, "--why", "to be forgotten, and not to be found again")
         self._ask("drop", host, "--dry-run")
-        self._ask("drop", host, "--yes", "--reason", "their lawyer wrote")
+        self._ask("drop", host, "--yes", "--why", "their lawyer wrote")
         # Others' links may lead there again meanwhile; else it is a host that was never met.
         self.left_again = self._ask("urls", host, "--limit", "0", codes=(0, 2)).rows
 
@@ -239,15 +239,15 @@ class Drill:
         host = self.host(COMPLAINS)
         self._set_delay(self.plan.longer)
         time.sleep(1.0)  # docs/overrides.md: two looks, a quarter of a second apart
-        asked = self._ask("unblock", host, "--reason", "slower now, they agree")
-        self._ask("unblock", host, "--reason", "did it work?", codes=(1,))
+        asked = self._ask("unblock", host, "--why", "slower now, they agree")
+        self._ask("unblock", host, "--why", "did it work?", codes=(1,))
         self._until(
             lambda: sum(a.start > asked.began for a in self.of(host, self.web.arrivals())) >= 3
         )
 
     def _snapshot(self) -> None:
         taken = self.folder / "taken"
-        self._ask("snapshot", str(taken), "--reason", "this machine is going away")
+        self._ask("snapshot", str(taken), "--why", "this machine is going away")
         shutil.copytree(taken, self.copy)
         shutil.rmtree(taken)
         with StoreReader(self.copy / FOLDER) as reader:

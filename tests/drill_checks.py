@@ -191,7 +191,7 @@ class Findings:
             yield f"verbs: {[row['verb'] for row in self.audit]}"
             return
         for said, row in zip(acts, self.audit, strict=True):
-            why = said.arguments[said.arguments.index("--reason") + 1]
+            why = said.arguments[said.arguments.index("--why") + 1]
             if row["why"] != why or not row["who"] or row["ok"] != (said.code == 0):
                 yield f"{said.arguments}: {row}"
             if said.verb != "snapshot":

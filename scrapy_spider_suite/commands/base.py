@@ -31,6 +31,11 @@ class Command(ScrapyCommand):
     requires_crawler_process = False
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options of all commands."""
+        super().add_options(parser)
+        parser.prog = f"scrapy {self.name}"
+
     def end(self, run: Callable[[], int]) -> None:
         """Exit with the code that *run* returns, or with 2 and a line if it cannot be done."""
         from scrapy_spider_suite.errors import SuiteError
@@ -114,6 +119,9 @@ class VerbCommand(Command):
             self._no_verb(opts, args[0] if args else "")
             return
         parser = self.parser_of(verb)
+        # Scrapy has its own parser say what is wrong: as the verb's would.
+        self._parser.prog = parser.prog
+        self._parser.usage = parser.format_usage().removeprefix("usage: ").replace("%", "%%")
         if opts.help:
             parser.print_help()
             return
@@ -176,7 +184,7 @@ class VerbCommand(Command):
 
 
 class _VerbParser(argparse.ArgumentParser):
-    """What is wrong is said as Scrapy says it: in one line, and exit code 2."""
+    """What is wrong is said as Scrapy says it: below the usage, with exit code 2."""
 
     def error(self, message: str) -> Any:
-        raise UsageError(f"{self.prog}: {message}", print_help=False)
+        raise UsageError(message, print_help=False)

@@ -27,6 +27,8 @@ REDIS = ("redis://", "rediss://", "unix://")
 
 _MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
 """What a URL has beside its host; of IPv6 there are more colons."""
+_WITH_PORT = re.compile(r"(\[[^\]]+\]|[^][:/]+):\d{1,5}")
+"""A host and its port; a bare IPv6 address has more colons."""
 
 
 def shown(name: str, value: Any) -> str:
@@ -168,14 +170,22 @@ def confirm(call: Call, question: str) -> None:
         raise UsageError("nothing was done", print_help=False)
 
 
+def without_port(text: str) -> str:
+    """*text*, or the host alone where it is a host with a port: a host is one, whatever its ports.
+    """
+    found = _WITH_PORT.fullmatch(text)
+    return text if found is None else found[1]
+
+
 def host(text: str) -> str:
     """The type of a HOST argument: as URLs in normal form have it, an IPv6 address in the brackets
-    that it came in, or in none. ``*.`` may begin it.
+    that it came in, or in none. ``*.`` may begin it; a port is left out.
 
     Raises `argparse.ArgumentTypeError`: nothing that a URL could have as its host, or more of one.
     """
+    text = without_port(text)
     if _MORE.search(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a host, without scheme, port or path")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a host, without scheme or path")
     bare = ":" in text and not text.startswith("[")
     url = normalize(f"http://[{text}]/" if bare else f"http://{text}/")
     name = "" if url is None else host_of(url)

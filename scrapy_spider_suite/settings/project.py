@@ -36,6 +36,18 @@ LIVE: Mapping[str, v.ValueType] = {
     "DOWNLOAD_TIMEOUT": v.duration(1.0),
 }
 """Scrapy's settings that change while a crawl runs, too (``scrapy frontier set``)."""
+OURS: Mapping[str, str] = {
+    "CLOSESPIDER_PAGECOUNT": "SUITE_MAX_PAGES",
+    "CLOSESPIDER_TIMEOUT": "SUITE_MAX_TIME",
+    "CONCURRENT_REQUESTS_PER_DOMAIN": "SUITE_HOST_CONCURRENCY",
+    "CONCURRENT_REQUESTS_PER_IP": "SUITE_IP_CONCURRENCY",
+    "DNSCACHE_SIZE": "SUITE_DNS_CACHE_SIZE",
+    "DNS_TIMEOUT": "SUITE_DNS_TIMEOUT",
+    "DOWNLOAD_DELAY": "SUITE_HOST_DELAY",
+    "DOWNLOAD_SLOTS": "SUITE_OVERRIDES",
+    "RETRY_TIMES": "SUITE_RETRY_TIMES",
+}
+"""Settings of the suite that change while a crawl runs where those of Scrapy's do not."""
 
 
 @dataclass(frozen=True, kw_only=True)

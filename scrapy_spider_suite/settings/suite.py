@@ -38,7 +38,7 @@ from scrapy_spider_suite.settings.fields.revisits import Revisits
 from scrapy_spider_suite.settings.fields.running import Running
 from scrapy_spider_suite.settings.fields.store import Store
 from scrapy_spider_suite.settings.fields.watching import Watching
-from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
+from scrapy_spider_suite.settings.project import LIVE, OURS, ProjectSettings
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -183,6 +183,8 @@ def find_setting(name: str) -> str:
     field = next((each for each in DECLARATIONS if full_name(each) == name), None)
     if field is None:
         read_given(DECLARATIONS, {name: None})  # knows which it could have been
+        if name in OURS:
+            raise SettingsError(f"{name} cannot be set while a crawl runs: use {OURS[name]}")
         live = " and ".join(LIVE)
         raise SettingsError(f"{name} is no setting of the suite; of Scrapy's, {live} can be set")
     return field
@@ -238,7 +240,7 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
         allowed = f"at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}"
         raise SettingsError.of("SUITE_REVISIT_LEAST", s.revisit_least, allowed)
     if s.index and s.packs_dir is None:
-        raise SettingsError.of("SUITE_INDEX", True, "False without SUITE_PACKS_DIR")
+        raise SettingsError("SUITE_INDEX = True needs SUITE_PACKS_DIR")
     if s.index and s.packs_upload and not s.packs_keep:
         # A pack might be gone before it is read.
         raise SettingsError.of("SUITE_INDEX", True, "False with SUITE_PACKS_KEEP = False")
@@ -264,10 +266,10 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
         allowed = f"'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}"
         raise SettingsError.of("SUITE_SEEN", s.seen, allowed)
     if s.cluster == "peers" and s.redis_url is None:
-        raise SettingsError.of("SUITE_CLUSTER", s.cluster, "SUITE_REDIS_URL to be set with it")
+        raise SettingsError("SUITE_CLUSTER = 'peers' needs SUITE_REDIS_URL")
     if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
-        allowed = "SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY to be set with it"
-        raise SettingsError.of("SUITE_CLUSTER", s.cluster, allowed)
+        needed = "SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY"
+        raise SettingsError(f"SUITE_CLUSTER = 'lan' needs {needed}")
     if s.cluster == "lan" and s.ledger is None and s.ip_concurrency:
         # Nobody could keep the delay of an address that has hosts of two of them.
         allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_LEDGER, with SUITE_CLUSTER = 'lan'"
@@ -290,7 +292,7 @@ def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
 def _refuse_nothing_to_upload(s: SuiteSettings) -> None:
     """Refuse a crawl that is to upload packs and writes none; `scrapy packs upload` has others."""
     if s.packs_upload and s.packs_dir is None:
-        raise SettingsError.of("SUITE_PACKS_UPLOAD", s.packs_upload, "'' without SUITE_PACKS_DIR")
+        raise SettingsError(f"SUITE_PACKS_UPLOAD = {s.packs_upload!r} needs SUITE_PACKS_DIR")
 
 
 def _refuse_on_demand(s: SuiteSettings, *, spider_known: bool) -> None:
@@ -301,7 +303,7 @@ def _refuse_on_demand(s: SuiteSettings, *, spider_known: bool) -> None:
     if spider_known and s.profile == "spider":
         allowed = "'eager' in the spider profile, whose spiders read links themselves"
     elif s.packs_dir is None:
-        allowed = "'eager' without SUITE_PACKS_DIR: links are read out of packs"
+        raise SettingsError(f"SUITE_EXTRACT = {s.extract!r} needs SUITE_PACKS_DIR")
     elif s.packs_upload and not s.packs_keep:
         allowed = "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here"
     if allowed:

@@ -105,7 +105,7 @@ def test_the_directory_of_an_agent_that_was_killed(
         fleet.kill(GOES)
         until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
         # What it had fetched is known only when it has been adopted.
-        frontier("pause", "--reason", "adopt", *where)
+        frontier("pause", "--why", "adopt", *where)
         assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
         dead = here.counters(GOES)
         [row] = cluster("adopt", fleet.agents[GOES].job).rows
@@ -134,7 +134,7 @@ def test_pages_whose_links_were_not_read(
     more = {"SUITE_EXTRACT": "on-demand", "SUITE_PACKS_DIR": str(packs)}
     with crawling(redis_server, tmp_path, LARGE, **more) as here:
         fleet = here.fleet
-        frontier("pause", "--reason", "adopt", *where)
+        frontier("pause", "--why", "adopt", *where)
         until(lambda: here.at_rest(GOES), 60)  # pages that are not packed yet would come again
         fleet.kill(GOES)
         until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
@@ -158,7 +158,7 @@ def test_the_packs_of_an_agent_whose_disk_is_lost(
     packs = tmp_path / "packs"
     with crawling(redis_server, tmp_path, SUITE_PACKS_DIR=str(packs)) as here:
         job = here.fleet.agents[GOES].job
-        frontier("pause", "--reason", "see", "--crawl", CRAWL, "-j", redis_server.url)
+        frontier("pause", "--why", "see", "--crawl", CRAWL, "-j", redis_server.url)
 
         def told() -> bool:
             status = json.loads((job / FOLDER / "status.json").read_text())

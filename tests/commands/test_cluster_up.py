@@ -170,7 +170,7 @@ def test_two_agents_crawl_are_asked_drained_and_stopped(
 
         try:
             until(lambda: _busy(cluster("ls", "--json")))
-            said = frontier("block", "bad.example", "--reason", "x", "-j", redis.url)
+            said = frontier("block", "bad.example", "--why", "x", "-j", redis.url)
             assert said == Said(0, "w_1, w_2: bad.example is blocked\n")
             *rows, _ = frontier("status", "-j", redis.url, "--json").rows
             assert [row["running"] for row in rows] == [True, True]

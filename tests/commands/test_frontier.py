@@ -202,11 +202,11 @@ def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:
         (["hsots"], "'hsots' is no verb; did you mean hosts?"),
         (["xxxx"], "expected one of status, hosts"),
         (["status"], "which job"),
-        (["status", "extra", "-j", "JOB"], "frontier status: unrecognized arguments: extra"),
-        (["urls", "-j", "JOB"], "frontier urls: the following arguments are required: HOST"),
-        (["urls", "a", "b", "-j", "JOB"], "frontier urls: unrecognized arguments: b"),
+        (["status", "extra", "-j", "JOB"], "unrecognized arguments: extra"),
+        (["urls", "-j", "JOB"], "the following arguments are required: HOST"),
+        (["urls", "a", "b", "-j", "JOB"], "unrecognized arguments: b"),
         (["urls", "a", "--state", "gone", "-j", "JOB"], "invalid choice: 'gone'"),
-        (["add", "-j", "JOB"], "frontier add: the following arguments are required"),
+        (["add", "-j", "JOB"], "the following arguments are required"),
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: Frontier) -> None:

@@ -34,12 +34,12 @@ def rows(frontier: Frontier, *arguments: str) -> list[Any]:
 def test_blocks_are_kept(job: Path, frontier: Frontier) -> None:
     """With who, why and until when, in their one spelling; unblocked, they are gone."""
     on = ("-j", str(job))
-    said = frontier("block", "Example.COM.", "--for", "7d", "--reason", "noise", *on)
+    said = frontier("block", "Example.COM.", "--for", "7d", "--why", "noise", *on)
     assert said.out == "example.com is blocked for 604800 s\n"
-    again = rows(frontier, "block", "example.com", "--reason", "more noise", *on)[0]
+    again = rows(frontier, "block", "example.com", "--why", "more noise", *on)[0]
     assert (again["blocked_before"], again["until"]) == (True, None)
     for subject in (".example.org", "192.0.2.77/24", "https://example.net/a/"):
-        assert frontier("block", subject, "--reason", "x", *on).code == 0
+        assert frontier("block", subject, "--why", "x", *on).code == 0
     kept = {row["subject"]: row for row in rows(frontier, "blocks", *on)}
     assert set(kept) == {"example.com", ".example.org", "192.0.2.0/24", "https://example.net/a/"}
     assert kept["example.com"]["reason"] == "more noise"
@@ -55,9 +55,9 @@ def test_blocks_are_kept(job: Path, frontier: Frontier) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["block", "a b", "--reason", "x"], "no host, .domain or address range"),
-        (["block", "a.test"], "the following arguments are required: --reason"),
-        (["block", "a.test", "--for", "ever", "--reason", "x"], "expected a number of seconds"),
+        (["block", "a b", "--why", "x"], "no host, .domain or address range"),
+        (["block"], "the following arguments are required: HOST"),
+        (["block", "a.test", "--for", "ever", "--why", "x"], "expected a number of seconds"),
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: Frontier) -> None:
@@ -68,7 +68,7 @@ def test_wrong_usage(arguments: list[str], said: str, finished: Path, frontier: 
 
 def test_a_range_cannot_be_dropped(job: Path, frontier: Frontier) -> None:
     """Which hosts live there, nobody knows; nothing is blocked then."""
-    said = frontier("block", "192.0.2.0/24", "--drop", "--yes", "--reason", "x", "-j", str(job))
+    said = frontier("block", "192.0.2.0/24", "--drop", "--yes", "--why", "x", "-j", str(job))
     assert said.code == 1
     assert "not known" in said.out
     assert rows(frontier, "blocks", "-j", str(job)) == []
@@ -81,7 +81,7 @@ def test_drop(job: Path, frontier: Frontier, subject: str, tmp_path: Path) -> No
     urls = tmp_path / "urls.txt"
     urls.write_text("".join(f"http://{h}/{n}\n" for n in range(300) for h in ("a.test", "b.org")))
     frontier("add", str(urls), *on)
-    [said] = rows(frontier, "block", subject, "--drop", "--yes", "--reason", "asked to leave", *on)
+    [said] = rows(frontier, "block", subject, "--drop", "--yes", "--why", "asked to leave", *on)
     assert said["dropped"] == 300
     assert rows(frontier, "status", *on)[0]["pending"] == 300
     gone = rows(frontier, "urls", "a.test", "--limit", "0", *on)
@@ -95,16 +95,16 @@ def test_a_dry_run_counts(job: Path, frontier: Frontier) -> None:
     """What a block would hold, or fail, and what would go on without it; nothing is changed."""
     on = ("-j", str(job))
     frontier("add", "http://a.test/1", "http://a.test/2", "http://b.a.test/", *on)
-    why = ("--dry-run", "--reason", "x", *on)
+    why = ("--dry-run", "--why", "x", *on)
     for subject, count in ((".a.test", 3), ("a.test", 2), ("http://a.test/2", 1), (HOST, 0)):
         assert rows(frontier, "block", subject, *why)[0]["urls"] == count
         assert rows(frontier, "block", subject, "--drop", *why)[0]["urls"] == count
     assert rows(frontier, "block", "192.0.2.0/24", *why)[0]["urls"] is None
     assert frontier("unblock", ".a.test", "--dry-run", *on).code == 1
     with pytest.raises(UsageError, match="give --yes, or --dry-run"):
-        frontier("block", "a.test", "--drop", "--reason", "x", *on)
+        frontier("block", "a.test", "--drop", "--why", "x", *on)
     assert rows(frontier, "blocks", *on) == []
-    frontier("block", ".a.test", "--reason", "x", *on)
+    frontier("block", ".a.test", "--why", "x", *on)
     assert rows(frontier, "unblock", ".a.test", "--dry-run", *on)[0]["urls"] == 3
     assert len(rows(frontier, "blocks", *on)) == 1
     assert rows(frontier, "status", *on)[0]["pending"] == 3
@@ -157,7 +157,7 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
             until(lambda: len([a for a in web.arrivals() if a.host == HOST]) > 50)
             assert [a for a in web.arrivals() if a.host == HOST and ".png" in a.path]
             asked = time.time()
-            assert frontier("block", HOST, "--reason", "complaint", *on).code == 0
+            assert frontier("block", HOST, "--why", "complaint", *on).code == 0
             assert quiet(web, asked + LEAD, HOST)
             [why] = rows(frontier, "why", HOST, *on)
             assert why["pending"] > 0
@@ -169,13 +169,13 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
             until(lambda: after(web, back, HOST))
             root = f"http://{HOST}:{web.ready.http_port}/"
             began = time.time()
-            assert frontier("block", f"{root}0", "--reason", "endless", *on).code == 0
+            assert frontier("block", f"{root}0", "--why", "endless", *on).code == 0
             assert quiet(web, began + LEAD, "nobody.test")
             later = after(web, began + LEAD, HOST)
             assert later
             assert not [a.path for a in later if a.path.startswith("/0")]
             began = time.time()
-            assert frontier("block", ".fake.test", "--reason", "all", *on).code == 0
+            assert frontier("block", ".fake.test", "--why", "all", *on).code == 0
             until(lambda: time.time() > began + LEAD + 1.5)
             assert [a for a in web.arrivals() if a.start > began + LEAD] == []
         before = len(web.arrivals())
@@ -194,7 +194,7 @@ def test_a_block_ends_by_itself(web: FakeWebProcess, tmp_path: Path, frontier: F
     on = ("-j", str(tmp_path / "job"))
     assert rows(frontier, "refetch", HOST, *on)[0]["urls"] > 1
     began = time.time()
-    frontier("block", HOST, "--for", "6", "--reason", "x", *on)
+    frontier("block", HOST, "--for", "6", "--why", "x", *on)
     assert small_crawl(web, tmp_path).reason == "finished"
     time.sleep(1.0)
     fetched = [a for a in after(web, began, HOST) if "robots" not in a.path]

@@ -46,7 +46,7 @@ def test_audit(job: Path, frontier: Frontier) -> None:
     """The last lines, those of one verb, as a table and in full."""
     on = ("-j", str(job))
     assert rows(frontier, "audit", *on) == []
-    frontier("pause", "--reason", "why not", "--who", "ops@h", *on)
+    frontier("pause", "--why", "why not", "--who", "ops@h", *on)
     frontier("resume", *on)
     assert [row["verb"] for row in rows(frontier, "audit", *on)] == ["pause", "resume"]
     assert [row["verb"] for row in rows(frontier, "audit", "--limit", "1", *on)] == ["resume"]
@@ -66,7 +66,7 @@ def test_an_upgrade_is_written_down(frontier: Frontier, tmp_path: Path) -> None:
     [dry] = frontier("upgrade", job, "--dry-run", "--json").rows
     assert dry["upgraded"] is False
     assert rows(frontier, "audit", "-j", job) == []
-    by = ("--yes", "--reason", "the new release", "--who", "ops@h")
+    by = ("--yes", "--why", "the new release", "--who", "ops@h")
     assert frontier("upgrade", job, *by).code == 0
     assert frontier("upgrade", "-j", job).code == 0  # there is nothing left to do
     [row] = rows(frontier, "audit", "-j", job)
@@ -129,7 +129,7 @@ def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> 
         assert "no verb 'explode'" in answers[unknown.id].said  # type: ignore[union-attr]
         assert len(rows(frontier, "audit", *on)) == len(ids)
         commands = [
-            subprocess.Popen([*COMMAND, "block", f"h{n}.test", "--reason", "r", *on])
+            subprocess.Popen([*COMMAND, "block", f"h{n}.test", "--why", "r", *on])
             for n in range(4)
         ]
         assert [command.wait(60) for command in commands] == [0] * 4

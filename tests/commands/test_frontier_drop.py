@@ -46,7 +46,7 @@ def test_a_host(job: Path, frontier: Frontier) -> None:
     [dry] = rows(frontier, "drop", HOST, "--dry-run", *on)
     assert dry["urls"] == len(mine)
     assert rows(frontier, "status", *on)[0] == before
-    [receipt] = rows(frontier, "drop", HOST, "--yes", "--reason", "request", *on)
+    [receipt] = rows(frontier, "drop", HOST, "--yes", "--why", "request", *on)
     counted = {state: sum(row["state"] == state for row in mine) for state in ("done", "failed")}
     assert receipt["pending"] == 1
     assert {name: receipt[name] for name in counted} == counted
@@ -147,7 +147,7 @@ def test_while_it_is_crawled(frontier: Frontier, tmp_path: Path) -> None:
     settings = {**FAST, "SUITE_HOST_DELAY": 0.03}
     with FakeWebProcess(config) as web, running(web, tmp_path, **settings):
         until(lambda: len([a for a in web.arrivals() if a.host == HOST]) > 50)
-        assert frontier("block", HOST, "--reason", "request", *on).code == 0
+        assert frontier("block", HOST, "--why", "request", *on).code == 0
         [receipt] = rows(frontier, "drop", HOST, "--yes", *on)
         gone = time.time()
         assert receipt["done"] > 20

@@ -16,7 +16,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 def test_a_job_that_lies_still(job: Path, frontier: Frontier) -> None:
     """The job keeps it; asking twice is no error; who and why are written down."""
-    said = frontier("pause", "-j", str(job), "--reason", "the night", "--who", "ops@h", "--json")
+    said = frontier("pause", "-j", str(job), "--why", "the night", "--who", "ops@h", "--json")
     assert (said.code, said.rows[0]["changed"]) == (0, True)
     again = frontier("pause", "-j", str(job))
     assert again.out == "it was paused already: ops@h: the night\n"
@@ -34,7 +34,7 @@ def test_a_job_that_lies_still(job: Path, frontier: Frontier) -> None:
 def test_it_is_why_a_host_waits(job: Path, frontier: Frontier) -> None:
     """`hosts` says so, where it would promise a visit otherwise."""
     assert frontier("add", "http://waits.test/", "-j", str(job)).code == 0
-    assert frontier("pause", "-j", str(job), "--reason", "lunch", "--who", "ops@h").code == 0
+    assert frontier("pause", "-j", str(job), "--why", "lunch", "--who", "ops@h").code == 0
     rows = {row["host"]: row for row in frontier("hosts", "-j", str(job), "--json").rows}
     assert rows["waits.test"]["next_visit"] is None
     assert rows["waits.test"]["why"].startswith("the job is paused by ops@h: lunch; ")
@@ -58,7 +58,7 @@ def test_a_crawl_that_begins_paused(
     assert missing.code == 2
     assert "cannot be written" in missing.out
     job.parent.mkdir()
-    said = frontier("pause", "-j", str(job), "--reason", "not yet", "--who", "ops@h")
+    said = frontier("pause", "-j", str(job), "--why", "not yet", "--who", "ops@h")
     assert said.out == f"{job} holds no job yet: the crawl that begins a job there waits\n"
     crawled = small_crawl(web, tmp_path, JOBDIR=str(job), CLOSESPIDER_TIMEOUT=1)
     assert crawled.reason == "closespider_timeout"

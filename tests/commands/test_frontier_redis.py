@@ -63,7 +63,7 @@ def stored(town: Town, name: str) -> list[str]:
 def test_a_block_is_in_force_at_all_agents(town: Town, ask: Ask) -> None:
     """Within seconds, with who and why in the audit log of each; `blocks` and `audit` show it."""
     began = time.monotonic()
-    said = ask("block", "bad.example", "--reason", "mail", "--who", "me")
+    said = ask("block", "bad.example", "--why", "mail", "--who", "me")
     seconds = time.monotonic() - began
     assert said == Said(0, "a, b: bad.example is blocked\n")
     assert seconds < 5
@@ -241,7 +241,7 @@ def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
         assert said.code == 3
         assert "no answer from b (stopped)" in said.out
         assert said.out.splitlines()[1].startswith("a ")
-        said = ask("block", "later.example", "--reason", "x")
+        said = ask("block", "later.example", "--why", "x")
         assert (said.code, "they stay asked, for a day" in said.out) == (3, True)
     finally:
         town.start("b")
@@ -250,7 +250,7 @@ def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
     with town.server.client() as client:
         # Long after: the call has expired, and stands.
         town.stop("b")
-        ask("block", "long.example", "--reason", "x")
+        ask("block", "long.example", "--why", "x")
         client.delete(Keys(town.crawl).calls("b"))
         town.start("b")
         _until(lambda: "long.example" in stored(town, "b"))

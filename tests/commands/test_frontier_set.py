@@ -28,7 +28,7 @@ def test_without_a_crawl(job: Path, frontier: Frontier) -> None:
     assert "no crawl is running" not in said.out
     said = frontier("set", "CONCURRENT_REQUESTS", "3", "-j", str(job))
     assert said.out.startswith("no crawl is running: CONCURRENT_REQUESTS holds for a running")
-    assert "no setting of the suite" in frontier("set", "DOWNLOAD_DELAY", "3", "-j", str(job)).out
+    assert "use SUITE_HOST_DELAY" in frontier("set", "DOWNLOAD_DELAY", "3", "-j", str(job)).out
     assert frontier("set", "SUITE_REDIS_URL", "redis://me:se/cret@a.test", "-j", str(job)).code == 1
     key = "a key of 16 letters"
     assert frontier("set", "SUITE_CLUSTER_KEY", key, "--dry-run", "-j", str(job)).code == 1
@@ -44,7 +44,7 @@ def test_a_longer_delay(frontier: Frontier, tmp_path: Path) -> None:
     job, delay = str(tmp_path / "job"), 0.5
     with FakeWebProcess(config) as web, running(web, tmp_path, **FAST):
         until(lambda: len(web.arrivals()) > 20)
-        said = frontier("set", "SUITE_HOST_DELAY", "0.5", "--reason", "asked", "-j", job)
+        said = frontier("set", "SUITE_HOST_DELAY", "0.5", "--why", "asked", "-j", job)
         answered = time.time()
         assert said.out == "SUITE_HOST_DELAY was 0.01 and is 0.5 until this crawl ends\n"
         assert "0.5 already" in frontier("set", "SUITE_HOST_DELAY", "0.5", "-j", job).out

@@ -66,14 +66,14 @@ def test_everything_is_in_it(job: Path, frontier: Frontier, tmp_path: Path) -> N
     """The store, the logs, what waits to be taken in, and what Scrapy and the project keep."""
     on = ("-j", str(job))
     frontier("refetch", HOST, *on)
-    frontier("block", "b.test", "--reason", "x", *on)
+    frontier("block", "b.test", "--why", "x", *on)
     (job / "requests.queue").mkdir()
     (job / "requests.queue" / "p0").write_bytes(b"\0" * 5000)
     (job / "spider.state").write_bytes(b"state")
     (job / "link").symlink_to("spider.state")
     (job / FOLDER / "seeds-0123").write_text("http://c.test/\n")
     target = tmp_path / "snapshot"
-    [said] = rows(frontier, "snapshot", str(target), "--reason", "before the move", *on)
+    [said] = rows(frontier, "snapshot", str(target), "--why", "before the move", *on)
     assert said["pending"] > 0
     assert frontier("check", "-j", str(target)) == Said(0, "everything agrees\n")
     assert states(target) == states(job)
@@ -102,7 +102,7 @@ def test_it_is_a_job_of_its_own(job: Path, frontier: Frontier, tmp_path: Path) -
     assert (new.origin, new.created, new.settings) == (old.id, old.created, old.settings)
     assert not (target / FOLDER / "actions").exists()
     assert list((job / FOLDER / "actions").iterdir()) == []
-    frontier("block", "c.test", "--reason", "x", "-j", str(target))
+    frontier("block", "c.test", "--why", "x", "-j", str(target))
     assert rows(frontier, "blocks", "-j", str(job)) == []
     paths = [path for path in (target / FOLDER).rglob("*") if path.is_file()]
     named = [str(p) for p in paths if str(job).encode() in p.read_bytes()]

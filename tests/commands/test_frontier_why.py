@@ -296,7 +296,7 @@ def test_a_paused_crawl(made: Made, why: Why, frontier: Frontier) -> None:
     """It is said who paused it."""
     made.find("http://a.test/")
     made.close()
-    frontier("pause", "--reason", "night", "--who", "ops", "-j", str(made.path))
+    frontier("pause", "--why", "night", "--who", "ops", "-j", str(made.path))
     assert why("http://a.test/")["why_then"] == "paused: the crawl is paused [ops: night]"
 
 

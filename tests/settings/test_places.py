@@ -43,7 +43,7 @@ def test_a_folder_from_here_on(value: str) -> None:
 def test_without_packs() -> None:
     """A crawl that uploads packs and writes none is refused; commands have packs of their own."""
     settings = Settings({"SUITE_PACKS_UPLOAD": "memory://a"})
-    with pytest.raises(SettingsError, match=r"SUITE_PACKS_UPLOAD = .* without SUITE_PACKS_DIR"):
+    with pytest.raises(SettingsError, match=r"SUITE_PACKS_UPLOAD = .* needs SUITE_PACKS_DIR"):
         SuiteSettings.from_settings(settings, Spider)
     settings.set("SUITE_PACKS_DIR", "packs")
     assert SuiteSettings.from_settings(settings, Spider).packs_upload == "memory://a"

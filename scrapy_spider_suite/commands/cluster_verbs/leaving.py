@@ -41,7 +41,7 @@ def _held(overview: Overview, row: Member) -> int:
 
 def _drain_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
-    acting.add_reason(parser)
+    acting.add_why(parser)
     parser.add_argument(
         "--wait", type=acting.seconds, default=3_600.0, metavar="S",
         help="seconds to wait until it has left (3600)",
@@ -216,7 +216,7 @@ VERBS = (
             "Nothing is fetched twice or lost by it, and the crawl goes on meanwhile. Its job\n"
             "directory can be removed when it has left."
         ),
-        examples=('drain b -j redis://10.0.0.1/0 --reason "its machine is needed"',),
+        examples=('drain b -j redis://10.0.0.1/0 --why "its machine is needed"',),
         exits={1: "it cannot be drained, or did not leave", 3: "it has not left in time: it "
                "goes on"},
     ),

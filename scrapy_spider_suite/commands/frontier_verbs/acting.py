@@ -19,25 +19,20 @@ EXITS = {
 """Exit codes of the verbs that act."""
 
 
-def add_options(
-    parser: argparse.ArgumentParser, *, why: str = "--reason", needed: bool = False
-) -> None:
-    """Declare what `add_reason` does, and ``--wait``."""
-    add_reason(parser, why=why, needed=needed)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--why``, ``--who`` and ``--wait``."""
+    add_why(parser)
     parser.add_argument(
         "--wait", type=seconds, default=60.0, metavar="S",
         help="seconds to wait for a running crawl's answer (60)",
     )  # fmt: skip
 
 
-def add_reason(
-    parser: argparse.ArgumentParser, *, why: str = "--reason", needed: bool = False
-) -> None:
-    """Declare ``--reason`` (under another name, *why*, or *needed*) and ``--who``."""
+def add_why(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--why`` and ``--who``."""
     parser.add_argument(
-        why, dest="why", metavar="TEXT", default="", required=needed,
-        help="why; it is kept in the audit log",
-    )  # fmt: skip
+        "--why", metavar="TEXT", default="", help="a comment, which the audit log keeps"
+    )
     parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
 
 

@@ -7,7 +7,14 @@ import math
 import time
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, shown
+from scrapy_spider_suite.commands.verb import (
+    Call,
+    Verb,
+    add_caution,
+    confirm,
+    shown,
+    without_port,
+)
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.settings import values
@@ -19,7 +26,7 @@ _SUBJECT = "HOST|.domain|CIDR|URL"
 def subject(text: str) -> str:
     """The type of a subject argument, in its one spelling."""
     try:
-        return str(Subject.parse(text))
+        return str(Subject.parse(without_port(text)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -44,7 +51,7 @@ def _block_options(parser: argparse.ArgumentParser) -> None:
         help="fail what is pending there, instead of letting it wait; asks whether it is meant",
     )  # fmt: skip
     add_caution(parser, asks=True)
-    acting.add_options(parser, needed=True)
+    acting.add_options(parser)
 
 
 def _block(call: Call) -> int:
@@ -97,11 +104,11 @@ VERBS = (
             "is kept in the job. .example.com is example.com and all that is below it."
         ),
         examples=(
-            'block example.com --for 7d --reason "complaint of 3 May" -j crawls/news',
-            'block .example.com --drop --dry-run --reason "asked to leave" -j crawls/news',
-            'block .example.com --drop --yes --reason "asked to leave" -j crawls/news',
-            'block 192.0.2.0/24 --reason "their firewall" -j crawls/news',
-            'block https://example.com/calendar/ --reason "endless" -j crawls/news',
+            'block example.com --for 7d --why "complaint of 3 May" -j crawls/news',
+            'block .example.com --drop --dry-run --why "asked to leave" -j crawls/news',
+            'block .example.com --drop --yes --why "asked to leave" -j crawls/news',
+            'block 192.0.2.0/24 --why "their firewall" -j crawls/news',
+            'block https://example.com/calendar/ --why "endless" -j crawls/news',
         ),
         exits=acting.EXITS,
     ),

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, without_port
 from scrapy_spider_suite.control.dropping import (
     NOT_REMOVED,
     NOT_TOUCHED,
@@ -21,7 +21,7 @@ _IN_PART = 4
 
 def _droppable(text: str) -> Subject:
     try:
-        return parse_droppable(text)
+        return parse_droppable(without_port(text))
     except ActionError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -66,7 +66,7 @@ VERBS = (
         ),
         examples=(
             "drop example.com --dry-run -j crawls/news",
-            'drop example.com --yes --reason "request of 3 May" -j crawls/news',
+            'drop example.com --yes --why "request of 3 May" -j crawls/news',
             "drop https://example.com/private/ --yes -j crawls/news",
         ),
         exits={**acting.EXITS, _IN_PART: "done but for what the receipt names as not removed"},

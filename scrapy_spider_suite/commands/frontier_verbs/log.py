@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.commands.verb import Call, Verb, without_port
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
@@ -38,7 +38,7 @@ def moment(text: str) -> float:
 
 def _target(text: str) -> Target:
     try:
-        return Target.of(text)
+        return Target.of(without_port(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -39,7 +39,7 @@ VERBS = (
             "it is paused. A pause is kept in the job: a crawl that is started again stays\n"
             "paused. Where DIR holds no job yet, the crawl that begins one there waits at once."
         ),
-        examples=('pause -j crawls/news --reason "maintenance of the proxy"',), exits=acting.EXITS,
+        examples=('pause -j crawls/news --why "maintenance of the proxy"',), exits=acting.EXITS,
     ),
     Verb(
         "resume", "go on after `pause`", _resume, acting.add_options,

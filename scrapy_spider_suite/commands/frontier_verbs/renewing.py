@@ -6,7 +6,7 @@ import argparse
 import os
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
+from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, without_port
 from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -35,13 +35,14 @@ def _refetch(call: Call) -> int:
         return acting.act(call, "refetch", arguments, urls=lines)
     if "://" not in options.source and is_called_as_a_file(options.source):
         raise ActionError(f"{options.source!r} is no URL, and there is no such file")
-    subject, wanted = parse_pattern(options.source)
+    pattern = without_port(options.source)
+    subject, wanted = parse_pattern(pattern)
     if options.dry_run:
-        subject, wanted = parse_pattern(options.source, counting.normal_of(call))
+        subject, wanted = parse_pattern(pattern, counting.normal_of(call))
         return counting.count_urls(
             call, subject, lambda url, _: wanted(url), pending_too=options.first
         )
-    return acting.act(call, "refetch", {**arguments, "pattern": options.source})
+    return acting.act(call, "refetch", {**arguments, "pattern": pattern})
 
 
 def _reason(text: str) -> str:
@@ -52,10 +53,12 @@ def _reason(text: str) -> str:
 
 
 def _retry_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="PATTERN", nargs="?", help="of these hosts or URLs only")
+    parser.add_argument(
+        "subject", metavar="PATTERN", nargs="?", type=without_port,
+        help="of these hosts or URLs only",
+    )  # fmt: skip
     add_caution(parser)
-    # Here the reason is not why somebody asks, but why the URLs failed.
-    acting.add_options(parser, why="--why")
+    acting.add_options(parser)
     parser.add_argument(
         "--reason", type=_reason, required=True, metavar="REASON",
         help="why they failed: a reason of the outcome table, such as timeout",

@@ -33,9 +33,9 @@ VERBS = (
             "and DOWNLOAD_TIMEOUT can be set; SUITE_HOST_DELAY is what DOWNLOAD_DELAY would be."
         ),
         examples=(
-            'set SUITE_HOST_DELAY 10 --reason "they asked for it" -j crawls/news',
+            'set SUITE_HOST_DELAY 10 --why "they asked for it" -j crawls/news',
             "set SUITE_WORKBENCH_MEMORY 256M -j crawls/news",
-            'set CONCURRENT_REQUESTS 50 --reason "the line is full" -j crawls/news',
+            'set CONCURRENT_REQUESTS 50 --why "the line is full" -j crawls/news',
         ),
         exits=acting.EXITS,
     ),

@@ -17,7 +17,7 @@ from scrapy_spider_suite.storage.records import FORMAT
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="DIR", nargs="?", help="the job, instead of -j DIR")
     add_caution(parser)
-    acting.add_reason(parser)
+    acting.add_why(parser)
 
 
 def _run(call: Call) -> int:

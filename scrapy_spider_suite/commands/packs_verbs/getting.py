@@ -94,7 +94,7 @@ def _facts(page: Page) -> dict[str, Any]:
 
 def _cat(call: Call) -> int:
     if not call.options.path:
-        raise UsageError("scrapy packs cat: which packs?", print_help=False)
+        raise UsageError("which packs? give PATHs", print_help=False)
     code = 0
     packs = packs_of(call)
     files = packs.files()
