@@ -17,7 +17,7 @@ class WaitReason(StrEnum):
     BACK_OFF = "back-off"
     CRAWL_DELAY = "Crawl-delay"
     HOST_DELAY = "host delay"
-    ADDRESS = "delay of the address"
+    ADDRESS = "address delay"
     NAME = "name look-up"
     BLOCKED = "blocked"
     HOURS = "outside its hours"

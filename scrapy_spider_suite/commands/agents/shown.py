@@ -63,12 +63,15 @@ def _urls(call: Call, found: Found, spread: Spread | None) -> None:
 
 
 def _why(call: Call, found: Found, spread: Spread | None) -> None:
-    """By who knows it; what nobody knows all judge alike."""
+    """By who knows it; what nobody knows all judge alike. Without an argument: of each agent."""
     rows = list(_rows(found))
     known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
     for number, row in enumerate(known):
         if number and not call.json:
             print()
+        if "waits" in row and not call.json:
+            now = time.time()
+            row["waiting"] = summary(counts_of(row.pop("waits"), now), now)
         call.facts(row)
 
 
