@@ -110,8 +110,8 @@ class StoredDupeFilter(BaseDupeFilter):
             undo.pop_all()
         if self._checkpoint.restored:
             logger.warning(
-                "The last run of this job was killed, and %s has forgotten what that run had seen: "
-                "its pending requests may be lost",
+                "The last run of this job did not end in order: %s has forgotten what that run had "
+                "seen, for its pending requests may be lost",
                 type(self).__name__,
             )
 

@@ -12,9 +12,8 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite import profiles
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.profiles import CLASSES, canonical
+from scrapy_spider_suite.profiles import CLASSES, canonical, keeps
 from scrapy_spider_suite.settings.scrapyredis import SeedKey, server_of
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def move_over(settings: BaseSettings) -> None:
     """
     moved = canonical(settings["SCHEDULER"]) == REPLACED["SCHEDULER"][0]
     # A scheduler of the project's own may be made of scrapy-redis's, which needs its dupefilter.
-    kept = () if moved or not profiles.keeps(settings, "SCHEDULER") else ("DUPEFILTER_CLASS",)
+    kept = () if moved or not keeps(settings, "SCHEDULER") else ("DUPEFILTER_CLASS",)
     for name, (theirs, instead, why) in REPLACED.items():
         if canonical(settings[name]) == theirs and name not in kept:
             settings.set(name, instead, priority=settings.getpriority(name) or 0)

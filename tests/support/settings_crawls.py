@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.log import configure_logging
 
 _AT_ONCE = 12
+_ORDER = "crawls.json"
 _SCRIPT = "from support.settings_crawls import main; main()"
 
 
@@ -62,10 +62,10 @@ def crawl_with_each(
     A crawl that has not ended *timeout* seconds after its start has no finish reason. The log of
     all crawls goes to ``log`` in *folder*.
     """
+    (folder / _ORDER).write_text(json.dumps([settings, seed, timeout]))
     done = forks.run(
-        _SCRIPT, json.dumps([settings, seed, timeout]), folder=folder, environment=environment(),
-        timeout=len(settings) * timeout,
-    )  # fmt: skip
+        _SCRIPT, folder=folder, environment=environment(), timeout=len(settings) * timeout
+    )
     (folder / "log").write_text(done.stderr)
     assert not done.returncode, done.stderr[-3000:]
     return {name: SettingsCrawl(*found) for name, found in json.loads(done.stdout).items()}
@@ -81,7 +81,7 @@ def main() -> None:
     configure_logging({"LOG_LEVEL": "INFO"})
 
     async def crawl() -> None:
-        found = await _crawl_all(*json.loads(sys.argv[1]))
+        found = await _crawl_all(*json.loads(Path(_ORDER).read_text()))
         print(json.dumps(found), flush=True)
         os._exit(0)  # whatever a crawl that has not ended left running
 
