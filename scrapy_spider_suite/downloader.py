@@ -34,7 +34,8 @@ from scrapy_spider_suite.crawl.requests import OUR_SLOT, hostname, own_slot, pac
 from scrapy_spider_suite.crawl.wire import Wire
 from scrapy_spider_suite.crawl.witness import witnessed
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
-from scrapy_spider_suite.errors import ResolveError
+from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
+from scrapy_spider_suite.exceptions import PrivateAddressRefused
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -217,12 +218,17 @@ class PoliteDownloader(Downloader):
         """Write the address to connect to into the request's meta, and return it.
 
         Raises Scrapy's `CannotResolveHostError`, which retries and errbacks know, or
-        `PrivateAddressError`.
+        `PrivateAddressRefused`.
         """
         try:
             found = await self._until_cut(self.core.resolver.resolve(hostname(request)))
         except ResolveError as error:
             raise CannotResolveHostError(str(error)) from error
+        except PrivateAddressError as error:
+            if request.errback is None:
+                said = "Not fetched: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
+                logger.warning(said, request, error)
+            raise PrivateAddressRefused(str(error)) from error
         request.meta[ADDRESS] = found.addresses[0]
         return found.addresses[0]
 

@@ -10,13 +10,21 @@ Importing this module needs uvloop.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+
 import uvloop
 from scrapy.utils.reactor import is_reactor_installed
 
 
 class _AnyLoopIsFine(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, uvloop.Loop) or is_reactor_installed()
+        if isinstance(instance, uvloop.Loop) or is_reactor_installed():
+            return True
+        if isinstance(instance, asyncio.AbstractEventLoop):
+            # Scrapy drops this loop without closing it. Python would end with a traceback.
+            atexit.register(instance.close)
+        return False
 
 
 class PreferredLoop(uvloop.Loop, metaclass=_AnyLoopIsFine):

@@ -7,6 +7,7 @@
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
     ├── HostBarred          the host is blocked, outside its hours, or another agent's
     ├── UnwantedMediaType   the answer is of a media type that is not read
+    ├── PrivateAddressRefused  the host is at an address that is not allowed
     ├── FilterRefused       a filter does not want the URL, or its answer
     └── RedirectRefused     a redirect is not followed
         ├── TooManyHops     too many in a row
@@ -21,6 +22,7 @@ from __future__ import annotations
 from scrapy.exceptions import DownloadFailedError, IgnoreRequest
 from scrapy.http import Response
 
+from scrapy_spider_suite.errors import PrivateAddressError
 from scrapy_spider_suite.headers import header
 
 
@@ -78,6 +80,10 @@ class NotModified(IgnoreRequest):
     def __init__(self, message: str, response: Response) -> None:
         super().__init__(message)
         self.response = response
+
+
+class PrivateAddressRefused(PrivateAddressError, IgnoreRequest):
+    """The host is at a private address, which ``SUITE_ALLOW_PRIVATE_ADDRESSES`` does not allow."""
 
 
 class FilterRefused(IgnoreRequest):

@@ -202,7 +202,7 @@ def test_errbacks_of_private_addresses(site: Site, crawl: Crawling) -> None:
     site.pages["/"] = links(other)
     Lured.site = site.url
     done = crawl(Lured, RETRY_ENABLED=False)
-    assert [type(f.value).__name__ for f in done.spider.failed] == ["PrivateAddressError"]
+    assert [type(f.value).__name__ for f in done.spider.failed] == ["PrivateAddressRefused"]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -231,7 +231,7 @@ def test_an_errback_is_not_the_operator(
     done = crawl(Later if asynchronous else Lured, RETRY_ENABLED=False)
     errors = {f.request.url: type(f.value).__name__ for f in done.spider.failed}
     assert len(errors) == 3
-    assert set(errors.values()) == {"DownloadConnectionRefusedError", "PrivateAddressError"}
+    assert set(errors.values()) == {"DownloadConnectionRefusedError", "PrivateAddressRefused"}
 
 
 def test_a_component_is_the_operator(site: Site, crawl: Crawling) -> None:

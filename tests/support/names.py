@@ -62,6 +62,7 @@ class Component:
     PAGE_ITEMS = "scrapy_spider_suite.spidermiddlewares.pageitems.PageItems"
     PAGE_PACK_PIPELINE = "scrapy_spider_suite.pipelines.PagePackPipeline"
     ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"
+    PRIVATE_ADDRESS_ERROR = "scrapy_spider_suite.errors.PrivateAddressError"
     SCHEDULER = "scrapy_spider_suite.scheduler.FrontierScheduler"
     SIEVE_DUPEFILTER = "scrapy_spider_suite.dupefilter.SieveDupeFilter"
     SUITE_ERROR = "scrapy_spider_suite.errors.SuiteError"
