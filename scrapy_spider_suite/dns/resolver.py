@@ -22,6 +22,7 @@ from scrapy_spider_suite.dns.cache import ExpiringCache
 from scrapy_spider_suite.dns.channel import parse_server
 from scrapy_spider_suite.dns.limits import ResolverLimits, ResolverStatistics
 from scrapy_spider_suite.dns.outcome import Outcome, failed, judged
+from scrapy_spider_suite.dns.silence import Silence
 from scrapy_spider_suite.dns.succession import Succession
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
@@ -99,6 +100,7 @@ class Resolver:
         self._turns = asyncio.Semaphore(self.limits.concurrency)
         self._channels = Succession(self.servers, self.limits.timeout, now)
         self._counts: Counter[str] = Counter()
+        self._silence = Silence()
 
     def __repr__(self) -> str:
         return f"<Resolver: {len(self._cache)} cached, {len(self._asking)} in flight>"
@@ -237,6 +239,8 @@ class Resolver:
         for family in _FAMILIES[self.family]:
             self._counts["queries"] += 1
             answer = await self._channels.ask(name, family, deadline - time.monotonic())
+            if not self.closed:
+                self._silence.note(answer.code, self.servers, self._now())
             if answer.code is None:
                 keep = self.limits.lifetime(answer.ttl)
                 if self.policy.found(name, answer.addresses) and self.listener is not None:
