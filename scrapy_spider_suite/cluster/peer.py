@@ -99,6 +99,12 @@ class Peer:
         while True:
             try:
                 await self._join()
+                if self.registry.answer.ended:
+                    logger.warning(
+                        "the crawl has ended: this agent has nothing to do, and ends unless it "
+                        "finds more; give it URLs with `scrapy frontier add`, or begin another "
+                        "crawl with other values of SUITE_CRAWL_NAME and JOBDIR",
+                    )  # fmt: skip
                 return
             except (RegistryError, JoinRefusedError) as error:
                 away = isinstance(error, RegistryError)

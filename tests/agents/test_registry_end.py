@@ -174,8 +174,7 @@ def test_a_crawl_that_is_over_begins_again_when_all_have_closed(in_town: InTown)
 def test_who_was_killed_before_it_heard_of_the_end_hears_of_it(
     in_town: InTown, grace: float | None
 ) -> None:
-    """As it comes back with nothing to do; whoever heard of it begins another crawl, as does one
-    that has something to do."""
+    """As it comes back with nothing to do, every time."""
 
     async def test(town: Town) -> None:
         await over_and_unheard(town, grace=grace)
@@ -183,7 +182,7 @@ def test_who_was_killed_before_it_heard_of_the_end_hears_of_it(
         assert await idle(killed)
         await killed.rest()
         again, _ = await back(town, "b", grace=grace, idle=True)
-        assert not await idle(again)
+        assert await idle(again)
 
     in_town(test)
 
@@ -211,6 +210,28 @@ def test_who_is_given_more_after_the_end_opens_the_crawl_again(in_town: InTown) 
         again, _ = await back(town, "a")
         assert not await idle(killed)
         assert await rounds(killed, again)  # and is over again when all have done what there was
+
+    in_town(test)
+
+
+def test_all_that_have_nothing_to_do_may_come_after_the_end_together(in_town: InTown) -> None:
+    """Neither waits for the other to be gone; one that finds more opens the crawl for both."""
+
+    async def test(town: Town) -> None:
+        a, b = await two(town)
+        assert await rounds(a, b)
+        await a.rest()
+        await b.rest()
+        town.wait(SILENCE + 1)
+        first, _ = await back(town, "a", idle=True)
+        second, _ = await back(town, "b", idle=True)
+        assert await idle(first)
+        assert await idle(second)
+        assert not (await beat(second, left=True)).ended
+        assert not await idle(first)
+        assert await rounds(first, second)
+        await first.rest()
+        assert (await beat(second, left=True)).ended  # it was there at this end
 
     in_town(test)
 

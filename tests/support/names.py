@@ -10,6 +10,7 @@ from __future__ import annotations
 class Setting:
     """Settings of the suite."""
 
+    AGENT_GRACE = "SUITE_AGENT_GRACE"
     AGENT_NAME = "SUITE_AGENT_NAME"
     ALLOW_PRIVATE_ADDRESSES = "SUITE_ALLOW_PRIVATE_ADDRESSES"
     CLUSTER = "SUITE_CLUSTER"

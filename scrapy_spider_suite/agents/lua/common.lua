@@ -39,6 +39,14 @@ local function alive(row, silence)
   return counted(row) and row.incarnation ~= '' and now - row.heard < silence
 end
 
+-- Is any process but that of *name* there that was there at the end, and is about to close?
+local function closing(name, silence)
+  for _, row in pairs(everyone()) do
+    if row.name ~= name and alive(row, silence) and not row.late then return true end
+  end
+  return false
+end
+
 -- Does a member hold each unit that is counted?
 local function all_held()
   local holds, holders = {}, redis.call('GET', HOLDERS)

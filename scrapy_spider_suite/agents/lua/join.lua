@@ -26,6 +26,8 @@ end
 
 local row = not first and member(a.name) or nil
 local busy = not first and lives()
+-- Whoever has nothing to do after the end is still to hear of it.
+local late = crawl and crawl.ended and a.idle and row and row.job == a.job or false
 local other = not first and a.id ~= '' and a.id ~= crawl.id
 if not first then
   if other and not (crawl.founding and now < crawl.claims) then return answer('other-crawl') end
@@ -33,7 +35,7 @@ if not first then
     return answer('protocol', {protocol = crawl.protocol})
   end
   if busy and crawl.fixed ~= a.fixed then return answer('fixed', {fixed = crawl.fixed}) end
-  if busy and crawl.ended then return answer('ending') end
+  if busy and crawl.ended and not (late and not closing(a.name, a.silence)) then return answer('ending') end
 end
 if row then
   if row.incarnation == a.incarnation then
@@ -78,8 +80,7 @@ if not busy then
   -- Who was silent and comes back has to join again, to the terms of now.
   if crawl.protocol ~= a.protocol or crawl.fixed ~= a.fixed then crawl.terms = crawl.terms + 1 end
   crawl.protocol, crawl.fixed, crawl.grace = a.protocol, a.fixed, a.grace
-  -- Who was killed before it had heard of the end, and has nothing to do, is still to hear of it.
-  crawl.ended = crawl.ended and a.idle and row and row.job == a.job and not row.told or false
+  crawl.ended = late
 end
 
 local same = row and row.job == a.job

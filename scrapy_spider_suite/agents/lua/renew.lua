@@ -35,23 +35,17 @@ if not a.idle and crawl.sums ~= '' then
 elseif a.idle and not crawl.ended and over_now() then
   save()
 end
--- Who was killed before it had heard of the end, and was given something to do since, goes on where
--- nobody else is there who could be about to close. Who was there at the end closes: what it is given
--- in that moment is done by its next start.
-local function alone()
-  for _, each in pairs(everyone()) do
-    if each.name ~= row.name and alive(each, a.silence) then return false end
-  end
-  return true
-end
-
-if crawl.ended and row.late and a.left and alone() then
+-- Who came after the end and has something to do all the same opens the crawl again, where nobody is
+-- about to close. Who was there at the end closes: what it is given in that moment is done by its next
+-- start.
+if crawl.ended and row.late and a.left and not closing(row.name, a.silence) then
   crawl.ended, crawl.sums = false, ''
-  row.late, row.told = false, false
-  put(row)
+  for _, each in pairs(everyone()) do
+    if each.late then
+      each.late = false
+      put(each)
+    end
+  end
   save()
-elseif crawl.ended and not row.told then
-  row.told = true
-  put(row)
 end
 return answer('ok', {ends = row.ends, state = row.state})
