@@ -324,7 +324,7 @@ class FrontierScheduler(BaseScheduler):
             raise DontCloseSpider
         if self.core.unread:
             raise CloseSpider(SEEDS_UNREAD)
-        # Scrapy has a reason of its own for a start() that raised, from 2.17 on.
+        # Newer releases of Scrapy have a reason of their own for a start() that raised.
         if self._empty_run.has_no_pages and not getattr(self._engine, "_start_error", False):
             raise CloseSpider(NO_PAGES)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 _LOST: Final = "NOGROUP", "UNBLOCKED"
-"""How a server's error begins when stream or group are gone: the second in Redis 7.0 and some 6.2,
+"""How a server's error begins when stream or group are gone: the second in some releases,
 to a client that waited."""
 
 GROUP: Final = "agents"

@@ -53,16 +53,16 @@ class EmptyRun:
     def has_no_pages(self) -> bool:
         """Whether the job, in all its runs, has fetched no page, and this run has made no item.
 
-        False for one of several agents: others may have pages. False for a job whose start() made
-        nothing but items, in an earlier run.
+        False for one of several agents: others may have pages. False for a start() that queues
+        nothing and downloads by itself, or that made its items in an earlier run.
         """
         core, events = self._core, self._core.frontier.counters.events
         if core.agency is not None or not is_crawl(core.crawler):
             return False
-        if not events and self._resumes:
+        count = core.crawler.stats.get_value
+        if not events and (self._resumes or count("downloader/response_count")):
             return False
-        items = core.crawler.stats.get_value("item_scraped_count", 0)
-        return not items and not any(events.get(event) for event in _PAGES)
+        return not count("item_scraped_count") and not any(map(events.get, _PAGES))
 
     @property
     def _resumes(self) -> bool:

@@ -35,7 +35,9 @@ if not first then
     return answer('protocol', {protocol = crawl.protocol})
   end
   if busy and crawl.fixed ~= a.fixed then return answer('fixed', {fixed = crawl.fixed}) end
-  if busy and crawl.ended and not (late and not closing(a.name, a.silence)) then return answer('ending') end
+  if busy and crawl.ended and (not late or closing(a.name, a.silence)) then
+    return answer('ending')
+  end
 end
 if row then
   if row.incarnation == a.incarnation then
