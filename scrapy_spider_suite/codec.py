@@ -150,9 +150,13 @@ class RequestCodec:
         self._proven: set[type] = {Request, FormRequest, JsonRequest, XmlRpcRequest}
 
     @classmethod
-    def from_spider(cls, spider: Spider, storable: Iterable[str] = ()) -> RequestCodec:
-        """Return the codec of a crawl: the project's own classes are allowed, and *storable*."""
-        modules = spider.settings.getlist("SPIDER_MODULES")
+    def from_spider(
+        cls, spider: Spider, modules: Iterable[str], storable: Iterable[str] = ()
+    ) -> RequestCodec:
+        """Return the codec of a crawl: it allows *storable* and the project's own classes.
+
+        *modules* are SPIDER_MODULES; a spider need not know its settings.
+        """
         return cls(spider, (*project_packages(type(spider), modules), *storable))
 
     def encode(self, request: Request) -> bytes:

@@ -68,6 +68,7 @@ class PoliteDownloader(Downloader):
         self._core: CrawlCore | None = None
         self._waiting: Wire | None = None
         self._cuttable: set[asyncio.Future[Any]] = set()
+        self._entered: set[Request] = set()  # reached the downloader; sent nowhere so far
         self._autothrottle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         # Of many hosts the slots are more than half of what the garbage collector walks over, and
         # they say nothing that a new one would not, unless somebody changes their delays.
@@ -89,7 +90,8 @@ class PoliteDownloader(Downloader):
 
     def needs_backout(self) -> bool:
         """See Scrapy's downloader; to ``start()`` also when enough requests wait already."""
-        return super().needs_backout() or self.core.holds_start()
+        busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
+        return busy or self.core.holds_start()
 
     @inlineCallbacks
     def fetch(
@@ -138,6 +140,7 @@ class PoliteDownloader(Downloader):
             request.meta[self.DOWNLOAD_SLOT] = request.meta[OUR_SLOT] = pacing_key(request)
         key, slot = self._get_slot(request)
         slot.active.add(request)
+        self._entered.add(request)
         slot.lastseen = time.monotonic()  # or Scrapy forgets it, and what AutoThrottle found
         self.signals.send_catch_log(
             signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
@@ -155,8 +158,19 @@ class PoliteDownloader(Downloader):
             return response
         finally:
             slot.active.remove(request)
+            if request in self._entered:
+                self._entered.discard(request)
+                self.signals.send_catch_log(
+                    signal=signals.request_left_downloader, request=request,
+                    spider=self.crawler.spider,
+                )  # fmt: skip
             if self._forgets_slots and not slot.active:
                 self.slots.pop(key, None)
+
+    async def _download(self, slot: Slot, request: Request) -> Response:
+        """See Scrapy's downloader, which says by a signal that *request* has left."""
+        self._entered.discard(request)
+        return await super()._download(slot, request)
 
     async def _read(self, request: Request, slot: Slot) -> Response:
         """What goes over no wire (``file:``, ``data:``) or over its own (``ftp:``, ``s3:``)."""

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from scrapy import Request, Spider
 from scrapy.http import FormRequest, Headers, JsonRequest, TextResponse, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK, form
-from scrapy.settings import Settings
 
 from scrapy_spider_suite.codec import (
     VERSION,
@@ -309,9 +308,8 @@ class TestAllowed:
 
     def test_from_spider(self) -> None:
         """The add-on's codec allows the project's packages and SUITE_STORABLE."""
-        spider = CodecSpider()
-        spider.settings = Settings({"SPIDER_MODULES": ["shop.spiders"]})
-        allowed = RequestCodec.from_spider(spider, ["decimal.Context"]).values.classes.allowed
+        codec = RequestCodec.from_spider(CodecSpider(), ["shop.spiders"], ["decimal.Context"])
+        allowed = codec.values.classes.allowed
         assert allowed == ("scrapy.http.request", "tests", "shop", "decimal.Context")
 
 

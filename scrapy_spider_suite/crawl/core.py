@@ -183,7 +183,7 @@ class CrawlCore:
         """
         if self.reader is None or asyncio.current_task() is not self.reader:
             return False  # the engine asks, not start()
-        self.start_waits = self.frontier.pending >= self.settings.project.concurrent_requests
+        self.start_waits = self.frontier.pending >= self.settings.project.most_requests
         return self.start_waits
 
     @property
@@ -237,7 +237,8 @@ class CrawlCore:
         spider = self.crawler.spider
         if not self.store.durable or spider is None:
             return None
-        return RequestCodec.from_spider(spider, self.settings.storable)
+        modules = self.crawler.settings.getlist("SPIDER_MODULES")
+        return RequestCodec.from_spider(spider, modules, self.settings.storable)
 
     async def written(self) -> None:
         """Have what was said made durable; wait while that cannot be done."""

@@ -173,7 +173,7 @@ class Errands:
 
         One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
         """
-        limit = self._core.settings.project.concurrent_requests
+        limit = self._core.settings.project.most_requests
         on_the_wire = self._fetches - self._core.waiting_outside
         return on_the_wire >= limit or self._fetches >= _WAITING
 

@@ -172,7 +172,7 @@ class Translator:
             return self._codec.encode(request)
         except UnstorableError as error:
             entry.flags |= _VOLATILE
-            self._crawler.stats.inc_value("suite/request/unstorable")
+            self._crawler.stats.inc_value("scheduler/unserializable")
             self._warn(request, error, self._other(entry))
             return request
 
@@ -188,7 +188,7 @@ class Translator:
         )  # fmt: skip
         logger.warning(
             "%s cannot be stored (%s): spider %s, callback %r. %s. Further ones are only counted "
-            "(suite/request/unstorable).",
+            "(scheduler/unserializable).",
             request, error, self._spider.name, request.callback, fate,
         )  # fmt: skip
 

@@ -43,7 +43,7 @@ class SpiderState:
     """Keeps ``spider.state`` in what *open_kv* returns, which is asked when the spider opens.
 
     *storable* are prefixes of classes, beside the project's own, that the state may hold; *pickle*
-    is where Scrapy would keep it. *period* is in seconds.
+    is where Scrapy would keep it. *period* is in seconds. *modules* are SPIDER_MODULES.
     """
 
     def __init__(
@@ -52,9 +52,11 @@ class SpiderState:
         storable: Iterable[str] = (),
         pickle: Path | None = None,
         period: float = PERIOD,
+        modules: Iterable[str] = (),
     ) -> None:
         self._open_kv = open_kv
         self._storable = tuple(storable)
+        self._modules = tuple(modules)
         self._pickle = pickle
         self._period = period
         self._kv: KV | None = None
@@ -69,7 +71,10 @@ class SpiderState:
             raise NotConfigured
         settings = suite_settings(crawler)
         pickle = Path(str(settings.project.jobdir), "spider.state")
-        extension = cls(partial(_job_kv, crawler), settings.storable, pickle)
+        extension = cls(
+            partial(_job_kv, crawler), settings.storable, pickle,
+            modules=crawler.settings.getlist("SPIDER_MODULES"),
+        )  # fmt: skip
         crawler.signals.connect(extension.spider_opened, signals.spider_opened)
         crawler.signals.connect(extension.spider_closed, signals.spider_closed)
         crawler.signals.connect(extension.settings_changed, settings_changed)
@@ -94,7 +99,7 @@ class SpiderState:
         vars(spider)["state"] = state
 
     def _codec(self, spider: Spider) -> ValueCodec:
-        return RequestCodec.from_spider(spider, self._storable).values
+        return RequestCodec.from_spider(spider, self._modules, self._storable).values
 
     def settings_changed(
         self, old: SuiteSettings, new: SuiteSettings, spider: Spider | None = None

@@ -172,7 +172,7 @@ class PushedSeeds:
         if not core.store.durable and pending > _IN_MEMORY:
             return False
         wait = core.frontier.wait(core.now())
-        return pending < core.settings.project.concurrent_requests or wait is None or wait > 0
+        return pending < core.settings.project.most_requests or wait is None or wait > 0
 
     async def _take(self) -> bool:
         """Take a batch; whether there was one."""

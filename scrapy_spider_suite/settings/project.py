@@ -6,6 +6,7 @@ setting's default says so. Whether a crawl may use the job directory is decided 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ _ATTRIBUTES = {
     "USER_AGENT": "user_agent",
 }
 LIVE: Mapping[str, v.ValueType] = {
-    "CONCURRENT_REQUESTS": v.integer(1),
+    "CONCURRENT_REQUESTS": _COUNT,
     "DOWNLOAD_TIMEOUT": v.duration(1.0),
 }
 """Scrapy's settings that change while a crawl runs, too (``scrapy frontier set``)."""
@@ -82,6 +83,11 @@ class ProjectSettings:
     user_agent: str
 
     @property
+    def most_requests(self) -> float:
+        """CONCURRENT_REQUESTS, where 0 is no limit."""
+        return self.concurrent_requests or math.inf
+
+    @property
     def longest_fetch(self) -> float:
         """Seconds after which a fetch is cut off, where others may fetch there then."""
         return self.download_timeout or _LONGEST_FETCH
@@ -104,7 +110,7 @@ class ProjectSettings:
             autothrottle_enabled=read("AUTOTHROTTLE_ENABLED", v.boolean()),
             autothrottle_start_delay=read("AUTOTHROTTLE_START_DELAY", _SECONDS),
             concurrency_was_set=_was_set(settings, spidercls, per_domain),
-            concurrent_requests=read("CONCURRENT_REQUESTS", v.integer(1)),
+            concurrent_requests=read("CONCURRENT_REQUESTS", _COUNT),
             concurrent_requests_per_domain=read(per_domain, v.integer(1)),
             concurrent_requests_per_ip=read("CONCURRENT_REQUESTS_PER_IP", _COUNT) or 0,
             depth_limit=read("DEPTH_LIMIT", _COUNT),

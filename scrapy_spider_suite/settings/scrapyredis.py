@@ -161,7 +161,8 @@ class SeedKey:
             key=_named(asked or "%(name)s:start_urls", spider, "REDIS_START_URLS_KEY"),
             kind=kind,
             batch=min(_MOST, _number(
-                "REDIS_START_URLS_BATCH_SIZE", batch or settings["CONCURRENT_REQUESTS"], 1,
+                "REDIS_START_URLS_BATCH_SIZE",
+                batch or settings.getint("CONCURRENT_REQUESTS") or _MOST, 1,
             )),
             encoding=_encoding(getattr(spider, "redis_encoding", None), settings),
             decoded=settings.getbool("REDIS_DECODE_RESPONSES")
