@@ -10,6 +10,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.core import CrawlCore
 from scrapy_spider_suite.crawl.reading import LinkReader, has_links
+from scrapy_spider_suite.crawl.requests import referer_payload
 from scrapy_spider_suite.crawl.spelling import Spelling
 from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry
@@ -168,7 +169,8 @@ class Follower:
         if choose is not None:
             links = self._spelling.chosen(links, choose(response, links))
         links = filtering.scheduled(links, lease)
-        if rank is None and not filtering.opens_scope:
+        policy = self._core.translator.referrer_policy(response)
+        if rank is None and policy is None and not filtering.opens_scope:
             lease.links.extend(links)
             return links
         made, out = [], filtering.out(page)
@@ -179,6 +181,9 @@ class Follower:
                     host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
                     priority=0 if rank is None else rank(response, url),
                     beyond=filtering.beyond(url, out),
+                    payload=None if policy is None else referer_payload(
+                        policy.referrer(page.url, url)
+                    ),
                 )
             )  # fmt: skip
         lease.children.extend(made)

@@ -75,7 +75,8 @@ def test_it_is_known_who_chose_the_concurrency(priority: str, chosen: bool) -> N
 
 
 @pytest.mark.parametrize(
-    "values", [{"DEPTH_LIMIT": "deep"}, {"CONCURRENT_REQUESTS": -1}, {"AUTOTHROTTLE_ENABLED": "no?"}]
+    "values",
+    [{"DEPTH_LIMIT": "deep"}, {"CONCURRENT_REQUESTS": -1}, {"AUTOTHROTTLE_ENABLED": "no?"}],
 )
 def test_bad_values_are_named(values: dict[str, Any]) -> None:
     """Scrapy would fail on them later and less clearly."""
