@@ -59,7 +59,10 @@ def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
     if ciphers := settings["DOWNLOADER_CLIENT_TLS_CIPHERS"]:
         context.set_ciphers(ciphers)
     if (keys := os.environ.get("SSLKEYLOGFILE")) and not sys.flags.ignore_environment:
-        context.keylog_filename = keys
+        try:
+            context.keylog_filename = keys
+        except OSError as error:
+            logger.warning("Cannot write TLS session keys to SSLKEYLOGFILE=%s: %s", keys, error)
     return context
 
 
@@ -80,7 +83,7 @@ def _version(settings: BaseSettings, name: str) -> ssl.TLSVersion | None:
         return _VERSIONS[value]
     except KeyError:
         known = ", ".join(_VERSIONS)
-        raise ValueError(f"Unknown {name} value: {value!r} (known: {known})") from None
+        raise ValueError(f"Unknown {name} value: {value} (known: {known})") from None
 
 
 def peer_certificate(ssl_object: ssl.SSLObject) -> Any:

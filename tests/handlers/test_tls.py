@@ -37,7 +37,7 @@ def test_versions() -> None:
 
 def test_unknown_versions() -> None:
     """The message names the setting and what is known."""
-    with pytest.raises(ValueError, match=r"Unknown DOWNLOAD_TLS_MIN_VERSION value: 'SSLv3'"):
+    with pytest.raises(ValueError, match=r"Unknown DOWNLOAD_TLS_MIN_VERSION value: SSLv3"):
         make_ssl_context(Settings({"DOWNLOAD_TLS_MIN_VERSION": "SSLv3"}))
 
 
@@ -54,3 +54,12 @@ def test_key_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SSLKEYLOGFILE lets a sniffer read along, as in Scrapy 2.19."""
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
     assert make_ssl_context(Settings()).keylog_filename == str(tmp_path / "keys")
+
+
+def test_key_log_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning; the crawl needs no such file."""
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "missing" / "keys"))
+    assert make_ssl_context(Settings()).keylog_filename is None
+    assert "Cannot write TLS session keys to SSLKEYLOGFILE=" in caplog.text
