@@ -14,6 +14,7 @@ from scrapy_spider_suite.refusal import refuse
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.testing.config import FakeWebConfig
 from scrapy_spider_suite.testing.process import FakeWebProcess
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -50,7 +51,8 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
     for name, value in (_PACE | ready.settings).items():
         crawler.settings.set(name, value, priority="spider")
     logger.info(
-        "crawling an in-vitro web of %d hosts on %d addresses", ready.hosts, ready.addresses
+        "crawling an in-vitro web of %s on %s",
+        counted(ready.hosts, "host"), counted(ready.addresses, "address", "addresses"),
     )
     return list(ready.seeds)
 

@@ -23,6 +23,7 @@ from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.seen.waiting import waiting_in
 from scrapy_spider_suite.urls.normalize import normalize
+from scrapy_spider_suite.wording import counted
 
 _TRIE, _SIEVE = "seen-trie", "seen-sieve"  # of the dupefilters, which know URLs by other names
 PLACES = (f"{FOLDER}/seen", _TRIE, f"{FOLDER}/sieve", _SIEVE)
@@ -148,7 +149,8 @@ def _check(folder: Path, argument: str, options: argparse.Namespace) -> int:
             print(json.dumps(asdict(finding)))
         else:
             done = "done: " if finding.repaired else "--repair: "
-            print(f"{finding.file}: {finding.what}; {finding.urls} URLs. {done}{finding.remedy}")
+            urls = counted(finding.urls, "URL")
+            print(f"{finding.file}: {finding.what}; {urls}. {done}{finding.remedy}")
     if not options.json and not findings:
         print("everything is as it was written")
     return 1 if findings and not options.repair else 0

@@ -17,6 +17,7 @@ from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.wording import counted
 
 _ROWS = 50
 """Rows that are looked at in one portion."""
@@ -94,4 +95,5 @@ def _drop(
             yield
     progress.forget()
     dropped = progress.counts.get("dropped", 0)
-    return f"{said}; {dropped} pending URLs were dropped", facts | {"dropped": dropped}
+    urls = counted(dropped, "pending URL was dropped", "pending URLs were dropped")
+    return f"{said}; {urls}", facts | {"dropped": dropped}

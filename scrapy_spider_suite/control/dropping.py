@@ -92,7 +92,7 @@ def drop(site: Site, action: Action) -> Work:
 def _receipt(subject: Subject, progress: Progress, failure: str) -> Result:
     counts = {name: progress.counts.get(name, 0) for name in _COUNTED}
     facts: dict[str, Any] = {"subject": str(subject), **counts, "not_touched": list(NOT_TOUCHED)}
-    said = f"{subject} was dropped: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+    said = f"{subject} was dropped: " + ", ".join(f"{name} {n}" for name, n in counts.items())
     if failure:
         left = f"{failure}: what was deleted may still be read there; `drop` it once more"
         facts[NOT_REMOVED] = [left]

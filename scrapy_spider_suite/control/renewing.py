@@ -33,6 +33,7 @@ from scrapy_spider_suite.storage.rework import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sitemaps import voucher_of_sitemap
 from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.wording import counted
 
 _SOWING = 0.005
 """Seconds for which seeds are taken before they are written."""
@@ -75,7 +76,8 @@ def add(site: Site, action: Action) -> Work:
     sower.forget()
     sown = sower.sown
     others = f", {sown.sent} went to other agents" if sown.sent else ""
-    said = f"{sown.seeds} URLs taken, {sown.new} of them new{others}, {sown.bad} lines are no seeds"
+    bad = counted(sown.bad, "line is no seed", "lines are no seeds")
+    said = f"{counted(sown.seeds, 'URL')} taken, {sown.new} of them new{others}, {bad}"
     if sown.bad:
         said += f": {'; '.join(sown.first_bad)}"
     sent = {"sent": sown.sent} if sown.sent else {}
@@ -103,7 +105,8 @@ def refetch(site: Site, action: Action) -> Work:
     if "pattern" in action.arguments and site.store.sieve is not None:
         said += f"; {ONLY_FINGERPRINTS}"
     if bad:
-        said += f"; {bad['no_web_addresses']} lines are no URLs: {'; '.join(bad['first_bad'])}"
+        lines = counted(bad["no_web_addresses"], "line is no URL", "lines are no URLs")
+        said += f"; {lines}: {'; '.join(bad['first_bad'])}"
     return said, counts | bad
 
 
@@ -316,7 +319,7 @@ def _to_the_front(
 def _renewed(progress: Progress, what: str) -> tuple[str, dict[str, Any]]:
     counts = {"urls": 0} | {name: n for name, n in progress.counts.items() if n}
     others = "; ".join(
-        f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if name != "urls"
+        f"{name.replace('_', ' ')}: {number}" for name, number in counts.items() if name != "urls"
     )
-    said = f"{counts['urls']} URLs {what}{f' ({others})' if others else ''}"
+    said = f"{counted(counts['urls'], 'URL')} {what}{f' ({others})' if others else ''}"
     return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts

@@ -23,6 +23,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
 from scrapy_spider_suite.packs.itemfile import BLOCK, Pile
 from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
@@ -223,7 +224,7 @@ class ItemPacking:
         while self._waiting and await self._write():
             pass
         if lost := sum(job.pile.items for job in self._waiting):
-            logger.error("%d items are lost: they could not be written", lost)
+            logger.error("%s lost: writing failed", counted(lost, "item is", "items are"))
 
     async def close(self) -> None:
         """Close the files; what cannot be closed now, the next run of the job closes."""

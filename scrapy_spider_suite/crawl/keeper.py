@@ -28,6 +28,7 @@ from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.storage.archiving import archiver_of
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -319,8 +320,9 @@ class Keeper:
         reason = None if self._scheduler.closing else core.caps.reached()
         if reason is not None:
             logger.info(
-                "the job has reached %s (%s): %d URLs are left; with a higher cap it can be "
-                "resumed", full_name(reason), REASONS[reason], core.frontier.pending,
+                "the job has reached %s (%s): left are %s; with a higher cap it can be "
+                "resumed", full_name(reason), REASONS[reason],
+                counted(core.frontier.pending, "URL"),
             )  # fmt: skip
             self._scheduler.stop(reason)
 

@@ -39,6 +39,7 @@ from scrapy_spider_suite.packs.formats import USES, format_of
 from scrapy_spider_suite.packs.pages import LATER
 from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.signals import pack_closed, settings_changed
+from scrapy_spider_suite.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -324,7 +325,8 @@ class PagePacking:
             await asyncio.wrap_future(self._writer.flush())
         self._let_go()
         if self._again:
-            logger.error("%d answers are lost: they could not be packed", len(self._again))
+            logger.error("%s lost: packing failed",
+                         counted(len(self._again), "answer is", "answers are"))
 
     async def close(self) -> None:
         """Close the pack; if that cannot be done now, the next run does it."""

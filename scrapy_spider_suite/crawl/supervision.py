@@ -29,6 +29,7 @@ from scrapy_spider_suite.handlers.keeping import idle_limit
 from scrapy_spider_suite.refusal import running_command
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -90,7 +91,8 @@ class Supervision:
         pauses = self._scheduler.pauses
         if self._status is not None and (self._saying is None or self._saying.done()):
             self._saying = self._worker.submit(self._status.update, pauses=pauses, **facts)
-        line = "{done:,} pages done, {failed:,} URLs failed, {pending:,} to go".format_map(facts)
+        done, failed = counted(facts["done"], "page"), counted(facts["failed"], "URL")
+        line = f"{done} done, {failed} failed, {facts['pending']:,} to go"
         if pauses:
             line += f"; paused: {', '.join(pauses)}"
         self._notifier.send(STATUS=line)

@@ -32,6 +32,7 @@ from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
 from scrapy_spider_suite.urls.scope import Reason, Scope
 from scrapy_spider_suite.urls.traps import Refusal, look
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.rocks import RocksStore
@@ -186,14 +187,15 @@ class Judge:
         terms, policy = self._terms, self._policy
         if record.dead and record.dead != Event.BUDGET.value:
             why = f"the host was given up: {OUTCOMES[Event(record.dead)].meaning}"
-            counted = record.dead == Event.HOST_DEAD.value
-            where = terms.where("SUITE_DEAD_HOST_FAILURES") if counted else ""
+            failed = record.dead == Event.HOST_DEAD.value
+            where = terms.where("SUITE_DEAD_HOST_FAILURES") if failed else ""
             yield Finding("given up", Judgement.REFUSE, why, where)
         budget = policy.max_pages(host, self._address(host))
         if budget and record.done >= budget:
             rules = [rule for name, _, rule in self.rules(host) if name == "max_pages"]
             where = str(rules[0]) if rules else terms.where("SUITE_HOST_MAX_PAGES")
-            why = f"{record.done} pages of {host} are done, of at most {budget}"
+            done = counted(record.done, f"page of {host} is done", f"pages of {host} are done")
+            why = f"{done}, of at most {budget}"
             yield Finding("budget", Judgement.REFUSE, why, where)
         yield from self._of_domain(host, record)
 
@@ -203,12 +205,12 @@ class Judge:
             return
         name, domain = row_of(store, host)
         if policy.domain_max_pages and domain.pages >= policy.domain_max_pages:
-            why = f"{domain.pages} pages of {name} are done"
+            why = counted(domain.pages, f"page of {name} is done", f"pages of {name} are done")
             where = self._terms.where("SUITE_DOMAIN_MAX_PAGES")
             yield Finding("budget", Judgement.REFUSE, why, where)
         known = record.counted or not policy.domain_max_hosts
         if not known and domain.hosts >= policy.domain_max_hosts:
-            why = f"{name} has {domain.hosts} other hosts"
+            why = f"{name} has {counted(domain.hosts, 'other host')}"
             where = self._terms.where("SUITE_DOMAIN_MAX_HOSTS")
             yield Finding("budget", Judgement.REFUSE, why, where)
 
@@ -216,7 +218,7 @@ class Judge:
         done = 0 if self._store is None else Counters.load(self._store).done
         if 0 < self._policy.job_max_pages <= done:
             where = self._terms.where("SUITE_MAX_PAGES")
-            yield Finding("budget", Judgement.WAIT, f"the job has {done} pages", where)
+            yield Finding("budget", Judgement.WAIT, f"the job has {counted(done, 'page')}", where)
 
     def _of_address(self, host: str) -> Iterator[Finding]:
         address = self._address(host)

@@ -14,6 +14,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.urls.traps import counts_of
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -108,8 +109,8 @@ class Progress:
         )
         traps = counts_of(frontier.traps.met)
         logger.info(
-            "The crawl ended (%s) after %.0f s in all: %s pages done, %s URLs failed, %s left "
-            "(%s)%s",
-            reason, counters.seconds, f"{counters.done:,}", f"{counters.failed:,}",
-            f"{frontier.pending:,}", outcomes, f"; URLs in traps: {traps}" if traps else "",
+            "The crawl ended (%s) after %.0f s in all: %s done, %s failed, %s left (%s)%s",
+            reason, counters.seconds, counted(counters.done, "page"),
+            counted(counters.failed, "URL"), f"{frontier.pending:,}", outcomes,
+            f"; URLs in traps: {traps}" if traps else "",
         )  # fmt: skip

@@ -23,6 +23,7 @@ from scrapy_spider_suite.packs.scan import Damage, scan
 from scrapy_spider_suite.packs.warc import Record, digest
 from scrapy_spider_suite.search.checking import damage
 from scrapy_spider_suite.search.place import IndexPlace
+from scrapy_spider_suite.wording import counted
 
 NAMED: Final = 1000
 """Lines of an index that are named one by one, of each kind."""
@@ -121,7 +122,7 @@ def _verify_index(path: Path, true: _Sum) -> Iterator[Finding]:
         disorder += line < before
         before = line
     if disorder:
-        yield Finding(index, "index", f"{disorder} lines are out of order")
+        yield Finding(index, "index", counted(disorder, "line is", "lines are") + " out of order")
     if sums != true:
         yield from _differences(path, index, lines)
 

@@ -26,6 +26,7 @@ from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, rea
 from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.seeds import mark_of
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -107,7 +108,7 @@ class Intake:
         if source.kind is Kind.REMOTE and not path.exists():
             await self._fetch(source.name, path)
         if resumed:
-            logger.info("%s: goes on after %s lines", source.name, f"{sower.sown.lines:,}")
+            logger.info("%s: goes on after %s", source.name, counted(sower.sown.lines, "line"))
         self._begin(sower)
         async with aclosing(in_thread(lambda: _read(path, sower.at))) as blocks:
             async for block, share in blocks:
@@ -200,19 +201,23 @@ class Intake:
         of_file = "" if share is None else f", {share:.1%} of the file"
         # Whole, so that the quiet log does not take one for a repetition of the last one.
         logger.info(
-            f"{sower.name}: {sown.seeds:,} seeds of {sown.lines:,} lines, {rate:,.0f}/s{of_file}"
+            f"{sower.name}: {counted(sown.seeds, 'seed')} of {counted(sown.lines, 'line')}, "
+            f"{rate:,.0f}/s{of_file}"
         )
         self._before, self._tell_at = (now, sown.lines), now + _TELL
 
     def _say_end(self, sower: Sower) -> None:
         self._count(sower)
         sown = sower.sown
-        logger.info("%s: %s seeds, %s of them new", sower.name, f"{sown.seeds:,}", f"{sown.new:,}")
+        seeds = counted(sown.seeds, "seed")
+        logger.info("%s: %s, %s of them new", sower.name, seeds, f"{sown.new:,}")
         if sown.bad:
             logger.warning(
-                "%s: %s lines are no seeds and were left out, the first: %s; all of them: "
+                "%s: %s left out, the first: %s; all of them: "
                 "scrapy frontier report bad-seeds",
-                sower.name, f"{sown.bad:,}", "; ".join(sown.first_bad),
+                sower.name,
+                counted(sown.bad, "line is no seed and was", "lines are no seeds and were"),
+                "; ".join(sown.first_bad),
             )  # fmt: skip
 
 

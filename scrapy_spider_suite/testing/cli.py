@@ -23,11 +23,13 @@ from scrapy_spider_suite.testing.knobs import check, parse
 from scrapy_spider_suite.testing.loops import new_loop
 from scrapy_spider_suite.testing.ready import Ready
 from scrapy_spider_suite.testing.server import FakeWeb
+from scrapy_spider_suite.wording import counted
 
 ABOUT = (
     "Serve a web of many hosts on this machine only: a synthetic one, folders of files, or "
     "hostile answers, with a name server and a log of every request."
 )
+
 EXAMPLES = """\
 examples:
   scrapy fakeweb                                  100 hosts of 100 pages on 10 addresses
@@ -217,7 +219,8 @@ class _Session:
             return
         setting = [f"{name}={_pasted(value)}" for name, value in ready.settings.items()]
         lines = [
-            f"fakeweb: {ready.hosts:,} hosts on {ready.addresses:,} addresses "
+            f"fakeweb: {counted(ready.hosts, 'host')} on "
+            f"{counted(ready.addresses, 'address', 'addresses')} "
             f"({ready.first_address} to {ready.last_address}), port {ready.http_port}",
             *(f"  start at     {seed}" for seed in ready.seeds[:5]),
             f"  name server  127.0.0.1:{ready.dns_port}",
@@ -239,8 +242,9 @@ def _read_on(over: asyncio.Event) -> None:
 
 def _status_line(web: FakeWeb, rate: float) -> str:
     return (
-        f"fakeweb: {web.log.count:,} requests, {rate:,.0f}/s, "
-        f"{web.open_connections:,} open connections, {web.queries.count:,} DNS queries"
+        f"fakeweb: {counted(web.log.count, 'request')}, {rate:,.0f}/s, "
+        f"{counted(web.open_connections, 'open connection')}, "
+        f"{counted(web.queries.count, 'DNS query', 'DNS queries')}"
     )
 
 

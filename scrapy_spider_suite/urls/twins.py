@@ -17,6 +17,8 @@ from typing import Final, Protocol
 
 import xxhash
 
+from scrapy_spider_suite.wording import counted
+
 REDIRECTS: Final = 4
 """Weight of the redirects that make a twin: permanent ones weigh 2, temporary ones 1."""
 PAGES: Final = 3
@@ -207,7 +209,7 @@ class Twins:
         for other in _FORMS:
             if other != form:
                 said.extend(_words(evidence, form, other, site))
-        said.append(f"{evidence.own(form)} pages of its own")
+        said.append(f"{counted(evidence.own(form), 'page')} of its own")
         return "; ".join(said)
 
     def _of(self, site: str) -> Evidence:
@@ -253,9 +255,9 @@ def _words(evidence: Evidence, form: int, other: int, site: str) -> Iterator[str
     if weight := evidence.moved(other, form):
         yield f"redirects from {name} weigh {weight}"
     if number := evidence.equal(form, other):
-        yield f"{number} pages the same at {name}"
+        yield f"{counted(number, 'page')} the same at {name}"
     if number := evidence.differing(form, other):
-        yield f"{number} pages not the same at {name}"
+        yield f"{counted(number, 'page')} not the same at {name}"
 
 
 def _parts(url: str) -> tuple[str, int, str]:

@@ -69,7 +69,7 @@ def test_each_has_its_own(tmp_path: Path) -> None:
     assert not own.keys() & given.keys()
     listed = call("2", "news", SUITE_AGENTS="a=10.0.0.1:1,b=10.0.0.1:2")
     assert starting._names(listed, "lan") == ["a", "b"]
-    with pytest.raises(UsageError, match="SUITE_AGENTS lists 0 agents, and 2 are to be started"):
+    with pytest.raises(UsageError, match="SUITE_AGENTS lists 0 agents, and 2 are to start"):
         starting._names(asked, "lan")
     for count in ("0", "x", "65"):
         with pytest.raises(UsageError, match="expected a number of agents"):

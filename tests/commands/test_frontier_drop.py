@@ -85,7 +85,7 @@ def test_text_has_a_receipt(job: Path, frontier: Frontier) -> None:
     """And what was not touched; a host that nobody knows has an empty one."""
     said = frontier("drop", "nobody.test", "--yes", "-j", str(job))
     assert said.code == 0
-    assert said.out.startswith("nobody.test was dropped: 0 pending, 0 done")
+    assert said.out.startswith("nobody.test was dropped: pending 0, done 0")
     assert "\n  the fetch log and the audit log\n" in said.out
     assert "\nreceipt: {" in said.out
     assert frontier("check", "-j", str(job)) == Said(0, "everything agrees\n")

@@ -109,7 +109,7 @@ def test_refetch_a_pattern_and_a_file(job: Path, frontier: Frontier, tmp_path: P
     said = frontier("refetch", str(listed), "--first", "--yes", "-j", str(job), "--json").rows[0]
     assert (said["urls"], said["pending_already"], said["unknown"]) == (1, 1, 1)
     assert (said["no_web_addresses"], said["first_bad"]) == (1, bad)
-    assert said["said"].endswith(f"; 1 lines are no URLs: {bad[0]}")
+    assert said["said"].endswith(f"; 1 line is no URL: {bad[0]}")
     [why] = frontier("why", HOST, "-j", str(job), "--json").rows
     assert why["next_urls"][0] == root
     assert sound(frontier, job)

@@ -195,7 +195,7 @@ def test_a_writer_that_dies_at_the_end(
         await packs.close()
 
     asyncio.run(crawl())
-    assert "1 answers are lost" in caplog.text
+    assert "1 answer is lost" in caplog.text
 
 
 def test_what_no_record_can_be_made_of_is_left_out(

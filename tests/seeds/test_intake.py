@@ -91,7 +91,7 @@ def test_a_list_in_the_settings(
     counts = [done.stat(f"suite/seeds/{name}") for name in ("taken", "bad")]
     given = 0 if spidercls is Ordinary else 2
     assert counts == [41 + given, 1]
-    assert "1 lines are no seeds" in caplog.text
+    assert "1 line is no seed" in caplog.text
     assert f"{path}:3 'no seed'" in caplog.text
     if with_job:
         with StoreReader(tmp_path / "job" / FOLDER) as reader:

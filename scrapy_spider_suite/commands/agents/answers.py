@@ -15,6 +15,7 @@ from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control.actions import Answer
 from scrapy_spider_suite.control.verbs import URGENT
 from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.wording import counted
 
 SILENT = "silent"
 """The fact that names agents which have not answered, and why."""
@@ -70,7 +71,9 @@ def together(heard: Heard, found: Spread | None = None) -> Answer:
     facts = total(reply.facts for reply in replies.values())
     if found is not None:
         facts = _with_bad(facts, found)
-        said += [f"{found.bad} lines are no seeds: {'; '.join(found.first_bad)}"] * bool(found.bad)
+        if found.bad:
+            bad = counted(found.bad, "line is no seed", "lines are no seeds")
+            said.append(f"{bad}: {'; '.join(found.first_bad)}")
     facts[AGENTS] = {
         name: {"ok": not reply.code, "said": reply.said, **reply.facts}
         for name, reply in sorted(replies.items())

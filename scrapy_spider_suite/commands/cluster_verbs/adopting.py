@@ -33,6 +33,7 @@ from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.parcels import Label
+from scrapy_spider_suite.wording import counted
 
 _OUT = "handover"
 _RATE = 16 << 20
@@ -104,8 +105,9 @@ def _left(site: Site, name: str) -> Row:
     if not (pages := len(site.frontier.extraction.waiting)):
         return {}
     print(
-        f"the links of {pages:,} pages in the packs of {name} were not read yet: start it once "
-        "more with this directory and its packs, and it sends them to the others; drain it then",
+        f"the links of {counted(pages, 'page')} in the packs of {name} were not read yet: start it "
+        "once more with this directory and its packs, and it sends them to the others; then drain "
+        "it",
         file=sys.stderr, flush=True,
     )  # fmt: skip
     return {"unextracted": pages}

@@ -17,6 +17,7 @@ from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution, confirm
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.wording import counted
 
 _ANSWER = 15.0
 _LOOK = 1.0
@@ -160,7 +161,8 @@ async def _removed(call: Call) -> Row:
                 f"{row.name} was heard {overview.now - row.heard / 1000:.0f} s ago: its process is "
                 "not gone; stop it first, or leave --dead out"
             )
-        confirm(call, f"Remove the agent {row.name}, which has {held:,} units of the crawl?")
+        has = f"has {counted(held, 'unit')} of the crawl"
+        confirm(call, f"Remove the agent {row.name}, which {has}?")
         await line.office.remove(row.name, dead=options.dead)
         return {"removed": True, **facts}
 
@@ -183,7 +185,7 @@ async def _released(call: Call) -> Row:
         facts: Row = {"crawl": line.place.crawl, "units": int((overview.tokens.holders == 0).sum())}
         if call.options.dry_run:
             return {"dry_run": True, **facts}
-        confirm(call, f"Let others take {facts['units']:,} units that nobody claims?")
+        confirm(call, f"Let others take {counted(facts['units'], 'unit')} that nobody claims?")
         await line.office.release()
         return {"released": True, **facts}
 
@@ -203,7 +205,7 @@ async def _forgotten(call: Call) -> Row:
         }  # fmt: skip
         if call.options.dry_run:
             return {"dry_run": True, **facts}
-        confirm(call, f"Forget the crawl {line.place.crawl} of {len(names)} agents?")
+        confirm(call, f"Forget the crawl {line.place.crawl} of {counted(len(names), 'agent')}?")
         await line.office.forget()
         return {"forgotten": True, **facts}
 

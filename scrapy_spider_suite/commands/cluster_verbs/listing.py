@@ -13,11 +13,13 @@ from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.wording import counted
 
 _COLUMNS = (
     "agent", "state", "share", "holds", "hosts", "pending", "pages", "rate", "lag", "phase",
     "heard", "skew", "lease",
 )  # fmt: skip
+
 _FACTS = ("hosts", "pending", "rate", "lag", "phase", "skew", "machine", "pid", "job")
 _HERE = (State.ACTIVE, State.LEAVING)
 _GONE = (State.LEFT, State.DEAD, State.REMOVED)
@@ -39,7 +41,7 @@ def _run(call: Call) -> int:
     if not call.json:
         nobodys = int((overview.tokens.holders == 0).sum())
         ended = "; the crawl has ended" if overview.ended else ""
-        print(f"\n{len(rows)} agents, epoch {overview.view.epoch}; "
+        print(f"\n{counted(len(rows), 'agent')}, epoch {overview.view.epoch}; "
               f"{_percent(nobodys)} % of the ring is held by nobody{ended}")  # fmt: skip
     return 0
 

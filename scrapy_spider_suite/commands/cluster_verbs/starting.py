@@ -27,6 +27,7 @@ from scrapy_spider_suite.commands.cluster_verbs import agent
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.wording import counted
 
 _MOST: Final = 64
 _SHOWN: Final = 10
@@ -93,8 +94,8 @@ def _run(call: Call) -> int:
         for number, name in enumerate(names):
             own = _own(call, kind, number, name, folder)
             fleet.start(name, [*_command(call, own)], said)
-        print(f"{fleet.running} agents start; their logs: {folder}/NAME.log", file=sys.stderr,
-              flush=True)  # fmt: skip
+        start = counted(fleet.running, "agent starts; its log", "agents start; their logs")
+        print(f"{start}: {folder}/NAME.log", file=sys.stderr, flush=True)
         return _watch(call, fleet, options.every)
 
 
@@ -128,10 +129,10 @@ def _names(call: Call, kind: str) -> list[str]:
     if kind == "lan":
         listed = [each.partition("=")[0] for each in call.settings.getlist("SUITE_AGENTS")]
         if len(listed) < options.count:
+            lists = counted(len(listed), "agent")
             raise UsageError(
-                f"SUITE_AGENTS lists {len(listed)} agents, and {options.count} are to be started",
-                print_help=False,
-            )  # fmt: skip
+                f"SUITE_AGENTS lists {lists}, and {options.count} are to start", print_help=False
+            )
         return listed[: options.count]
     first = options.name or call.settings.get("SUITE_AGENT_NAME")
     first = first or _NO_NAME.sub("_", socket.gethostname())
@@ -219,12 +220,12 @@ def _watch(call: Call, fleet: Fleet, every: float) -> int:
         if time.monotonic() >= told + every:
             told = time.monotonic()
             _say_facts(
-                call, fleet, "{time}  {running} of {agents} agents run: {fetched:,} pages fetched "
+                call, fleet, "{time}  {running} of {agents} agents run: {pages} fetched "
                 "({rate:,.1f}/s); in their jobs {about}{pending:,} pending, {failed:,} failed"
                 "{stopping}",
             )  # fmt: skip
     _say_facts(
-        call, fleet, "{agents} agents have ended: {least}{fetched:,} pages fetched; in their jobs "
+        call, fleet, "{ended}: {least}{pages} fetched; in their jobs "
         "{about}{done:,} done, {failed:,} failed, {pending:,} pending",
     )  # fmt: skip
     return fleet.code
@@ -233,7 +234,13 @@ def _watch(call: Call, fleet: Fleet, every: float) -> int:
 def _say_facts(call: Call, fleet: Fleet, text: str) -> None:
     facts = fleet.facts()
     about, least = "" if facts["exact"] else "about ", "at least " if facts["cut_short"] else ""
-    _say(call, facts, text.replace("{about}", about).replace("{least}", least))
+    words = {
+        "about": about, "least": least, "pages": counted(facts["fetched"], "page"),
+        "ended": counted(facts["agents"], "agent has ended", "agents have ended"),
+    }  # fmt: skip
+    for name, word in words.items():
+        text = text.replace(f"{{{name}}}", word)
+    _say(call, facts, text)
 
 
 def _say(call: Call, facts: dict[str, Any], text: str) -> None:

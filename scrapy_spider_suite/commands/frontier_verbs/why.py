@@ -33,6 +33,7 @@ from scrapy_spider_suite.monitor.fetchline import Fetch
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
 from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.wording import counted
 
 _DAY = 86_400.0
 _SHOWN = 3
@@ -164,7 +165,8 @@ def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
     decided = decisive(findings)
     unread, because = len(reader.unextracted), "the job has never come across it"
     if unread:
-        because += f"; the links of {unread} stored pages are not read yet (SUITE_EXTRACT)"
+        pages = counted(unread, "stored page")
+        because += f"; the links of {pages} are not read yet (SUITE_EXTRACT)"
     return {
         "state": "unknown", "because": because,
         "if_it_were_found": decided.judgement.value, "decided_by": decided.rule,
@@ -250,7 +252,9 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
 def _under_way(reader: StoreReader, now: float) -> str:
     """Whether a pending URL may be out now: the job on disk does not say which ones are."""
     out = (reader.status() or {}).get("leased", 0) if reader.crawl_state(now).running else 0
-    return f"perhaps: {out} URLs are, and only the crawl knows which" if out else "no"
+    if not out:
+        return "no"
+    return f"perhaps: {counted(out, 'URL is', 'URLs are')}, and only the crawl knows which"
 
 
 VERBS = (

@@ -21,6 +21,7 @@ from scrapy_spider_suite.errors import PackError, SearchError
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.search import open_index, require
 from scrapy_spider_suite.search.process import FollowProcess
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.search.searching import Hit
@@ -59,7 +60,7 @@ def _search(call: Call) -> int:
             print(f"  {hit.snippet.marked(before, after)}")
         print()
     if not call.json:
-        print(f"{len(found)} of {found.total} pages")
+        print(f"{len(found)} of {counted(found.total, 'page')}")
     return 0 if found else 1
 
 

@@ -16,6 +16,7 @@ from scrapy_spider_suite.packs.verify import (
     verify_pack,
     verify_texts,
 )
+from scrapy_spider_suite.wording import counted
 
 
 def _run(call: Call) -> int:
@@ -31,7 +32,7 @@ def _run(call: Call) -> int:
         for look in (verify_missing, verify_merged, verify_texts):
             found += _tell(call, look(folder))
     if not found and not call.json:
-        print(f"{len(files)} packs: everything is as it was written")
+        print(f"{counted(len(files), 'pack')}: everything is as it was written")
     return 1 if found else 0
 
 

@@ -1,0 +1,8 @@
+"""Numbers in sentences: "1 URL", "2,000 URLs"."""
+
+from __future__ import annotations
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return *number* with *one*, or with *many* (by default *one* and an s) unless it is 1."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
