@@ -178,7 +178,7 @@ class VerbCommand(Command):
     def _overview(self) -> str:
         """Every verb in a line, and what holds for all of them."""
         verbs = [verb for name in self.modules() if (verb := self.find(name)) is not None]
-        lines = [f"  {f'{v.name} {v.arguments}'.strip():<26} {v.summary}" for v in verbs]
+        lines = [f"  {f'{v.name} {v.arguments}'.strip():<29} {v.summary}" for v in verbs]
         about: str = import_module(self.package).ABOUT
         return "\n".join(["Verbs:", *lines, "", about])
 

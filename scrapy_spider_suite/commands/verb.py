@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ class Verb:
         codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
         lines = [f"  scrapy {command} {example}" for example in self.examples]
         examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
-        return f"{examples}Exit codes: {codes}."
+        return examples + textwrap.fill(f"Exit codes: {codes}.", 88)
 
 
 def printable(text: str) -> str:
@@ -156,7 +157,7 @@ def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
     parser.add_argument(
         "--yes", action="store_true",
-        help="do not ask whether it is meant" if asks else "nothing: it does not ask anyway",
+        help="do not ask for confirmation" if asks else "no effect: this verb never asks",
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def _block_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--drop", action="store_true",
-        help="fail what is pending there, instead of letting it wait; asks whether it is meant",
+        help="fail the URLs that are pending there; asks for confirmation",
     )  # fmt: skip
     add_caution(parser, asks=True)
     acting.add_options(parser)
@@ -101,7 +101,8 @@ VERBS = (
         about=(
             "In force within a second in a running crawl, for robots.txt, media and redirects\n"
             "too; what is under way is fetched to its end. What is pending there waits. A block\n"
-            "is kept in the job. .example.com is example.com and all that is below it."
+            "is kept in the job. .example.com is example.com and all that is below it. A host is\n"
+            "blocked on all its ports."
         ),
         examples=(
             'block example.com --for 7d --why "complaint of 3 May" -j crawls/news',
@@ -113,7 +114,7 @@ VERBS = (
         exits=acting.EXITS,
     ),
     Verb(
-        "unblock", "take a block back", _unblock, _unblock_options, _SUBJECT,
+        "unblock", "remove a block", _unblock, _unblock_options, _SUBJECT,
         examples=("unblock example.com -j crawls/news",), exits=acting.EXITS,
     ),
     Verb(

@@ -42,7 +42,7 @@ VERBS = (
         examples=('pause -j crawls/news --why "maintenance of the proxy"',), exits=acting.EXITS,
     ),
     Verb(
-        "resume", "go on after `pause`", _resume, acting.add_options,
+        "resume", "continue a paused crawl", _resume, acting.add_options,
         examples=("resume -j crawls/news",), exits=acting.EXITS,
     ),
 )  # fmt: skip

@@ -84,13 +84,13 @@ def _retry(call: Call) -> int:
 
 
 _PATTERNS = (
-    "PATTERN is a host, a .domain, a URL, or a URL with * for anything after its host. The\n"
-    "delays hold as ever. Requests that a spider made itself cannot be made again."
+    "PATTERN is a host, a .domain, a URL, or a URL with * for anything after its host.\n"
+    "The delays hold as ever. Requests that a spider made itself cannot be made again."
 )
 VERBS = (
     Verb(
         "refetch", "fetch URLs again that were fetched or failed", _refetch, _refetch_options,
-        _PATTERN, about=f"FILE has a URL a line. {_PATTERNS}",
+        _PATTERN, about=f"FILE has a URL a line.\n{_PATTERNS}",
         examples=(
             "refetch changed.txt --first -j crawls/news",
             "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
@@ -101,7 +101,7 @@ VERBS = (
     Verb(
         "retry", "try URLs again that failed for one reason", _retry, _retry_options,
         "--reason REASON",
-        about=f"{_PATTERNS} With the reason trap, what\nis closed on these hosts is open again.",
+        about=f"{_PATTERNS}\nWith the reason trap, what is closed on these hosts is open again.",
         examples=(
             "retry --reason timeout -j crawls/news",
             "retry example.com --reason robots --why 'they changed it' -j crawls/news",

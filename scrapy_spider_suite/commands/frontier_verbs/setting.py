@@ -9,8 +9,8 @@ from scrapy_spider_suite.commands.verb import Call, Verb
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("value", metavar="VALUE")
+    parser.add_argument("name", metavar="NAME", help="such as SUITE_HOST_DELAY")
+    parser.add_argument("value", metavar="VALUE", help="as after `-s NAME=`")
     parser.add_argument(
         "--dry-run", action="store_true", help="ask whether it could be, and change nothing"
     )
@@ -25,7 +25,7 @@ def _run(call: Call) -> int:
 
 VERBS = (
     Verb(
-        "set", "another value for a setting of a running crawl", _run, _options, "NAME VALUE",
+        "set", "change a setting of a running crawl", _run, _options, "NAME VALUE",
         about=(
             "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
             "crawl ends: to keep it, change it where the crawl is started from, too. Settings\n"

@@ -44,7 +44,10 @@ def _subject(text: str) -> str:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="HOST|URL", type=_subject, nargs="?")
+    parser.add_argument(
+        "subject", metavar="HOST|URL", type=_subject, nargs="?",
+        help="a host with or without port, or a URL; the whole crawl if it is left out",
+    )  # fmt: skip
 
 
 def _run(call: Call) -> int:

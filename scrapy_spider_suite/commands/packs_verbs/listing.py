@@ -107,7 +107,7 @@ VERBS = (
             "time, status, type (warc/revisit for a revisit) and URL, separated by tabs.\n"
             "Packs that were uploaded are named with the place where they are; those that are not\n"
             "here any more are away, and their pages are not listed.\n"
-            "How the tools of others read packs of each format is said on stderr."
+            "Standard error says how other tools read packs of each format."
         ),
         examples=(
             "ls",
