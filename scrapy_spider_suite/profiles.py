@@ -121,7 +121,8 @@ COMPONENTS: dict[Profile, tuple[Component, ...]] = {
             f"{_OURS}.downloadermiddlewares.redirect.LinkRedirectMiddleware",
             order=610,
         ),
-        Component("EXTENSIONS", f"{_OURS}.extensions.progress.Progress"),
+        # Before Scrapy's LogStats (0), whose first line it leaves out, too.
+        Component("EXTENSIONS", f"{_OURS}.extensions.progress.Progress", order=-1),
         # Nearest to the spider: only what the others let through is followed.
         Component(
             "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.follow.FollowMiddleware", order=950

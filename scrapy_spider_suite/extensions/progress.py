@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from collections import deque
+from typing import TYPE_CHECKING, Any, TextIO
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
+from scrapy.extensions.logstats import LogStats
 
 from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.explaining.judging import span
+from scrapy_spider_suite.explaining.waits import summary
+from scrapy_spider_suite.frontier.waits import WaitReason
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.urls.traps import counts_of
 from scrapy_spider_suite.wording import counted
@@ -22,33 +28,108 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CLEAR = "\r\x1b[K"
+_EOL = "\n"
+_COLUMNS = 80
+_MINUTE = 60.0
+_LOGSTATS = "scrapy.extensions.logstats"
+_READY = WaitReason.READY
 
 
-class _Clearer(logging.Handler):
-    """Wipes the progress line before each line of the log that goes to the same terminal."""
+class _StatusLine:
+    """A stream to a *terminal* that keeps a line below everything that is written to it."""
 
     def __init__(self, terminal: TextIO) -> None:
-        super().__init__()
         self._terminal = terminal
+        self._line = ""
+        self._handlers: list[logging.StreamHandler[Any]] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Wipe the line; the next handler writes."""
-        self._terminal.write(_CLEAR)
+    def start(self) -> None:
+        """Take the place of the terminal in the handlers of the log."""
+        self._handlers = [
+            each for each in logging.getLogger().handlers
+            if isinstance(each, logging.StreamHandler) and each.stream is self._terminal
+        ]  # fmt: skip
+        for handler in self._handlers:
+            handler.setStream(self)
+
+    def stop(self) -> None:
+        """Wipe the line, and give the handlers the terminal back."""
+        self.show([])
+        for handler in self._handlers:
+            handler.setStream(self._terminal)
+
+    def show(self, parts: list[str]) -> None:
+        """Show as many of *parts* as fit, from the first one."""
+        line, width = "", self._width()
+        for part in parts:
+            longer = f"{line}, {part}" if line else part
+            if len(longer) >= width:
+                break
+            line = longer
+        self._line = line
+        self._terminal.write(_CLEAR + line)
+        self._terminal.flush()
+
+    def write(self, text: str) -> int:
+        """Write *text* above the line."""
+        return self._terminal.write(f"{_CLEAR}{text}{self._line if text.endswith(_EOL) else ''}")
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        self._terminal.flush()
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._terminal.fileno()).columns
+        except OSError:
+            return _COLUMNS
+
+
+class _Pace:
+    """What the last minute says of the future."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int, int, int]] = deque()
+
+    def note(self, now: float, pages: int, received: int, pending: int) -> None:
+        """At *now* so many *pages* were done, bytes *received*, and URLs *pending*."""
+        self._samples.append((now, pages, received, pending))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _MINUTE:
+            self._samples.popleft()
+
+    def rates(self) -> tuple[float, float]:
+        """Pages and bytes a second."""
+        (then, pages, received, _), (now, more, still_more, _) = self._ends()
+        seconds = max(1e-9, now - then)
+        return (more - pages) / seconds, (still_more - received) / seconds
+
+    def end(self) -> str:
+        """When nothing will be left, if the queue shrinks as it did."""
+        (then, _, _, before), (now, _, _, pending) = self._ends()
+        if pending > before:
+            return "the queue grows"
+        if pending == before > 0:
+            return "no end in sight"
+        return f"about {span(pending * (now - then) / max(1, before - pending))}"
+
+    def _ends(self) -> tuple[tuple[float, int, int, int], tuple[float, int, int, int]]:
+        return self._samples[0], self._samples[-1]
 
 
 class Progress:
-    """Shows pages, rate, hosts and errors of a crawl in the broad profile.
+    """Shows pages, rates, queue and hosts of a crawl in the broad profile.
 
-    LOGSTATS_INTERVAL is the interval of the line in the log, where there is no terminal.
+    LOGSTATS_INTERVAL is the interval of the line in the log, where there is no terminal. The line
+    takes the place of the one of Scrapy's LogStats, which counts other things; a project's own
+    LogStats stays.
     """
 
     def __init__(self, crawler: Crawler, terminal: TextIO | None) -> None:
         self._crawler = crawler
-        self._terminal = terminal
+        self._status = None if terminal is None else _StatusLine(terminal)
         self._interval = 1.0 if terminal else crawler.settings.getfloat("LOGSTATS_INTERVAL")
         self._timer: asyncio.TimerHandle | None = None
-        self._clearer = None if terminal is None else _Clearer(terminal)
-        self._before = (0.0, 0)
+        self._pace = _Pace()
         crawler.signals.connect(self._opened, signals.spider_opened)
         crawler.signals.connect(self._closed, signals.spider_closed)
 
@@ -66,41 +147,60 @@ class Progress:
     def _opened(self) -> None:
         # Kept, since the crawl's core is closed before the spider is.
         self._core = core_of(self._crawler)
-        self._before = (time.monotonic(), 0)
-        if self._clearer is not None:
-            logging.getLogger().handlers.insert(0, self._clearer)
+        self._note(time.monotonic())
+        logging.getLogger(_LOGSTATS).addFilter(self._is_wanted)
+        if self._status is not None:
+            self._status.start()
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._show)
+
+    def _is_wanted(self, record: logging.LogRecord) -> bool:
+        """Whether *record* is no line of progress that Scrapy's LogStats writes of this crawl."""
+        if getattr(record, "spider", None) is not self._crawler.spider:
+            return True
+        return type(self._crawler.get_extension(LogStats)) is not LogStats
+
+    def _note(self, now: float) -> None:
+        counters = self._core.frontier.counters
+        self._pace.note(now, counters.done, counters.bytes, self._core.frontier.pending)
 
     def _show(self) -> None:
-        line = self.line(time.monotonic())
-        if self._terminal is None:
-            logger.info(line)
+        now = time.monotonic()
+        self._note(now)
+        if self._status is None:
+            logger.info(self.line(now))
         else:
-            self._terminal.write(_CLEAR + line[:119])
-            self._terminal.flush()
+            self._status.show(self.parts())
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._show)
 
+    def parts(self) -> list[str]:
+        """What the line on a terminal says, the most important first."""
+        frontier, (pages, received) = self._core.frontier, self._pace.rates()
+        counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
+        return [
+            f"{frontier.counters.done:,} pages ({pages:,.1f}/s, {_size(received)}/s)",
+            f"{frontier.pending:,} to go ({self._pace.end()})",
+            *(f"{each.hosts:,} {each.reason}" for each in counts),
+            f"{frontier.counters.failed:,} failed",
+        ]
+
     def line(self, now: float) -> str:
-        """The line, with the rate since it was last asked for. *now* is monotonic."""
-        frontier = self._core.frontier
-        counters, statistics = frontier.counters, frontier.statistics()
-        then, before = self._before
-        pages = counters.done + counters.failed
-        self._before = (now, pages)
-        rate = (pages - before) / max(1e-9, now - then)
-        ready = frontier.ready_hosts(now)
+        """The line in the log. *now* is monotonic."""
+        frontier, (pages, received) = self._core.frontier, self._pace.rates()
+        counters = frontier.counters
         return (
-            f"{counters.done:,} pages ({rate:,.0f}/s), {statistics.pending:,} URLs to go, "
-            f"{statistics.leased} under way; hosts: {ready:,} ready, "
-            f"{statistics.hosts - ready:,} waiting; {counters.failed:,} failed"
+            f"{counters.done:,} pages ({pages:,.1f}/s, {_size(received)}/s), "
+            f"{frontier.pending:,} URLs to go ({self._pace.end()}), "
+            f"{frontier.statistics().leased} under way; "
+            f"{summary(frontier.waits.counts, now + frontier.wall_offset)}; "
+            f"{counters.failed:,} failed"
         )
 
     def _closed(self, reason: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._clearer is not None and self._terminal is not None:
-            logging.getLogger().removeHandler(self._clearer)
-            self._terminal.write(_CLEAR)
+        if self._status is not None:
+            self._status.stop()
+        logging.getLogger(_LOGSTATS).removeFilter(self._is_wanted)
         frontier = self._core.frontier
         counters = frontier.counters
         outcomes = ", ".join(
@@ -114,3 +214,11 @@ class Progress:
             counted(counters.failed, "URL"), f"{frontier.pending:,}", outcomes,
             f"; URLs in traps: {traps}" if traps else "",
         )  # fmt: skip
+
+
+def _size(number: float) -> str:
+    """*number* of bytes, in the unit in which a person would say it."""
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= length:
+            return f"{number / length:.1f} {unit}"
+    return f"{number:.0f} B"

@@ -74,36 +74,42 @@ def test_nothing_is_shown(settings: dict[str, Any]) -> None:
 
 def test_a_terminal_is_used_if_the_log_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for a log in a file, or standard error that is none."""
-    assert Progress.from_crawler(crawler_of())._terminal is None
+    assert Progress.from_crawler(crawler_of())._status is None
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert Progress.from_crawler(crawler_of())._terminal is terminal
-    assert Progress.from_crawler(crawler_of(LOG_FILE="x.log"))._terminal is None
+    assert Progress.from_crawler(crawler_of())._status is not None
+    assert Progress.from_crawler(crawler_of(LOG_FILE="x.log"))._status is None
 
 
 def test_the_line(crawler: Any, run: Any) -> None:
-    """Pages, rate since the last line, what is left, hosts, failures."""
+    """Pages, rates of the last minute, what is left and for how long, hosts, failures."""
     shown = opened(crawler, None, run)
-    now = time.monotonic()
-    shown._before = (now - 2.0, 1_039)
-    assert shown.line(now) == (
-        "1,234 pages (100/s), 3 URLs to go, 0 under way; hosts: 3 ready, 0 waiting; 5 failed"
+    counters, frontier = core_of(crawler).frontier.counters, core_of(crawler).frontier
+    now = time.monotonic() + 2.0
+    counters.done += 200
+    counters.bytes += 3_000_000
+    frontier.waits.count(now, now + frontier.wall_offset)
+    shown._note(now)
+    assert re.fullmatch(
+        r"1,434 pages \([\d.]+/s, 1\.\d MB/s\), 3 URLs to go \(no end in sight\), 0 under way; "
+        r"3 hosts wait: 3 name look-up; 5 failed",
+        shown.line(now),
     )
-    assert "(0/s)" in shown.line(now + 1.0)
     shown._closed("finished")
 
 
-def test_on_a_terminal_it_is_one_line(crawler: Any, run: Any) -> None:
-    """Written over itself, no wider than a terminal, and wiped before each line of the log."""
-    terminal = Terminal()
-    shown = opened(crawler, terminal, run, seconds=0.05)
-    logging.getLogger().handlers[0].emit(logging.makeLogRecord({}))
-    assert terminal.getvalue().endswith(progress._CLEAR)
-    lines = terminal.getvalue().split(progress._CLEAR)
-    assert len(lines) > 2
-    assert all(len(line) < 120 and "\n" not in line for line in lines)
-    shown._closed("finished")
-    assert shown._clearer not in logging.getLogger().handlers
+def test_when_it_ends() -> None:
+    """By how the queue shrank in the last minute; not at all while it grows."""
+    pace = progress._Pace()
+    pace.note(0.0, 0, 0, 1_000)
+    pace.note(30.0, 300, 0, 1_100)
+    assert pace.end() == "the queue grows"
+    pace.note(60.0, 600, 0, 1_000)
+    pace.note(90.0, 900, 0, 500)
+    assert pace.end() == "about 50 s"  # 600 less in a minute
+    assert pace.rates() == (10.0, 0.0)
+    pace.note(150.0, 900, 0, 0)
+    assert pace.end() == "about 0 s"
 
 
 def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +117,7 @@ def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO, progress.__name__):
         shown = opened(crawler, None, run, seconds=0.03)
         shown._closed("finished")
-    assert re.match(r"1,234 pages \([\d,]+/s\), 3 URLs to go", caplog.messages[0])
+    assert re.match(r"1,234 pages \(0\.0/s, 0 B/s\), 3 URLs to go", caplog.messages[0])
     assert crawler_of(LOGSTATS_INTERVAL=7).settings.getfloat("LOGSTATS_INTERVAL") == 7
     assert Progress(crawler_of(LOGSTATS_INTERVAL=7), None)._interval == 7
 

@@ -1,0 +1,90 @@
+"""How a broad crawl goes, in one line: on a terminal all the time, in the log once an interval."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import Project, environment
+from support.names import Setting
+from support.terminals import on_terminal
+
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+pytestmark = pytest.mark.slow
+
+CLEAR = "\r\x1b[K"
+COLUMNS = 80
+OWN = """
+from scrapy.extensions.logstats import LogStats
+
+class Own(LogStats):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[FakeWebProcess]:
+    """A web of a few hosts, which takes some seconds."""
+    with FakeWebProcess(FakeWebConfig(hosts=5, pages=10, degree=4)) as web:
+        yield web
+
+
+def project_of(web: FakeWebProcess, folder: Path, **settings: Any) -> list[str]:
+    """A project in *folder* that crawls *web*; the command that does it."""
+    settings = {
+        Setting.DNS_SERVERS: f"127.0.0.1:{web.ready.dns_port}", Setting.IP_DELAY: 0,
+        Setting.ALLOW_PRIVATE_ADDRESSES: ["127.0.0.0/8"], Setting.HOST_DELAY: 0.4,
+        "LOGSTATS_INTERVAL": 1, "LOG_LEVEL": "INFO", **settings,
+    }  # fmt: skip
+    made = Project(folder, **settings)
+    (folder / "project" / "own.py").write_text(OWN)
+    return [
+        sys.executable, "-m", "scrapy", "crawl", "bulk", "-a", f"seeds={web.ready.seeds[0]}",
+        "--output", str(made.folder / "none.jsonl"),
+    ]  # fmt: skip
+
+
+def test_on_a_terminal(web: FakeWebProcess, tmp_path: Path) -> None:
+    """The line stays while nothing is printed, fits its width, and is the only one."""
+    command = project_of(web, tmp_path)
+    code, shown = on_terminal(command, tmp_path, environment(), COLUMNS)
+    assert code == 0, shown[-3000:]
+    assert "Crawled " not in shown
+    pieces = [piece.rstrip("\r\n") for piece in shown.split(CLEAR)[1:]]
+    progress = [piece for piece in pieces if " pages " in piece and "\n" not in piece]
+    assert len(set(progress)) >= 3
+    assert max(map(len, progress)) < COLUMNS
+    # A record that is not printed wipes nothing: after what is printed the line is there again.
+    assert pieces.count("") <= 2, shown[-3000:]
+
+
+def test_in_the_log(web: FakeWebProcess, tmp_path: Path) -> None:
+    """In the place of Scrapy's line, whose stats stay; with pages, bytes, queue, hosts, an end."""
+    command = project_of(web, tmp_path, LOG_FILE="log")
+    code, _ = on_terminal(command, tmp_path, environment())
+    log = (tmp_path / "log").read_text()
+    assert code == 0, log[-3000:]
+    assert "Crawled " not in log
+    assert "'responses_per_minute'" in log
+    lines = re.findall(
+        r"INFO: [\d,]+ pages \([\d.,]+/s, [\d.,]+ (?:B|kB|MB|GB)/s\), [\d,]+ URLs to go \((.*?)\), "
+        r"\d+ under way; [\d,]+ hosts? waits?.*; [\d,]+ failed", log,
+    )  # fmt: skip
+    assert len(lines) >= 2, log[-3000:]
+    ends = r"about \d+ (s|min|h|d)|the queue grows|no end in sight"
+    assert all(re.fullmatch(ends, each) for each in lines), lines
+
+
+def test_a_line_of_the_projects_own_is_kept(web: FakeWebProcess, tmp_path: Path) -> None:
+    """The project asked for it."""
+    extensions = {"scrapy.extensions.logstats.LogStats": None, "project.own.Own": 0}
+    command = project_of(web, tmp_path, LOG_FILE="log", EXTENSIONS=extensions)
+    code, _ = on_terminal(command, tmp_path, environment())
+    log = (tmp_path / "log").read_text()
+    assert code == 0, log[-3000:]
+    assert "Crawled " in log
