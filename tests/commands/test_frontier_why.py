@@ -193,10 +193,10 @@ def test_budgets(made: Made, why: Why) -> None:
     made.close()
     row = why("http://few.test/2")
     assert (row["if_it_were_found"], row["decided_by"]) == ("refuse", "budget")
-    assert row["why"] == "1 pages of few.test are done, of at most 1"
+    assert row["why"] == "1 page of few.test is done, of at most 1"
     assert "overrides.txt, line 3" in row["where"]
     row = why("http://a.many.test/")
-    assert (row["decided_by"], row["why"]) == ("budget", "1 pages of many.test are done")
+    assert (row["decided_by"], row["why"]) == ("budget", "1 page of many.test is done")
     assert row["where"] == "SUITE_DOMAIN_MAX_PAGES = 1 (project)"
     assert "SUITE_DOMAIN_MAX_HOSTS = 1" in row["rules_now"][1]
     row = why("http://other.test/")
