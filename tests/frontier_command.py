@@ -6,7 +6,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,14 @@ class Said:
 
     code: int
     out: str
+    """Standard output and standard error, as a terminal shows them."""
+    stdout: str | None = field(default=None, compare=False)
 
     @property
     def rows(self) -> list[Any]:
-        """The values of ``--json``."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        """The values of ``--json``, which are on standard output alone."""
+        text = self.out if self.stdout is None else self.stdout
+        return [json.loads(line) for line in text.splitlines()]
 
 
 Frontier = Callable[..., Said]

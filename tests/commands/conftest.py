@@ -27,7 +27,8 @@ def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
         command, options, left = parsed(arguments, settings)
         capsys.readouterr()
         command.run(left, options)
-        return Said(command.exitcode, "".join(capsys.readouterr()))
+        printed = capsys.readouterr()
+        return Said(command.exitcode, "".join(printed), printed.out)
 
     return run
 
@@ -40,7 +41,8 @@ def seen(capsys: pytest.CaptureFixture[str]) -> Frontier:
         command, options, left = commandline.parsed(SeenCommand(), arguments)
         capsys.readouterr()
         command.run(left, options)
-        return Said(command.exitcode, "".join(capsys.readouterr()))
+        printed = capsys.readouterr()
+        return Said(command.exitcode, "".join(printed), printed.out)
 
     return run
 

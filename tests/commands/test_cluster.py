@@ -68,7 +68,8 @@ def cluster(town: Town, capsys: pytest.CaptureFixture[str]) -> Frontier:
         )
         capsys.readouterr()
         command.run(left, options)
-        return Said(command.exitcode, "".join(capsys.readouterr()))
+        printed = capsys.readouterr()
+        return Said(command.exitcode, "".join(printed), printed.out)
 
     return run
 
