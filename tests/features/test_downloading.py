@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -133,9 +132,7 @@ def test_cache_hits_cost_no_delay(site: Site, crawl: Crawling, tmp_path: Any) ->
     spider = visitor(site, *(f"/{n}" for n in range(4)))
     cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
     crawl(spider, **cache)
-    began = time.monotonic()
-    done = crawl(spider, DOWNLOAD_DELAY=60, within=50, **cache)
-    assert time.monotonic() - began < 30
+    done = crawl(spider, DOWNLOAD_DELAY=3600, within=100, **cache)
     assert len(site.visits) == 4
     assert done.stat("httpcache/hit") == 4
     assert all("cached" in response.flags for response in done.spider.came)
