@@ -2,8 +2,8 @@
 
     python benchmarks/seen.py table [--small] [--lists FOLDER]
     python benchmarks/seen.py grow [--urls 100000000] [--store sieve] [--small] [--lists FOLDER]
+    python benchmarks/seen.py crawl --urls 20000 [--store plain] [--small]
     python benchmarks/seen.py plot --folder FOLDER
-
 
 FOLDER holds ``mixed_500k.txt.xz`` and ``sitemaps_300k.txt.xz``, one URL a line; without it,
 made-up URLs are taken. What the first two print, in ``table.txt`` and ``grow*.jsonl`` of the last
@@ -19,6 +19,9 @@ of a few in a row, the pages in no order.
 Each store of the table is measured in a process of its own. Sizes are bytes on disk of the trie
 stores, of memory of the others: of the nodes as KSpider's C++ would lay them out, as Redis says,
 as the Bloom filter says, and what the resident set grew by.
+
+The crawl is a real one, of the in-vitro web, to its end: what its job keeps of the pages that are
+done, by the text of their URLs, and what it costs. With ``--store plain`` everything stays in rows.
 
 The growth is of URLs made from those of the lists: every round, half of the hosts have other pages,
 and the other half of them are other hosts. After each tenth there is a line of JSON. The sieve is
@@ -57,10 +60,12 @@ from growing import (
 )  # fmt: skip
 from kspider import AvlStore
 from marisa_trie import HUGE_CACHE, BinaryTrie
+from peers import SUITE, measure
 from redis_server import redis_server
 
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.seen.segments import BASE_TRIES
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 ERROR_RATE = 0.001
 """Of the Bloom filter: the share of new URLs that it takes for known."""
@@ -235,6 +240,41 @@ def one(lists: Path | None, name: str, store: str, small: bool) -> None:
         print(json.dumps(STORES[store](urls, Path(folder))))
 
 
+def crawl(pages: int, store: str) -> None:
+    """Crawl some *pages* of the in-vitro web with SUITE_SEEN = *store*, and print a line."""
+    config = FakeWebConfig(
+        hosts=pages // 50, addresses=max(1, pages // 500), pages=50, degree=20, page_size=2_000
+    )
+    with FakeWebProcess(config) as web, tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) / "job"
+        settings = {
+            **SUITE, **web.ready.settings, "JOBDIR": str(job), "ROBOTSTXT_OBEY": False,
+            "SUITE_SEEN": store, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
+            "SUITE_IP_CONCURRENCY": 0, "SUITE_HOST_CONCURRENCY": 4, "SUITE_FETCH_LOG": False,
+        }  # fmt: skip
+        spider = {"spider": "bulk", "settings": settings, "seeds": list(web.ready.seeds)}
+        report = measure(spider, timeout=7_200)
+        row: Row = {
+            "store": store, "reason": report["reason"], "pages": report["pages"],
+            "seconds": round(report["seconds"]),
+            "cpu_us": round(report["cpu"] / report["pages"] * 1e6),
+            "cpu_of_children_us": round(report["cpu_of_children"] / report["pages"] * 1e6),
+            "database": _size(job / "suite" / "store"),
+        }  # fmt: skip
+        if (seen := job / "suite" / "seen").exists():
+            with TrieStore(seen, readonly=True) as urls:
+                text = sum(len(url.encode()) for url in urls)
+                row |= {
+                    "archived": len(urls), "text": text, "size": _size(seen),
+                    "fresh": urls.stats().fresh, "ratio": round(_size(seen) / max(1, text), 3),
+                }  # fmt: skip
+        print(json.dumps(row), flush=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 # The charts
 
 
@@ -266,7 +306,7 @@ CHARTS = {
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=["table", "grow", "one", "plot"])
+    parser.add_argument("what", choices=["table", "grow", "crawl", "one", "plot"])
     parser.add_argument("--lists", type=Path, help="the folder of the real lists")
     parser.add_argument("--small", action="store_true", help="only show that it runs")
     parser.add_argument("--urls", type=int, default=100_000_000, help="how many to grow to")
@@ -281,6 +321,8 @@ def main() -> None:
         plot(options.folder)
     elif options.what == "one":
         one(options.lists, options.name, options.store, options.small)
+    elif options.what == "crawl":
+        crawl(2_000 if options.small else options.urls, options.store)
     else:
         count, memory = options.urls, options.memory << 20
         if options.small:

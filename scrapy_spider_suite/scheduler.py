@@ -152,6 +152,7 @@ class FrontierScheduler(BaseScheduler):
             await ended(sink.finish())
         if self.core.agency is not None:
             await self.core.agency.close(reason)
+        await self._keeper.archive_rest(reason)
         self._keeper.stop()
         self.core.close()
         for sink in self.sinks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from dataclasses import asdict
 from functools import partial
@@ -162,6 +163,23 @@ class Keeper:
         self._archiving = self._archiver.step(moving=core.settings.seen == "trie")
         if self._archiving:
             self._loop.call_later(_PORTIONS, self._archive)
+
+    async def archive_rest(self, reason: str) -> None:
+        """Move the rest of what is done into the archive, and compress all of it.
+
+        A crawl with something left does so for half of SUITE_STOP_TIMEOUT at most, one that is
+        stopped by a signal not at all.
+        """
+        core, archiver = self._core, self._archiver
+        wanted = core.job is not None and core.settings.seen == "trie" and reason != "shutdown"
+        if archiver is None or not wanted or not archiver.begin():
+            return
+        limit = math.inf if reason == "finished" else core.settings.stop_timeout / 2
+        end = core.now() + limit
+        while archiver.step() and not self._disk.paused and core.now() < end:
+            await asyncio.sleep(0.001)
+        if not self._disk.paused:
+            await asyncio.to_thread(archiver.finish)
 
     def sift(self, *, starving: bool) -> None:
         """Have the sieve say what of the links that wait for it is new, if it is time for that."""

@@ -58,6 +58,13 @@ class FreshLog(Protocol):
         """These rows are in a segment now. They may be kept for longer, or come again."""
         ...
 
+    def rotate(self) -> None:
+        """What is appended from now on is kept for longer than what there is.
+
+        Raises `StoreWriteError`.
+        """
+        ...
+
     def overdue(self, handle: int) -> bool:
         """Whether a row this old keeps the log from giving room back."""
         ...
@@ -139,7 +146,7 @@ class FileLog:
     def append(self, rows: Rows) -> list[int]:
         """Keep *rows* as one frame. Raises `StoreWriteError`."""
         if self._end - self._starts[-1] >= FILE_BYTES:
-            self._begin(self._end)
+            self.rotate()
         count = len(rows)
         lengths = [len(key) for _, key in rows]
         head = struct.pack(f"<{count}Q{count}I", *[ident for ident, _ in rows], *lengths)
@@ -184,13 +191,18 @@ class FileLog:
         files = np.searchsorted(self._starts, handles >> LENGTH_BITS, "right") - 1
         for number, count in enumerate(np.bincount(files, minlength=len(self._starts))):
             self._live[number] -= int(count)
-        if not self._live[-1] and self._end > self._starts[-1]:
-            self._begin(self._end)
+        if not self._live[-1]:
+            self.rotate()
         done = [number for number, live in enumerate(self._live[:-1]) if not live]
         for number in reversed(done):
             os.close(self._fds.pop(number))
             self._path(self._starts.pop(number)).unlink(missing_ok=True)
             del self._live[number]
+
+    def rotate(self) -> None:
+        """Begin another file, if anything is in the last one. Raises `StoreWriteError`."""
+        if self._end > self._starts[-1]:
+            self._begin(self._end + 1)  # an empty row may lie at the very end of the last one
 
     def overdue(self, handle: int) -> bool:
         """Whether more than `KEPT_FILES` files follow that row."""

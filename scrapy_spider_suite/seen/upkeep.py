@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -24,6 +25,10 @@ AT_ONCE: Final = 16
 """Ranges of one build for which somebody waits."""
 LOOK_AFTER: Final = 4_096
 """Rows after which it is looked whether there is something to do."""
+FIRST: Final = 4_096
+"""Fresh rows of which a first segment is made, and further ones while there are few."""
+GROWTH: Final = 4
+"""A build is due once so many times as many rows are fresh as segments hold, or memory says so."""
 PATIENCE: Final = 60
 """Polls after which a build that failed is tried again, however little was added."""
 A_STEP: Final = 200_000
@@ -172,9 +177,13 @@ class Upkeep:
         oldest = min(sound, key=lambda part: part.oldest)
         if self._log.overdue(oldest.oldest):
             return oldest
-        return max(sound, key=lambda part: part.count) if self.fresh * 2 >= self._limit else None
+        held = sum(len(segment) for part in self._ranges for segment in part.segments)
+        enough = min(self._limit // 2, max(FIRST, GROWTH * held))
+        return max(sound, key=lambda part: part.count) if self.fresh >= enough else None
 
     def _begin(self, parts: Sequence[Range], base: Callable[[Range], bool]) -> None:
+        with suppress(StoreWriteError):  # the build will meet the same fault, and deal with it
+            self._log.rotate()
         ranges = [(part, base(part)) for part in parts]
         self._build = Building(self._folder, ranges, self._log, self._split)
         self._refused = 0

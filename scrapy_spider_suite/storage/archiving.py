@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LEAST: Final = 50_000
+_LEAST: Final = 4_096
 """Pages that are done before a first pass."""
 _PORTION: Final = 1_000
 """Rows that are looked at before anyone else has a turn again: some ten milliseconds."""
@@ -64,6 +64,24 @@ class Archiver:
         except (SuiteError, OSError) as error:
             self._say(str(error))
             return False
+
+    def begin(self) -> bool:
+        """Begin a last pass, over all rows; False where too few pages are done for one."""
+        if self._counters.done < _LEAST:
+            return False
+        self._after = b""
+        return True
+
+    def finish(self) -> None:
+        """Write everything fresh to segments, unless somebody holds the archive; for a thread."""
+        if not self._archive.hold():
+            return
+        try:
+            self._archive.urls.flush()
+        except (SuiteError, OSError) as error:
+            self._say(str(error))
+        finally:
+            self._archive.give_back()
 
     def _due(self) -> bool:
         if self._counters.done - self._done < max(_LEAST, self._kept // 4):

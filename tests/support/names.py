@@ -86,3 +86,6 @@ class Reason:
 
 STATUS_FILE = "suite/status.json"
 """The status of the last second, in a job directory."""
+
+SEEN_FOLDER = "suite/seen"
+"""Compressed URLs, in a job directory."""

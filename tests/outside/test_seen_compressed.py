@@ -1,0 +1,34 @@
+"""What a crawl has seen is compressed when it ends, in an ordinary crawl of some thousand pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from crawls import crawl, web_settings
+from projects import scrapy
+from support.names import SEEN_FOLDER, Setting
+
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+
+
+@pytest.mark.slow
+def test_less_than_its_text(tmp_path: Path) -> None:
+    """Files of the folder, those of fresh URLs too, by the text of all URLs that were fetched."""
+    log = tmp_path / "arrivals"
+    config = FakeWebConfig(hosts=60, addresses=60, pages=100, degree=20, page_size=500, log=log)
+    with FakeWebProcess(config) as web:
+        settings = web_settings(
+            web.ready.dns_port, JOBDIR=str(tmp_path / "job"), ROBOTSTXT_OBEY=False,
+            **{Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0, Setting.SEEN: "trie"},
+        )  # fmt: skip
+        seeds = ",".join(web.ready.seeds)
+        ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=seeds, timeout=300)
+        port = web.ready.ports[0]
+        pages = {f"http://{each.host}:{port}{each.path}" for each in web.arrivals()}
+    assert ended.reason == "finished", ended.log[-3000:]
+    files = [path for path in (tmp_path / "job" / SEEN_FOLDER).rglob("*") if path.is_file()]
+    stats = scrapy(tmp_path, "seen", "stats", "--json", "-jjob")
+    assert json.loads(stats.stdout)["urls"] > 4_500, stats.stderr
+    assert sum(path.stat().st_size for path in files) < 0.8 * sum(map(len, pages))
