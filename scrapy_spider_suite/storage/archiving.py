@@ -1,7 +1,7 @@
 """Moving what is done out of the database into the archive, a portion at a time.
 
 A pass walks over the states of all URLs. It begins when enough has been done since the last one
-for the walk to pay: a quarter of what that one left behind. A URL is in the archive before its row
+for the walk to pay: half of what that one left behind. A URL is in the archive before its row
 goes; killed in between it is in both, and moves with the next pass.
 """
 
@@ -84,7 +84,7 @@ class Archiver:
             self._archive.give_back()
 
     def _due(self) -> bool:
-        if self._counters.done - self._done < max(_LEAST, self._kept // 4):
+        if self._counters.done - self._done < max(_LEAST, self._kept // 2):
             return False
         self._after, self._kept, self._done = b"", 0, self._counters.done
         return True
