@@ -42,7 +42,7 @@ from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Coroutine, Generator
 
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
@@ -203,8 +203,10 @@ class PoliteDownloader(Downloader):
                 request.meta[ADDRESS] = host.connect_to
             elif not request.meta.get("proxy"):
                 await self._resolve(request)
+            if not lease.visit.wired and lease.visit.pause_to_begin(core.now()):
+                await self._wait(request, self._wire.queue_to_begin(lease.visit, may))
             if not lease.visit.undisturbed() or self._has_to_wait(host, address):
-                await self._wait_again(request, host, address, may)
+                await self._wait(request, self._wire.queue_again(host, address, may))
             return await self._transfer(request, slot, host, address, lease)
         core.waiting_outside += 1
         try:
@@ -248,13 +250,11 @@ class PoliteDownloader(Downloader):
 
     # The wire
 
-    async def _wait_again(
-        self, request: Request, host: HostState, address: AddressState, may: Callable[[], None]
-    ) -> None:
-        """Wait in a visit, without a download place."""
+    async def _wait(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
+        """Await *waiting* in a visit, without a download place."""
         self.active.discard(request)
         try:
-            await self._wire.queue_again(host, address, may)
+            await waiting
         finally:
             self.active.add(request)
 

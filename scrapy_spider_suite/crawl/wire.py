@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.events import StoppedError
 from scrapy_spider_suite.exceptions import HostWaitsTooLong
-from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState
+from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -57,6 +57,18 @@ class Wire:
             address.booked -= 1
             address.out += 1
             address.intrusions += 1  # a visit that left for it meanwhile must look again
+
+    async def queue_to_begin(self, visit: Visit, may: Callable[[], None]) -> None:
+        """Wait in a visit, since another one that was held up on its way has begun just now.
+
+        Raises `StoppedError` and what *may* raises.
+        """
+        core = self._core
+        while pause := visit.pause_to_begin(core.now()):
+            if core.stopping:
+                raise StoppedError("the crawl is being stopped")
+            may()
+            await self._until_moved(pause, visit.host.key)
 
     async def _wait(
         self, host: HostState, address: AddressState, may: Callable[[], None], longest: float

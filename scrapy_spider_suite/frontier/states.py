@@ -33,7 +33,7 @@ class AddressState:
     """
 
     __slots__ = (
-        "booked", "concurrency", "delay", "fetched", "heap", "hosts", "intrusions", "key",
+        "began", "booked", "concurrency", "delay", "fetched", "heap", "hosts", "intrusions", "key",
         "next_fetch", "numeric", "out", "recorded", "revision", "ticket", "waiting", "wire",
     )  # fmt: skip
 
@@ -43,6 +43,7 @@ class AddressState:
         self.concurrency = concurrency
         self.next_fetch = next_fetch
         self.fetched = LONG_AGO  # when its delay began to run
+        self.began = LONG_AGO  # when the last transfer began
         self.numeric = ""  # the address by which its pace was chosen; "" for none
         self.revision = 0  # of the policy that chose it
         self.heap: list[tuple[float, int, HostState]] = []
@@ -86,6 +87,7 @@ class HostState(Struct, eq=False, gc=False):
     crawl_delay: float = 0.0
     next_fetch: float = 0.0
     fetched: float = LONG_AGO  # when its delay began to run
+    began: float = LONG_AGO  # when the last transfer began
     why: str = ""  # the rule that set next_fetch
     bar: Bar | None = None  # why it may not be visited whatever its clock says
     barred_until: float = 0.0
@@ -150,3 +152,12 @@ class Visit:
             self.host.intrusions == self.host_intrusions
             and self.address.intrusions == self.address_intrusions
         )
+
+    def pause_to_begin(self, now: float) -> float:
+        """Seconds until a transfer may begin: another visit may have begun after this one left."""
+        host, address, pause = self.host, self.address, 0.0
+        if host.concurrency > 1:
+            pause = host.began + host.gap() - now
+        if address.concurrency != 1:
+            pause = max(pause, address.began + address.delay - now)
+        return max(0.0, pause)

@@ -136,10 +136,7 @@ class Workbench:
         self.offer_address(visit.address)
 
     def refund(self, visit: Visit) -> None:
-        """*visit*, about to be released, touched no wire: its start need not delay the next one.
-
-        (Unless the clocks were set again since: then they stay.)
-        """
+        """Undo the clocks that *visit*, which touched no wire, started; later settings stay."""
         host, address = visit.host, visit.address
         if host.next_fetch == visit.started[0] > visit.clocks[0]:
             host.next_fetch, host.fetched = visit.clocks[:2]
@@ -198,16 +195,17 @@ class Workbench:
         """Bytes begin to flow; without a *visit*, host and address are taken off the heaps."""
         host.wire += 1
         address.wire += 1
+        host.began = address.began = now
+        if host.concurrency > 1:
+            host.start_clock(now)
+        if address.concurrency != 1:
+            address.start_clock(now)
         if visit:
             return
         host.out += 1
         address.out += 1
         host.intrusions += 1
         address.intrusions += 1
-        if host.concurrency > 1:
-            host.start_clock(now)
-        if address.concurrency != 1:
-            address.start_clock(now)
 
     def end(self, host: HostState, address: AddressState, now: float, *, visit: bool) -> None:
         """The transfer ended at *now*: the delays run from here (promise 1)."""
