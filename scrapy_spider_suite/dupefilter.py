@@ -89,6 +89,8 @@ class StoredDupeFilter(BaseDupeFilter):
         try:
             self._open_files(suite_settings(self._crawler))
         except (SettingsError, JobError) as error:
+            if self._temporary is not None:
+                self._temporary.remove()  # Scrapy closes no dupefilter that did not open
             refuse(error)
         self._is_open = True
         self._tell_damage()

@@ -30,7 +30,7 @@ from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import Fetch, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
 from scrapy_spider_suite.pages.digests import labelled, payload_digest
-from scrapy_spider_suite.refusal import RefusedCrawl
+from scrapy_spider_suite.refusal import refuse_crawl
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
@@ -86,8 +86,7 @@ class Evidence:
             try:
                 log = FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
             except SettingsError as error:
-                # What is raised here may be lost in a Deferred.
-                crawler.settings.set("SCHEDULER", RefusedCrawl.because(error), priority=1_000)
+                refuse_crawl(crawler, error)
         return cls(crawler, log)
 
     def opened(self) -> None:

@@ -30,7 +30,7 @@ def counted(here: Ground, name: str) -> int:
 
 
 def said_by(process: Process, folder: Path) -> str:
-    """The one line that a process wrote which was refused."""
+    """The line that says why a process was refused, after the tracebacks of Scrapy's clean-up."""
     try:
         code = process.wait(120)
     finally:
@@ -38,8 +38,7 @@ def said_by(process: Process, folder: Path) -> str:
         process.wait()
     log = (folder / "log").read_text()
     assert code == REFUSED, log[-2000:]
-    (line,) = log.splitlines()
-    return line
+    return log.splitlines()[-1]
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def test_index_and_search(packs: Packs, folder: Path) -> None:
     assert said.lines[1:3] == ["  http://a.test/1", said.lines[2]]
     assert said.lines[2].startswith("  2026-11-18 11:06:40  en  ")
     assert said.lines[3].startswith("  The **size** of **towns** and of")
-    assert said.lines[-1] == "1 of 1 pages"
+    assert said.lines[-1] == "1 of 1 page"
     assert b"\x1b" not in said.out
     [row] = packs("search", "size", folder, "--host", "*.test", "--lang", "en", "--json").rows
     assert (row["url"], row["language"], row["status"]) == ("http://a.test/1", "en", 200)

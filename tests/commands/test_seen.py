@@ -67,6 +67,7 @@ def test_what_a_dupefilter_knows(
 ) -> None:
     """URLs as they are asked for, however the filter itself writes them down."""
     made = filter_.from_crawler(get_crawler(settings_dict={"JOBDIR": str(tmp_path)}))
+    made.open()
     for path in ("?b=1&a=2", "~x", "y", "z"):
         made.request_seen(Request(f"http://a.t/{path}"))
         if path == "y" and isinstance(made, SieveDupeFilter):

@@ -193,6 +193,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "retry_failed": ("dns", {Event.DNS}, lambda p: p.policy.retry_failed),
     "sitemaps": ("all", "all", _anew("sitemaps")),
     "host_max_pages": ("11", 11, lambda p: p.policy.max_pages("a.test")),
+    "host_max_depth": ("12", 12, lambda p: p.policy.host_max_depth),
     "domain_max_pages": ("21", 21, lambda p: p.policy.domain_max_pages),
     "domain_max_hosts": ("22", 22, lambda p: p.policy.domain_max_hosts),
     "max_pages": ("1000", 1000, lambda p: p.policy.job_max_pages),
@@ -202,6 +203,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
         p.core.caps.pause(p.core.now()) * 0 or p.core.caps._bandwidth.rate
     )),
     "prefer_https": ("true", True, lambda p: p.core.normalizer.twins is not None),
+    "from_header": ("false", False, _anew("from_header")),
     "body_max": ("1M", 1 << 20, _anew("body_max")),
     "media_types": ("Text/*", ("text/*",), _anew("media_types")),
     **{
@@ -210,8 +212,9 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     },
     **{
         f"trap_{name}": ("9", 9, lambda p, name=name: getattr(p.policy.traps, name))
-        for name in Limits.names() if name != "permuted"
+        for name in Limits.names() if name not in ("permuted", "numbers")
     },
+    "trap_numbers": ("true", True, lambda p: p.policy.traps.numbers),
     "trap_permuted": ("false", False, lambda p: p.policy.traps.permuted),
     "mine": ("both", "both", _anew("mine")),
     "mine_max": ("9", 9, _anew("mine_max")),
@@ -436,7 +439,7 @@ def test_what_scrapy_keeps_of_its_own_is_live(
             before = probe()
             assert change_setting(core, name, text) == (before, value)
             assert probe() == value
-            for bad in ("0", "many"):
+            for bad in ("-1", "many"):
                 with pytest.raises(SettingsError, match=f"{name} = '{bad}': expected a "):
                     change_setting(core, name, bad)
             assert change_setting(core, name, "default") == (value, before)
@@ -462,7 +465,7 @@ def test_what_is_refused_changes_nothing(
         before, revision = parts.core.settings, parts.policy.revision
         for name, value, said in (
             ("SUITE_HOST_DLAY", "4", "did you mean SUITE_HOST_DELAY"),
-            ("DOWNLOAD_DELAY", "4", "DOWNLOAD_DELAY is no setting of the suite; of Scrapy's, "),
+            ("DOWNLOAD_DELAY", "4", "use SUITE_HOST_DELAY"),
             ("SUITE_HOST_DELAY", "soon", "expected a number of seconds"),
             ("SUITE_BACKOFF_BASE", "2h", "at most SUITE_BACKOFF_MAX"),
             ("SUITE_OVERRIDES", str(bad), "line 2"),
