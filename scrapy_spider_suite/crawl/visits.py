@@ -88,7 +88,7 @@ class Visits:
             lease.event = event_of_result(result)
             if isinstance(result, Response):
                 lease.status = result.status
-            else:
+            elif isinstance(result, Request):
                 core.parents[result] = lease
         if core.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
             lease.event = Event.INTERRUPTED
