@@ -92,9 +92,9 @@ def event_of_error(error: BaseException) -> Event:
 
 def event_of_result(result: Request | Response) -> Event:
     """The event that what the downloader returned stands for."""
-    if isinstance(result, Request):
-        return Event.REPLACED
-    return event_of_status(result.status)
+    if isinstance(result, Response):
+        return event_of_status(result.status)
+    return Event.REPLACED  # or the engine refuses what a project's own downloader gave
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -124,7 +124,7 @@ def test_a_setting_that_needs_packs_says_so(crawled: Crawled, setting: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    ["frontier hosts --limit x", "frontier why", "packs export packs", "cluster up 0 page",
+    ["frontier hosts --limit x", "frontier urls", "packs export packs", "cluster up 0 page",
      "frontier hosts --nope", "frontier bogus", "packs cat", "seen bogus"],
 )  # fmt: skip
 def test_a_refusal_names_the_command_once(crawled: Crawled, words: str) -> None:

@@ -61,6 +61,8 @@ RUNS = {
             "SUITE_IP_DELAY": 0,
             "SUITE_QUIET_LOG": False,
         },
+        # SUITE_HOST_DELAY takes the place of DOWNLOAD_DELAY there.
+        "not (fixed_delay or randomized_delay)",
     ),
     # Each test is a process, so a few; without Twisted, or with another reactor, the suite refuses.
     "processes": Run(
