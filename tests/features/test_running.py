@@ -137,7 +137,7 @@ def test_closespider_timeouts(setting: str, site: Site, crawl: Crawling) -> None
     """The extension's time limits end a crawl whose hosts only wait, without waiting for them."""
     site.pages |= {f"/{n}": "" for n in range(3)}
     limit: dict[str, Any] = {setting: 1}
-    done = crawl(visitor(site, "/0", "/1", "/2"), DOWNLOAD_DELAY=3600, within=100, **limit)
+    done = crawl(visitor(site, "/0", "/1", "/2"), DOWNLOAD_DELAY=600, within=100, **limit)
     assert done.reason.startswith("closespider_timeout")
 
 
@@ -457,5 +457,5 @@ def test_stop_while_hosts_wait(site: Site, crawl: Crawling) -> None:
 
         crawler.signals.connect(opened, signals.spider_opened, weak=False)
 
-    done = crawl(visitor(site, "/0", "/1"), DOWNLOAD_DELAY=3600, within=100, watch=stop_soon)
+    done = crawl(visitor(site, "/0", "/1"), DOWNLOAD_DELAY=600, within=100, watch=stop_soon)
     assert done.reason == "shutdown"
