@@ -22,11 +22,13 @@ from scrapy_spider_suite.agents.members import HEARTBEAT
 ITEMS = "items"
 """The file, for all agents, in which each page is noted with who has it."""
 SPIDER = "crawl_spiders.Noting"
+OPEN = "The crawl is open: "
+"""What an agent logs when it begins to crawl."""
 _GOES = ("stop", "kill", "pause", "cut")
 _COMES = ("join", "resume", "plug")
 _SAID = {
     "this is agent": "join", "the lease of this agent ended": "lapse",
-    "Crawled 0 pages (at 0 pages/min)": "open",
+    OPEN: "open",
 }  # fmt: skip
 """What an agent logs when it takes part, was too late to renew its lease, and begins to crawl."""
 _TICKS = os.sysconf("SC_CLK_TCK")

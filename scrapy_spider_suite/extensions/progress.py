@@ -108,7 +108,9 @@ class _Pace:
         (then, _, _, before), (now, _, _, pending) = self._ends()
         if pending > before:
             return "the queue grows"
-        if pending == before > 0:
+        if pending == 0:
+            return "the queue is empty"
+        if pending == before:
             return "no end in sight"
         return f"about {span(pending * (now - then) / max(1, before - pending))}"
 
@@ -147,6 +149,11 @@ class Progress:
     def _opened(self) -> None:
         # Kept, since the crawl's core is closed before the spider is.
         self._core = core_of(self._crawler)
+        frontier = self._core.frontier
+        logger.info(
+            "The crawl is open: %s done, %s to go",
+            counted(frontier.counters.done, "page"), counted(frontier.pending, "URL"),
+        )  # fmt: skip
         self._note(time.monotonic())
         logging.getLogger(_LOGSTATS).addFilter(self._is_wanted)
         if self._status is not None:

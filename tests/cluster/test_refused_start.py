@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from crawls import loopback_settings
-from fleet import Agent, Fleet
+from fleet import OPEN, Agent, Fleet
 from membership import candidate
 from redis_servers import RedisServer, free_port
 from running import until
@@ -45,7 +45,7 @@ OTHER: dict[str, Any] = {
 
 def takes_part(agent: Agent) -> None:
     """Wait until *agent* crawls."""
-    until(lambda: "Crawled 0 pages" in agent.news() or _code(agent) is not None, LATE)
+    until(lambda: OPEN in agent.news() or _code(agent) is not None, LATE)
     assert _code(agent) is None, agent.log[-2000:]
 
 

@@ -109,15 +109,16 @@ def test_when_it_ends() -> None:
     assert pace.end() == "about 50 s"  # 600 less in a minute
     assert pace.rates() == (10.0, 0.0)
     pace.note(150.0, 900, 0, 0)
-    assert pace.end() == "about 0 s"
+    assert pace.end() == "the queue is empty"
 
 
 def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """At LOGSTATS_INTERVAL."""
+    """As the spider opens, and at LOGSTATS_INTERVAL."""
     with caplog.at_level(logging.INFO, progress.__name__):
         shown = opened(crawler, None, run, seconds=0.03)
         shown._closed("finished")
-    assert re.match(r"1,234 pages \(0\.0/s, 0 B/s\), 3 URLs to go", caplog.messages[0])
+    assert caplog.messages[0] == "The crawl is open: 1,234 pages done, 3 URLs to go"
+    assert re.match(r"1,234 pages \(0\.0/s, 0 B/s\), 3 URLs to go", caplog.messages[1])
     assert crawler_of(LOGSTATS_INTERVAL=7).settings.getfloat("LOGSTATS_INTERVAL") == 7
     assert Progress(crawler_of(LOGSTATS_INTERVAL=7), None)._interval == 7
 

@@ -76,7 +76,7 @@ def test_in_the_log(web: FakeWebProcess, tmp_path: Path) -> None:
         r"\d+ under way; [\d,]+ hosts? waits?.*; [\d,]+ failed", log,
     )  # fmt: skip
     assert len(lines) >= 2, log[-3000:]
-    ends = r"about \d+ (s|min|h|d)|the queue grows|no end in sight"
+    ends = r"about \d+ (s|min|h|d)|the queue grows|no end in sight|the queue is empty"
     assert all(re.fullmatch(ends, each) for each in lines), lines
 
 
