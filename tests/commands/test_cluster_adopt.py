@@ -151,6 +151,23 @@ def test_pages_whose_links_were_not_read(
     assert list(verdict.broken()) == []
 
 
+def test_an_agent_that_was_removed_hears_that_the_crawl_goes_on(
+    redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
+) -> None:
+    """Its job was paused with all others; when the crawl was resumed, it was no agent."""
+    where = ("--crawl", CRAWL, "-j", redis_server.url)
+    with crawling(redis_server, tmp_path) as here:
+        fleet = here.fleet
+        frontier("pause", "--why", "adopt", *where)
+        until(lambda: here.at_rest(GOES), 60)
+        fleet.kill(GOES)
+        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
+        assert frontier("resume", *where).code == 0
+        fleet.start(GOES)
+        assert fleet.wait(120, lambda: here.pages(STAYS) + here.pages(GOES))
+
+
 def test_the_packs_of_an_agent_whose_disk_is_lost(
     redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
 ) -> None:

@@ -20,8 +20,12 @@ _LOOK = 2.0
 """Seconds between two looks at who of those that are waited for is still heard."""
 _TELL = 5.0
 """Seconds after which it is said who is waited for."""
-_TAKE_BACK = ("resume", "unblock")
-"""Verbs after which nothing stands, once all agents know."""
+_TAKE_BACK = ("unblock",)
+"""Verbs after which nothing stands, once all agents know.
+
+``resume`` stands until the next pause: an agent that was removed, and comes back, has the pause in
+its job.
+"""
 
 
 @dataclass(frozen=True)
