@@ -15,7 +15,10 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 @pytest.mark.slow
 def test_less_than_its_text(tmp_path: Path) -> None:
-    """Files of the folder, those of fresh URLs too, by the text of all URLs that were fetched."""
+    """Files of the folder, those of fresh URLs too, by the text of all URLs that were fetched.
+
+    The web is small, so it is 0.11 of it; 0.08 with 20,000 pages (`docs/measurements.md`).
+    """
     log = tmp_path / "arrivals"
     config = FakeWebConfig(hosts=60, addresses=60, pages=100, degree=20, page_size=500, log=log)
     with FakeWebProcess(config) as web:
@@ -31,4 +34,4 @@ def test_less_than_its_text(tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "job" / SEEN_FOLDER).rglob("*") if path.is_file()]
     stats = scrapy(tmp_path, "seen", "stats", "--json", "-jjob")
     assert json.loads(stats.stdout)["urls"] > 4_500, stats.stderr
-    assert sum(path.stat().st_size for path in files) < 0.8 * sum(map(len, pages))
+    assert sum(path.stat().st_size for path in files) < 0.15 * sum(map(len, pages))
