@@ -10,7 +10,6 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.core import CrawlCore
 from scrapy_spider_suite.crawl.reading import LinkReader, has_links
-from scrapy_spider_suite.crawl.requests import referer_payload
 from scrapy_spider_suite.crawl.spelling import Spelling
 from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry
@@ -169,9 +168,10 @@ class Follower:
         if choose is not None:
             links = self._spelling.chosen(links, choose(response, links))
         links = filtering.scheduled(links, lease)
-        policy = self._core.translator.referrer_policy(response)
-        if rank is None and policy is None and not filtering.opens_scope:
+        policy = self._core.translator.referers.policy(response)
+        if rank is None and not filtering.opens_scope:
             lease.links.extend(links)
+            lease.referrer_policy = policy
             return links
         made, out = [], filtering.out(page)
         for url in links:
@@ -180,10 +180,7 @@ class Follower:
                 Entry(
                     host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
                     priority=0 if rank is None else rank(response, url),
-                    beyond=filtering.beyond(url, out),
-                    payload=None if policy is None else referer_payload(
-                        policy.referrer(page.url, url)
-                    ),
+                    beyond=filtering.beyond(url, out), referrer_policy=policy,
                 )
             )  # fmt: skip
         lease.children.extend(made)

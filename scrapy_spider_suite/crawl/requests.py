@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider
-from scrapy.spidermiddlewares.referer import RefererMiddleware, ReferrerPolicy
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.crawl.referers import Referers
 from scrapy_spider_suite.errors import UnstorableError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, TRUNCATE
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
@@ -46,22 +44,21 @@ BEYOND = "suite_beyond"
 """How many links in a row have led out of the scope."""
 SELF_REDIRECT = "suite_self_redirect"
 VIA = "suite_via"
-TOLD = "suite_told"
-"""Whether the page that linked there decided, by its own policy, on the Referer."""
+REFERRER_POLICY = "suite_referrer_policy"
+"""The number of the policy of the page that linked there, if that sent one."""
 SITEMAP = "suite_sitemap"
 """The host that vouches for the sitemap that is asked for: its URLs it may name, too."""
-_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, TOLD, SITEMAP, "dont_retry")
+_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, REFERRER_POLICY, SITEMAP, "dont_retry")
 
 # A host as nearly all URLs write it: parsing them takes ten times as long.
 _PLAIN_HOST = re.compile(r"https?://([a-z0-9._-]*[a-z0-9_-])(?::[0-9]*)?(?:[/?#]|$)")
 # Plain integers: operators of flags are Python code.
 _DONT_FILTER, _START, _PROXIED = int(Flag.DONT_FILTER), int(Flag.START), int(Flag.PROXIED)
 _NO_ROBOTS, _SELF_REDIRECT = int(Flag.NO_ROBOTS), int(Flag.SELF_REDIRECT)
-_USER, _VOLATILE, _SPECULATIVE = int(Flag.USER), int(Flag.VOLATILE), int(Flag.SPECULATIVE)
+_USER, _VOLATILE = int(Flag.USER), int(Flag.VOLATILE)
 
 # Begins no encoded request, whose first byte is the number of a format.
 _OF_SITEMAP = b"sitemap "
-_OF_REFERER = b"referer "
 
 _DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -115,6 +112,7 @@ class Translator:
         other: Callable[[Entry], str] = lambda entry: "",
     ) -> None:  # fmt: skip
         self._crawler = crawler
+        self.referers = Referers(crawler)
         self._note_sitemap = note_sitemap
         self._read_sitemap = read_sitemap
         self._normal = normal or Normalizer()
@@ -162,8 +160,7 @@ class Translator:
             if normal is not None:
                 entry.url = normal
                 entry.referrer = meta.get(VIA, "")
-                if TOLD in meta:
-                    entry.payload = referer_payload(None)  # its policy is not known any more
+                entry.referrer_policy = meta.get(REFERRER_POLICY, 0)
                 if SITEMAP in meta:
                     entry.payload = sitemap_payload(meta[SITEMAP])
                     if self._note_sitemap is not None:
@@ -212,10 +209,8 @@ class Translator:
         payload = entry.payload
         if isinstance(payload, Request):
             return payload
-        voucher, told = voucher_of(payload), told_of(payload)
-        if (
-            voucher is None and told is None and payload is not None and self._codec is not None
-        ):
+        voucher = voucher_of(payload)
+        if voucher is None and payload is not None and self._codec is not None:
             return self._codec.decode(payload)
         meta = {BULK: True, "depth": entry.depth, "dont_retry": True, VIA: entry.referrer}
         if entry.hops:
@@ -227,34 +222,11 @@ class Translator:
             # Whatever is wanted of pages: of a sitemap it is as much as one may have.
             meta |= {SITEMAP: voucher, TRUNCATE: BYTES_MAX, MEDIA_TYPES: ()}
             callback = self._read_sitemap
-        if told is not None:
-            meta[TOLD] = True
-        elif entry.referrer and not entry.flags & _SPECULATIVE and self._referrers is not None:
-            told = self._referrers.default_policy().referrer(entry.referrer, entry.url)
-        headers = {"Referer": told} if told else None
+        if entry.referrer_policy:
+            meta[REFERRER_POLICY] = entry.referrer_policy
+        referer = self.referers.referer(entry)
+        headers = {"Referer": referer} if referer else None
         return Request(entry.url, callback, headers=headers, meta=meta, priority=entry.priority)
-
-    @cached_property
-    def _referrers(self) -> RefererMiddleware | None:
-        return self._crawler.get_spider_middleware(RefererMiddleware)
-
-    def referrer_policy(self, page: Response) -> ReferrerPolicy | None:
-        """The policy that *page* asks for by its own ``Referrer-Policy``, if it does."""
-        if b"Referrer-Policy" not in page.headers or self._referrers is None:
-            return None
-        return self._referrers.policy(page, Request(page.url))
-
-
-def referer_payload(told: str | None) -> bytes:
-    """The payload of the entry of a link whose Referer, perhaps none, its page decided."""
-    return _OF_REFERER + (told or "").encode()
-
-
-def told_of(payload: object) -> str | None:
-    """The Referer in the payload of such an entry, "" for none; None in that of any other."""
-    if isinstance(payload, bytes) and payload.startswith(_OF_REFERER):
-        return payload[len(_OF_REFERER) :].decode()
-    return None
 
 
 def sitemap_payload(voucher: str) -> bytes:

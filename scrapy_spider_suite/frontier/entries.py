@@ -46,6 +46,8 @@ class Entry(Struct, eq=False, gc=False):
     *own_identity* is what deduplication knows it by; most follow from host and URL (empty: their
     `state_key`), and are not worth their memory.
     *beyond* is how many links in a row have led out of the scope.
+    *referrer_policy* is the number of the Referrer-Policy of the page *referrer*, 0 if that sent
+    none (see `crawl.referers`).
     *payload* is ``None`` for a plain GET that the frontier made, the request itself in memory,
     or the encoded request on disk.
     *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
@@ -61,6 +63,7 @@ class Entry(Struct, eq=False, gc=False):
     depth: int = 0
     hops: int = 0
     beyond: int = 0
+    referrer_policy: int = 0
     flags: int = 0
     attempts: int = 0
     referrer: str = ""

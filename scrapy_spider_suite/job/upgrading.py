@@ -30,7 +30,8 @@ CHANGES: Mapping[int, str] = {
     ),
     3: (
         "the archive of URLs that are done, the order of the queues, how deep pages are and how "
-        "far beyond the scope, and what is known of traps, twins and sitemaps"
+        "far beyond the scope, the referrer policies of links, and what is known of traps, twins "
+        "and sitemaps"
     ),
 }
 """What came with each data format."""

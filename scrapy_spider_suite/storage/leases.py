@@ -39,15 +39,16 @@ class Lease:
 
     It becomes done in one commit with everything that came of it: *children* (entries that a
     spider yielded) and *links* (normal forms of bulk links, whose depth is one more than the
-    page's). *states* are those of the volatile entries that it led to, by state key, to be
-    written with its own. While *holds* is above 0, something that must be durable first is not yet.
+    page's, and whose *referrer_policy* is what it sent). *states* are those of the volatile entries
+    that it led to, by state key, to be written with its own. While *holds* is above 0, something
+    that must be durable first is not yet.
     """
 
     __slots__ = (
         "asked", "booked", "children", "entry", "event", "facts", "faults", "fetches", "found",
         "heard", "held_since", "holds", "items", "last", "likeness", "links", "outlinks", "packed",
-        "plan", "received", "retry_after", "settled", "states", "status", "stored", "unread",
-        "visit", "wanted",
+        "plan", "received", "referrer_policy", "retry_after", "settled", "states", "status",
+        "stored", "unread", "visit", "wanted",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, visit: Visit | None) -> None:
@@ -55,6 +56,7 @@ class Lease:
         self.visit = visit
         self.children: list[Entry] = []
         self.links: list[str] = []
+        self.referrer_policy = 0
         self.fetches: list[Fetch] = []  # answers that are to be packed
         self.outlinks: Sequence[Edge] = ()  # of the last of them
         self.wanted = False  # whether there was an item of the page itself

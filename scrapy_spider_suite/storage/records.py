@@ -22,12 +22,15 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 FORMAT = 3
 MOST = 1 << 31
 """Of anything of a host: more is not counted, whatever an agent says that gave it."""
+POLICY_MAX = 15
+"""The greatest number of a referrer policy for which a row has room."""
 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
 _STATE = struct.Struct(">BBBHI")
 _ENTERED_MAX = (1 << 15) - 1
 _STATES = tuple(State)
+_REFERRER_BITS = 28  # of the length of a referrer; above them stands its policy
 _DEPTH_MAX = 63  # a state takes two bits of its byte
 _EVENTS = tuple(Event)
 _FATES = {"", *(event.value for event in Event)}
@@ -158,9 +161,11 @@ def pack_row(entry: Entry) -> bytes:
         identity = b""
     # Rows of earlier releases have nothing in the upper half: they let nothing out of the scope.
     hops = min(entry.hops, 15) | min(entry.beyond, 15) << 4
+    # Nor in the upper bits here: their pages sent no policy.
+    n_referrer = len(referrer) | entry.referrer_policy << _REFERRER_BITS
     head = _ROW.pack(
         int(entry.flags), min(entry.attempts, 255), min(entry.depth, 0xFFFF), hops,
-        max(-0x80000000, min(0x7FFFFFFF, entry.priority)), len(url), len(referrer), len(identity),
+        max(-0x80000000, min(0x7FFFFFFF, entry.priority)), len(url), n_referrer, len(identity),
     )  # fmt: skip
     return head + url + referrer + identity + (entry.payload or b"")
 
@@ -171,6 +176,7 @@ def unpack_row(host: str, key: bytes, data: bytes) -> Entry:
         (
             flags, attempts, depth, hops, priority, n_url, n_referrer, n_identity,
         ) = _ROW.unpack_from(data)  # fmt: skip
+        policy, n_referrer = divmod(n_referrer, 1 << _REFERRER_BITS)
         to_referrer = _ROW.size + n_url
         to_identity = to_referrer + n_referrer
         to_payload = to_identity + n_identity
@@ -180,7 +186,7 @@ def unpack_row(host: str, key: bytes, data: bytes) -> Entry:
             host, data[_ROW.size : to_referrer].decode(), data[to_identity:to_payload],
             priority=priority, depth=depth, hops=hops & 15, beyond=hops >> 4, flags=flags,
             attempts=attempts,
-            referrer=data[to_referrer:to_identity].decode(),
+            referrer=data[to_referrer:to_identity].decode(), referrer_policy=policy,
             payload=data[to_payload:] or None, key=key,
         )  # fmt: skip
     except (struct.error, UnicodeDecodeError) as error:

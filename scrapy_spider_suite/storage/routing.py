@@ -16,7 +16,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.records import pack_row
+from scrapy_spider_suite.storage.records import POLICY_MAX, pack_row
 from scrapy_spider_suite.storage.sifting import Way, entry_of, pacing_of, url_of
 from scrapy_spider_suite.storage.strangers import unpack_strange
 from scrapy_spider_suite.urls.normalize import host_of
@@ -157,13 +157,14 @@ def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
 
 
 def _links(rest: list[Any]) -> Iterator[Entry]:
-    depth, referrer, priority, beyond, *keys = rest
-    whole = all(isinstance(number, int) for number in (depth, priority, beyond))
+    depth, referrer, priority, beyond, policy, *keys = rest
+    numbers = (depth, priority, beyond, policy)
+    whole = all(isinstance(number, int) for number in numbers)
     if not (whole and isinstance(referrer, str) and all(isinstance(key, bytes) for key in keys)):
         raise TypeError("links that are none")
-    if min(depth, beyond) < 0:
-        raise ValueError(f"links at depth {depth}, {beyond} beyond")
-    way = Way(depth, referrer, priority, beyond)
+    if min(depth, beyond) < 0 or not 0 <= policy <= POLICY_MAX:
+        raise ValueError(f"links at depth {depth}, {beyond} beyond, by policy {policy}")
+    way = Way(depth, referrer, priority, beyond, policy)
     for key in keys:
         host, url = pacing_of(key), url_of(key)
         if not url.startswith(_WEB) or host_of(url) != host:

@@ -104,7 +104,9 @@ class Scheduling:
         more = entry.flags or entry.hops or entry.attempts or entry.payload is not None
         if more or not entry.referrer:
             return None
-        return Way(entry.depth, entry.referrer, entry.priority, entry.beyond)
+        return Way(
+            entry.depth, entry.referrer, entry.priority, entry.beyond, entry.referrer_policy
+        )
 
     def _offer(self, way: Way, keys: list[bytes]) -> None:
         if self._ledger.sifter is None:
@@ -196,12 +198,14 @@ class Scheduling:
         if lease.children:
             self.schedule(lease.take_children(), now, wall)
         if lease.links:
-            self._take_links(lease.entry, lease.take_links(), now, wall)
+            page, policy = lease.entry, lease.referrer_policy
+            way = Way(page.depth + 1, page.url, referrer_policy=policy)
+            self._take_links(way, lease.take_links(), now, wall)
         lease.held_since = None
 
-    def _take_links(self, page: Entry, urls: list[str], now: float, wall: float) -> None:
-        """Take the links of *page*; of those that were met a moment ago nothing is made."""
-        keys, way = keys_of(urls), Way(page.depth + 1, page.url)
+    def _take_links(self, way: Way, urls: list[str], now: float, wall: float) -> None:
+        """Take the links of a page; of those that were met a moment ago nothing is made."""
+        keys = keys_of(urls)
         if self._routing is not None:
             keys = self._routing.own_links(way, keys, anyway=self._gives_chances)
             urls = [url_of(key) for key in keys]
@@ -214,8 +218,11 @@ class Scheduling:
             new = [url for url, key in pairs if key in freed or not knows(key)]
             self._ledger.counters.filtered += len(urls) - len(new)
             urls = new
-        depth, referrer = way.depth, way.referrer
-        entries = (Entry(host_of(url), url, depth=depth, referrer=referrer) for url in urls)
+        depth, referrer, policy = way.depth, way.referrer, way.referrer_policy
+        entries = (
+            Entry(host_of(url), url, depth=depth, referrer=referrer, referrer_policy=policy)
+            for url in urls
+        )
         self._look_up(entries, now, wall)
 
     def relieve(self) -> None:

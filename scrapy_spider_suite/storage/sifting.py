@@ -44,6 +44,7 @@ class Way(NamedTuple):
     referrer: str
     priority: int = 0
     beyond: int = 0
+    referrer_policy: int = 0
 
 
 class Sifter:
@@ -255,7 +256,7 @@ def entry_of(key: bytes, way: Way) -> Entry:
     """The link with this state key."""
     return Entry(
         pacing_of(key), url_of(key), depth=way.depth, referrer=way.referrer,
-        priority=way.priority, beyond=way.beyond,
+        priority=way.priority, beyond=way.beyond, referrer_policy=way.referrer_policy,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import (
     MOST,
     PENDING,
+    POLICY_MAX,
     HostRecord,
     UrlState,
     after,
@@ -121,6 +122,7 @@ def entries(draw: st.DrawFn) -> Entry:
         hops=draw(st.integers(0, 15)), beyond=draw(st.integers(0, 15)),
         flags=draw(st.integers(0, 127)),
         attempts=draw(st.integers(0, 255)), referrer=draw(text),
+        referrer_policy=draw(st.integers(0, POLICY_MAX)),
         payload=draw(st.none() | st.binary(min_size=1, max_size=200)), key=b"k" * 10,
     )  # fmt: skip
 

@@ -170,13 +170,14 @@ def test_links_of_others_go_out() -> None:
     """With what is known of them, each to its owner."""
     agent = routing()
     links = keys("http://a.t/1", "http://b.t/1", "http://a.t/2", "http://c.t/1", "http://b.t/2")
-    assert agent.own_links(Way(3, "http://a.t/", 7, 1), links) == [links[0], links[2]]
+    assert agent.own_links(Way(3, "http://a.t/", 7, 1, 8), links) == [links[0], links[2]]
     assert sent(agent, "c") == ["http://c.t/1"]
     first, second = arrived(row for _, row in agent.outbox.rows("b"))
     assert (first.host, first.url, first.depth, first.referrer) == (
         "b.t", "http://b.t/1", 3, "http://a.t/",
     )  # fmt: skip
     assert (second.url, second.priority, second.beyond) == ("http://b.t/2", 7, 1)
+    assert second.referrer_policy == 8
     assert second.identity == links[4]
 
 
@@ -331,11 +332,11 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
 
 @pytest.mark.parametrize("row", [
     b"", b"\xc1", b"\x93\x00\x01", msgpack.packb(7), msgpack.packb([9]), msgpack.packb([0]),
-    msgpack.packb([0, "deep", "", 0, 0]), msgpack.packb([0, 1, 2, 0, 0]),
-    msgpack.packb([0, 1, "", 0, 0, "text"]), msgpack.packb([0, 1, "", 0, 0, b"xx"]),
-    msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0\xff"]),
-    msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0file:///etc/passwd"]),
-    msgpack.packb([0, 1, "", 0, 0, b"xxb.t\0http://c.t/"]),
+    msgpack.packb([0, "deep", "", 0, 0, 0]), msgpack.packb([0, 1, 2, 0, 0, 0]),
+    msgpack.packb([0, 1, "", 0, 0, 0, "text"]), msgpack.packb([0, 1, "", 0, 0, 0, b"xx"]),
+    msgpack.packb([0, 1, "", 0, 0, 0, b"xxb.t\0\xff"]),
+    msgpack.packb([0, 1, "", 0, 0, 0, b"xxb.t\0file:///etc/passwd"]),
+    msgpack.packb([0, 1, "", 0, 0, 0, b"xxb.t\0http://c.t/"]),
     msgpack.packb([1]), msgpack.packb([1, "b.t", b"short"]), msgpack.packb([1, 2, b"x" * 40]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/"))[:-1]]),
     msgpack.packb([1, "c.t", pack_row(entry("http://b.t/"))]),
@@ -343,8 +344,11 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
     msgpack.packb([1, "", pack_row(Entry("", "file:///etc/passwd", payload=b"x"))]),
     msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http://b.t/", b"\0\0c.t\0x"))]),
     msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http:b.t", b"\0\0b.t\0x"))]),
-    msgpack.packb([0, -1, "", 0, 0, keys("http://b.t/")[0]]),
-    msgpack.packb([0, 1, "", 0, -1, keys("http://b.t/")[0]]),
+    msgpack.packb([0, -1, "", 0, 0, 0, keys("http://b.t/")[0]]),
+    msgpack.packb([0, 1, "", 0, -1, 0, keys("http://b.t/")[0]]),
+    msgpack.packb([0, 1, "", 0, 0, -1, keys("http://b.t/")[0]]),
+    msgpack.packb([0, 1, "", 0, 0, 16, keys("http://b.t/")[0]]),
+    msgpack.packb([0, 1, "", 0, 0, "origin", keys("http://b.t/")[0]]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), 7]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "two\nlines"]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "news\n?\n"]),
@@ -359,7 +363,7 @@ def test_rows_that_are_none_are_refused(row: bytes) -> None:
 def test_slots_are_made_anew() -> None:
     """A peer does not say under which key a URL is known."""
     honest = keys("http://b.t/1")[0]
-    row = msgpack.packb([0, 1, "", 0, 0, b"\0\0" + honest[2:]])
+    row = msgpack.packb([0, 1, "", 0, 0, 0, b"\0\0" + honest[2:]])
     (came,) = arrived([row])
     assert came.identity == honest
 
