@@ -29,8 +29,11 @@ secure renegotiation (RFC 5746) are talked to, as Scrapy does."""
 
 
 def has_own_context_factory(settings: BaseSettings) -> bool:
-    """Return whether a project sets a TLS context factory, which needs Twisted, so not ``ssl``."""
-    return bool(settings[CONTEXT_FACTORY] != getattr(default_settings, CONTEXT_FACTORY))
+    """Return whether a project sets a TLS context factory, which needs Twisted, so not ``ssl``.
+
+    The setting is deprecated: a later Scrapy may have none.
+    """
+    return bool(settings[CONTEXT_FACTORY] != getattr(default_settings, CONTEXT_FACTORY, None))
 
 
 def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:

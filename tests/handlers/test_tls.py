@@ -6,9 +6,13 @@ import ssl
 from pathlib import Path
 
 import pytest
-from scrapy.settings import Settings
+from scrapy.settings import BaseSettings, Settings, default_settings
 
-from scrapy_spider_suite.handlers.tls import make_ssl_context
+from scrapy_spider_suite.handlers.tls import (
+    CONTEXT_FACTORY,
+    has_own_context_factory,
+    make_ssl_context,
+)
 
 
 def test_defaults() -> None:
@@ -63,3 +67,9 @@ def test_key_log_that_cannot_be_written(
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "missing" / "keys"))
     assert make_ssl_context(Settings()).keylog_filename is None
     assert "Cannot write TLS session keys to SSLKEYLOGFILE=" in caplog.text
+
+
+def test_a_scrapy_without_context_factories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No project has one of its own then; the setting is deprecated and will go."""
+    monkeypatch.delattr(default_settings, CONTEXT_FACTORY)
+    assert not has_own_context_factory(BaseSettings())
