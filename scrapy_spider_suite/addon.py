@@ -94,7 +94,8 @@ class Addon:
         kept = list(profiles.apply(settings, suite.profile, switched_on))
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)
-            logger.warning("The project's own components are kept: %s", what)
+            other = profiles.said_of_handlers(settings)
+            logger.warning("The project's own components are kept: %s%s", what, other)
         own = [name for name, _ in kept if name in ("SCHEDULER", "DOWNLOADER")]
         if own and suite.packs_dir is not None:
             logger.warning(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OURS = "scrapy_spider_suite"
 _MIDDLEWARE = "scrapy.downloadermiddlewares"
+_VERIFY = "DOWNLOAD_VERIFY_CERTIFICATES"
 
 
 class Component(NamedTuple):
@@ -182,6 +183,22 @@ def _set_handlers(settings: BaseSettings) -> Iterator[tuple[str, str]]:
         if canonical(handlers.setdefault(scheme, HANDLER)) != HANDLER:
             yield f"DOWNLOAD_HANDLERS[{scheme!r}]", HANDLER
     _put_back(settings, "DOWNLOAD_HANDLERS", handlers)
+
+
+def said_of_handlers(settings: BaseSettings) -> str:
+    """What holds while download handlers other than the suite's are in place; "" if none is."""
+    handlers = settings.getwithbase("DOWNLOAD_HANDLERS")
+    paths = {canonical(handlers[scheme]) for scheme in ("http", "https") if handlers.get(scheme)}
+    others = sorted(paths - {HANDLER})
+    if not others:
+        return ""
+    said = (
+        f" (for http and https in place: {', '.join(others)}; addresses found there, not by "
+        "SUITE_DNS_SERVERS, are checked only after the response"
+    )
+    if has_own_context_factory(settings) and hasattr(default_settings, _VERIFY):
+        said += f"; to verify certificates, {_VERIFY} = True does without {CONTEXT_FACTORY}"
+    return f"{said})"
 
 
 def _add(settings: BaseSettings, component: Component) -> bool:

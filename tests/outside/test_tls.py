@@ -9,6 +9,7 @@ from pathlib import Path
 import forks
 import pytest
 from projects import SCRAPY, environment
+from scrapy.settings import default_settings
 from support.names import Component, Setting
 from support.tls_sites import Authority, tls_sites
 from websites import Site
@@ -71,8 +72,11 @@ def test_a_context_factory_of_the_project_decides(
         sites, authority, tmp_path, profile, DOWNLOADER_CLIENTCONTEXTFACTORY=OWN_FACTORY
     )
     assert reached == {"in order"}
-    said = [line for line in log.splitlines() if "kept: DOWNLOADER_CLIENTCONTEXTFACTORY" in line]
-    assert len(said) == 1
+    (said,) = (line for line in log.splitlines() if "kept: DOWNLOADER_CLIENTCONTEXTFACTORY" in line)
+    assert "in place: scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler;" in said
+    assert ("DOWNLOAD_VERIFY_CERTIFICATES = True" in said) == hasattr(
+        default_settings, "DOWNLOAD_VERIFY_CERTIFICATES"
+    )
 
 
 def test_scrapys_switch_verifies_certificates(
