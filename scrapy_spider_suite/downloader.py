@@ -14,7 +14,6 @@ requests to take from the scheduler.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +26,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import inlineCallbacks
 
+from scrapy_spider_suite.crawl.comparing import Comparing
 from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.crawl.errbacks import note_errback
 from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
@@ -73,7 +73,7 @@ class PoliteDownloader(Downloader):
         # Of many hosts the slots are more than half of what the garbage collector walks over, and
         # they say nothing that a new one would not, unless somebody changes their delays.
         self._forgets_slots = not self._autothrottle and suite_settings(crawler).profile == "broad"
-        self._mismatch_said = False
+        self._comparing = Comparing(crawler)
 
     @property
     def core(self) -> CrawlCore:
@@ -290,11 +290,10 @@ class PoliteDownloader(Downloader):
         response: Response | None = None
         try:
             with core.caps.bounded(request, lease), core.revisiting.asking(request, lease):
-                transfer = self._until_cut(self._download(slot, request))
+                transfer = self._fetched(request, slot)
                 if sharing is not None:
                     transfer = sharing.bounded(transfer)
                 response = await witnessed(self.crawler, request, lease, transfer)
-            self._compare(request, response)
             if visit is None:
                 core.visits.heard_outside(host, response)
             return response
@@ -314,6 +313,12 @@ class PoliteDownloader(Downloader):
                 sharing.end(taken, host, address)
             self._wire.wake(host.key, address.key)
 
+    async def _fetched(self, request: Request, slot: Slot) -> Response:
+        """The answer to *request*. Raises `PrivateAddressRefused` for one that nobody may see."""
+        response = await self._until_cut(self._download(slot, request))
+        self._comparing.check(request, request.meta.get(ADDRESS), response)
+        return response
+
     async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:
         """Await *work*; raise `StoppedError` where the stop cuts it short."""
         task = asyncio.ensure_future(work)
@@ -326,20 +331,6 @@ class PoliteDownloader(Downloader):
             raise StoppedError("the crawl was stopped during the transfer") from None
         finally:
             self._cuttable.discard(task)
-
-    def _compare(self, request: Request, response: Response) -> None:
-        """Count answers that came from another address than the one that was booked."""
-        booked, actual = request.meta.get(ADDRESS), response.ip_address
-        if not booked or actual is None or ipaddress.ip_address(booked) == actual:
-            return
-        self.crawler.stats.inc_value("suite/address/mismatch")
-        if not self._mismatch_said:
-            self._mismatch_said = True
-            logger.warning(
-                "%s was booked on %s and fetched from %s: the download handler does not connect "
-                "where it is told to, so the delays of addresses may not hold (further ones are "
-                "only counted: suite/address/mismatch)", request, booked, actual,
-            )  # fmt: skip
 
     def _process_queue(self, slot: Slot) -> None:
         """Nothing: slots neither queue nor delay here."""
