@@ -36,6 +36,7 @@ from scrapy_spider_suite.crawl.witness import witnessed
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
+from scrapy_spider_suite.frontier.departures import departure
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -53,6 +54,7 @@ T = TypeVar("T")
 
 ADDRESS = "suite_address"
 KEEP_ALIVE = "suite_keep_alive"
+DEPARTURE = "suite_departure"
 _WIRED = frozenset({"http", "https"})
 
 
@@ -287,6 +289,8 @@ class PoliteDownloader(Downloader):
         if visit is not None:
             visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
+        if (leaves := departure(host, address)) is not None:
+            request.meta[DEPARTURE] = leaves
         response: Response | None = None
         try:
             with core.caps.bounded(request, lease), core.revisiting.asking(request, lease):
@@ -302,6 +306,7 @@ class PoliteDownloader(Downloader):
                 core.visits.failed_outside(host, error)
             raise
         finally:
+            request.meta.pop(DEPARTURE, None)
             core.caps.received(request, lease, response)
             if waited:
                 self.active.discard(request)

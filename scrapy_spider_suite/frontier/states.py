@@ -34,7 +34,7 @@ class AddressState:
 
     __slots__ = (
         "began", "booked", "concurrency", "delay", "fetched", "heap", "hosts", "intrusions", "key",
-        "next_fetch", "numeric", "out", "recorded", "revision", "ticket", "waiting", "wire",
+        "next_fetch", "numeric", "out", "recorded", "revision", "sent", "ticket", "waiting", "wire",
     )  # fmt: skip
 
     def __init__(self, key: str, delay: float, concurrency: int, next_fetch: float) -> None:
@@ -44,6 +44,7 @@ class AddressState:
         self.next_fetch = next_fetch
         self.fetched = LONG_AGO  # when its delay began to run
         self.began = LONG_AGO  # when the last transfer began
+        self.sent = LONG_AGO  # when the last one that says so went out
         self.numeric = ""  # the address by which its pace was chosen; "" for none
         self.revision = 0  # of the policy that chose it
         self.heap: list[tuple[float, int, HostState]] = []
@@ -88,6 +89,7 @@ class HostState(Struct, eq=False, gc=False):
     next_fetch: float = 0.0
     fetched: float = LONG_AGO  # when its delay began to run
     began: float = LONG_AGO  # when the last transfer began
+    sent: float = LONG_AGO  # when the last one that says so went out
     why: str = ""  # the rule that set next_fetch
     bar: Bar | None = None  # why it may not be visited whatever its clock says
     barred_until: float = 0.0
