@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from projects import Project
 from support.name_servers import name_server
-from support.names import Setting, Stat
+from support.names import Component, Setting, Stat
 from websites import Site, running
 
 SPIDER = """
@@ -64,8 +64,9 @@ def test_an_answer_from_inside_reaches_nobody(other: str, profile: str, tmp_path
         log = crawl(tmp_path, site.local, **OTHERS[other], **{Setting.PROFILE: profile})
         assert site.visits, log  # its handler asks the system
     assert "read:" not in log
+    error = Component.PRIVATE_ADDRESS_ERROR.rpartition(".")[2]
     lines = [line for line in log.splitlines() if "localhost: 127.0.0.1 is a loopback" in line]
-    assert any("PrivateAddressError" in line for line in lines), log
+    assert any(f"'{error}'" in line for line in lines), log
     assert any(f"{site.local}/0" in line for line in lines), log
     assert f"'{Stat.OUTCOME}private_address': 2" in log
     (kept,) = (line for line in log.splitlines() if "own components are kept" in line)
@@ -81,7 +82,7 @@ def test_what_is_allowed_inside_is_read(other: str, tmp_path: Path) -> None:
         allowed = {Setting.ALLOW_PRIVATE_ADDRESSES: ["127.0.0.0/8"]}
         log = crawl(tmp_path, site.local, **OTHERS[other], **allowed)
     assert log.count("read: mine") == 2
-    assert "'suite/address/mismatch': 2" in log
+    assert f"'{Stat.ADDRESS_MISMATCH}': 2" in log
 
 
 @pytest.mark.parametrize("other", OTHERS)

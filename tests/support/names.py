@@ -76,6 +76,7 @@ class Component:
 class Stat:
     """Stats that a crawl ends with."""
 
+    ADDRESS_MISMATCH = "suite/address/mismatch"
     OUTCOME = "suite/outcome/"  # and how requests ended
 
 
