@@ -31,6 +31,7 @@ from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.crawl.errbacks import note_errback
 from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
 from scrapy_spider_suite.crawl.requests import OUR_SLOT, hostname, own_slot, pacing_key
+from scrapy_spider_suite.crawl.trust import tell_of_refusal
 from scrapy_spider_suite.crawl.wire import Wire
 from scrapy_spider_suite.crawl.witness import witnessed
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
@@ -125,6 +126,7 @@ class PoliteDownloader(Downloader):
             return result
         except BaseException as raised:
             error = raised
+            tell_of_refusal(request, raised)
             raise
         finally:
             self.active.discard(request)
@@ -243,9 +245,6 @@ class PoliteDownloader(Downloader):
         except ResolveError as error:
             raise CannotResolveHostError(str(error)) from error
         except PrivateAddressError as error:
-            if request.errback is None:
-                said = "Not fetched: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
-                logger.warning(said, request, error)
             raise PrivateAddressRefused(str(error)) from error
         request.meta[ADDRESS] = found.addresses[0]
         return found.addresses[0]

@@ -7,8 +7,17 @@ could move the names inside later (DNS rebinding).
 
 from __future__ import annotations
 
+import logging
+
+from scrapy import Request
+from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.httpobj import urlparse_cached
+
 from scrapy_spider_suite.dns import Resolver
+from scrapy_spider_suite.errors import PrivateAddressError
 from scrapy_spider_suite.storage.kv import KV
+
+logger = logging.getLogger(__name__)
 
 _MOST = 10_000
 _NO_MORE = b"no more"
@@ -40,3 +49,15 @@ class TrustedHosts:
     def stop(self) -> None:
         """Remember nothing more: the store is about to be closed."""
         self._resolver.listener = None
+
+
+def tell_of_refusal(request: Request, error: BaseException) -> None:
+    """Say that *request* ended with *error* if that is a private address, and no errback hears it.
+
+    Not of a robots.txt: the page that it was fetched for ends with the same error.
+    """
+    if not isinstance(error, PrivateAddressError) or request.errback is not None:
+        return
+    if request.callback is not NO_CALLBACK or urlparse_cached(request).path != "/robots.txt":
+        said = "Not fetched: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
+        logger.warning(said, request, error)

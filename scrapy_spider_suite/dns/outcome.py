@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from pycares import errno
 
-from scrapy_spider_suite.dns.addresses import AddressPolicy
+from scrapy_spider_suite.dns.addresses import AddressPolicy, literal_address
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
     PrivateAddressError,
@@ -89,4 +89,6 @@ def judged(name: str, addresses: tuple[str, ...], keep: float, policy: AddressPo
     kept = tuple(a for a, why in zip(addresses, reasons, strict=True) if why is None)
     if kept:
         return Outcome(kept, keep)
-    return Outcome((), keep, PrivateAddressError, f"{name}: {reasons[0]}")
+    # An address that is the host itself stands in the reason.
+    host = "" if literal_address(name) else f"{name}: "
+    return Outcome((), keep, PrivateAddressError, f"{host}{reasons[0]}")

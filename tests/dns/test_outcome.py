@@ -55,3 +55,12 @@ def test_judged_refuses_all() -> None:
     outcome = judged("a.example", ("10.0.0.1", "127.0.0.1"), 60.0, AddressPolicy(False))
     assert outcome.error is PrivateAddressError
     assert outcome.message == "a.example: 10.0.0.1 is a private address"
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "kind"), [("10.0.0.1", "10.0.0.1", "private"), ("[::1]", "::1", "loopback")]
+)
+def test_a_host_that_is_its_address_is_said_once(host: str, address: str, kind: str) -> None:
+    """In the form of the address."""
+    outcome = judged(host, (address,), 60, AddressPolicy())
+    assert outcome.message == f"{address} is a {kind} address"

@@ -61,6 +61,18 @@ def test_a_private_address_is_one_line(project: Path) -> None:
     assert done.stderr.count("errback: True") == PAGES
 
 
+def test_its_robots_txt_is_no_line(project: Path) -> None:
+    """The page is named, whose robots.txt cannot be asked for either; the address is said once."""
+    done = scrapy(project, "crawl", "page", "-s", f"{Setting.HOST_DELAY}=0", "-sROBOTSTXT_OBEY=1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stderr.splitlines() if "WARNING: Not fetched" in line]
+    assert len(lines) == PAGES, lines
+    for number in range(PAGES):
+        (line,) = [line for line in lines if f"<GET http://10.0.0.{number}/>" in line]
+        assert f"/>: 10.0.0.{number} is a private address" in line
+    assert done.stderr.count("errback: True") == PAGES
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["check"], ["crawl", "pgae"]])
 def test_a_command_leaves_no_open_loop(project: Path, command: list[str]) -> None:
