@@ -46,17 +46,41 @@ _SAYING = 2.0
 _codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionary()
 
 
+class Leaving:
+    """The exit code of the command that runs the crawl of *core*.
+
+    Attributes:
+        command: None in a script, which has an exit code of its own.
+    """
+
+    def __init__(self, core: CrawlCore) -> None:
+        self.command = running_command() if is_crawl(core.crawler) else None
+        self._core = core
+
+    def leave(self, code: ExitCode) -> int | None:
+        """Let the command end with *code*, or a higher one of another crawl of its own.
+
+        Returns the exit code of the command; None in a script.
+        """
+        if self.command is None:
+            return None
+        codes = _codes.setdefault(self.command, {})
+        codes[id(self)] = code if self._core.settings.exit_codes else ExitCode.FINISHED
+        self.command.exitcode = int(max(codes.values()))
+        return self.command.exitcode
+
+
 class Supervision:
     """One per crawl; see the module."""
 
     def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
         self._core = core
         self._scheduler = scheduler
-        self._command = running_command() if is_crawl(core.crawler) else None
+        self._leaving = Leaving(core)
         asked = core.crawler.settings["SUITE_STALL_TIMEOUT"] is not None
         # A script is ended only if it was asked for.
-        self._unasked = None if asked or self._command else core.settings.stall_timeout
-        environment = os.environ if self._command is not None else {}
+        self._unasked = None if asked or self._leaving.command else core.settings.stall_timeout
+        environment = {} if self._leaving.command is None else os.environ
         self._notifier = Notifier.from_environment(environment)
         counters = core.frontier.counters  # said also by a crawl that is refused before it begins
         self._status = None if core.job is None else StatusFile(
@@ -73,7 +97,7 @@ class Supervision:
         core.at_end = self._ended
         # Until it has ended otherwise: two signals in a hurry leave no time to say so, nor does one
         # before it has begun.
-        self._leave(ExitCode.INTERRUPTED)
+        self._leaving.leave(ExitCode.INTERRUPTED)
 
     def start(self) -> None:
         """The crawl begins."""
@@ -111,7 +135,7 @@ class Supervision:
 
     def _ended(self, reason: str) -> None:
         """The crawl has ended, and the job is still ours."""
-        self._say_last(reason, self._leave(code_of_reason(reason)))
+        self._say_last(reason, self._leaving.leave(code_of_reason(reason)))
         self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
         self._notifier.close()
 
@@ -123,18 +147,6 @@ class Supervision:
         status, self._status = self._status, None
         if status is not None:
             status.update(ended=time.time(), finish_reason=reason, exit_code=code)
-
-    def _leave(self, code: ExitCode) -> int | None:
-        """Let the command end with *code*, or a higher one of another crawl of its own.
-
-        Returns the exit code of the command; None in a script, which has its own.
-        """
-        if self._command is None:
-            return None
-        codes = _codes.setdefault(self._command, {})
-        codes[id(self)] = code if self._core.settings.exit_codes else ExitCode.FINISHED
-        self._command.exitcode = int(max(codes.values()))
-        return self._command.exitcode
 
     # Standing still
 
