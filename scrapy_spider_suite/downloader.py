@@ -32,6 +32,7 @@ from scrapy_spider_suite.crawl.errbacks import note_errback
 from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
 from scrapy_spider_suite.crawl.requests import OUR_SLOT, hostname, own_slot, pacing_key
 from scrapy_spider_suite.crawl.trust import tell_of_refusal
+from scrapy_spider_suite.crawl.unscheduled import Unscheduled
 from scrapy_spider_suite.crawl.wire import Wire
 from scrapy_spider_suite.crawl.witness import witnessed
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
@@ -83,6 +84,8 @@ class PoliteDownloader(Downloader):
         """The core of this crawl; made by now if there is a scheduler of the suite."""
         if self._core is None:
             self._core = core_of(self.crawler)
+            if not self._core.schedules:
+                self._core.visits.unscheduled = Unscheduled(self._core)
         return self._core
 
     @property
@@ -110,9 +113,7 @@ class PoliteDownloader(Downloader):
         if lease is not None or not core.schedules:
             self.active.add(request)
         if lease is None:
-            core.outside += 1
-            if STARTING.get() and not core.broad:
-                core.trusted.add(hostname(request))
+            core.visits.begin_outside(request, by_start=STARTING.get())
         result: Request | Response | None = None
         error: BaseException | None = None
         try:
@@ -135,7 +136,7 @@ class PoliteDownloader(Downloader):
                     note_errback(request, lease)
                 core.visits.fetched(lease, result, error)
             else:
-                core.outside -= 1
+                core.visits.end_outside(request, result, error)
 
     async def _enqueue_request(self, request: Request) -> Response:
         """What the middlewares call to send *request*."""

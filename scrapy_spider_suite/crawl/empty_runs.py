@@ -85,13 +85,25 @@ class EmptyRun:
 
     def _failures(self) -> str:
         """Why no page was fetched, and the way out."""
-        counts = sorted(self._core.frontier.counters.events.items(), key=lambda item: -item[1])
-        # A request that another one replaced ended as that one did.
-        failures = [(event, count) for event, count in counts if event is not Event.REPLACED]
-        if not failures:
-            left_out = {name: self._core.crawler.stats.get_value(name) for name in _LEFT_OUT}
-            said = [f"{name} = {count}" for name, count in left_out.items() if count]
-            return "; ".join((_NO_SEEDS, *said))
-        said = [f"{n:,} {e.value.replace('_', ' ')} ({OUTCOMES[e].meaning})" for e, n in failures]
-        ways = dict.fromkeys(_WAYS_OUT[event] for event, _ in failures if event in _WAYS_OUT)
-        return "; ".join((", ".join(said), *ways))
+        said = why_no_page(self._core.frontier.counters.events)
+        if said:
+            return said
+        left_out = {name: self._core.crawler.stats.get_value(name) for name in _LEFT_OUT}
+        return "; ".join((_NO_SEEDS, *(f"{name} = {n}" for name, n in left_out.items() if n)))
+
+
+def why_no_page(events: Mapping[Event, int]) -> str:
+    """Why no page came of requests that ended with *events*, and the way out.
+
+    "" if one came, or if there was no request.
+    """
+    if any(map(events.get, _PAGES)):
+        return ""
+    counts = sorted(events.items(), key=lambda item: -item[1])
+    # A request that another one replaced ended as that one did.
+    failures = [(event, count) for event, count in counts if event is not Event.REPLACED]
+    if not failures:
+        return ""
+    said = [f"{n:,} {e.value.replace('_', ' ')} ({OUTCOMES[e].meaning})" for e, n in failures]
+    ways = dict.fromkeys(_WAYS_OUT[event] for event, _ in failures if event in _WAYS_OUT)
+    return "; ".join((", ".join(said), *ways))

@@ -8,14 +8,19 @@ could move the names inside later (DNS rebinding).
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from scrapy import Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.httpobj import urlparse_cached
 
+from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.dns import Resolver
 from scrapy_spider_suite.errors import PrivateAddressError
 from scrapy_spider_suite.storage.kv import KV
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.core import CrawlCore
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,15 @@ class TrustedHosts:
     def stop(self) -> None:
         """Remember nothing more: the store is about to be closed."""
         self._resolver.listener = None
+
+
+def trust_start(core: CrawlCore, request: Request) -> None:
+    """Trust the host of *request*, which ``start()`` has yielded, unless the scheduler sees to it.
+
+    Not where the spider is one of scrapy-redis: its requests were pushed, maybe by somebody else.
+    """
+    if not (core.schedules or core.broad or hasattr(core.crawler.spider, "redis_key")):
+        core.trusted.add(hostname(request))
 
 
 def tell_of_refusal(request: Request, error: BaseException) -> None:

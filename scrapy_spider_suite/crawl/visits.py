@@ -13,6 +13,7 @@ from scrapy import Request
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
+from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.spelling import note_redirect
 from scrapy_spider_suite.exceptions import (
     HostBarred,
@@ -27,6 +28,7 @@ from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.unscheduled import Unscheduled
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +44,13 @@ class Visits:
     Attributes:
         bursts: for a lease that is out, the others of its visit, which follow it.
         ready: leases whose visit goes on at once.
+        unscheduled: is told of each request of another scheduler; None with the suite's.
     """
 
     def __init__(self, core: CrawlCore) -> None:
         self.bursts: dict[Lease, list[Lease]] = {}
         self.ready: list[Lease] = []
+        self.unscheduled: Unscheduled | None = None
         self._core = core
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
         self._told: set[str] = set()  # hosts whose waiting was explained
@@ -144,6 +148,23 @@ class Visits:
         self.bursts.clear()
 
     # Requests without a visit
+
+    def begin_outside(self, request: Request, *, by_start: bool) -> None:
+        """*request*, without a visit, has come to the downloader; ``start()`` itself may ask."""
+        core = self._core
+        core.outside += 1
+        if by_start and not core.broad:
+            core.trusted.add(hostname(request))
+        if self.unscheduled is not None:
+            self.unscheduled.begin(request)
+
+    def end_outside(
+        self, request: Request, result: Request | Response | None, error: BaseException | None
+    ) -> None:
+        """The downloader is done with *request*, which had no visit."""
+        self._core.outside -= 1
+        if self.unscheduled is not None:
+            self.unscheduled.end(request, result, error)
 
     def heard_outside(self, host: HostState, response: Response) -> None:
         """*host* has answered a request without a visit: it may ask for a pause.

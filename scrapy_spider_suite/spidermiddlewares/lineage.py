@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.crawl.requests import disown
+from scrapy_spider_suite.crawl.trust import trust_start
 from scrapy_spider_suite.crawl.turns import Turns
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.signals import item_not_exported
@@ -91,7 +92,10 @@ class LineageMiddleware:
             finally:
                 STARTING.set(False)
                 core.reader, core.start_waits = None, False
-            items.out += not isinstance(output, Request)
+            if isinstance(output, Request):
+                trust_start(core, output)
+            else:
+                items.out += 1
             yield output
         if not once:
             return
