@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.crawl.lifelong import STARTED, holds
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.guards.exitcodes import NO_PAGES
 from scrapy_spider_suite.settings.project import is_crawl
@@ -43,6 +44,7 @@ class EmptyRun:
     def __init__(self, core: CrawlCore) -> None:
         self._core = core
         self._before = self._concluded
+        self._started_before = holds(core, STARTED)
 
     @property
     def _concluded(self) -> tuple[int, int]:
@@ -60,7 +62,7 @@ class EmptyRun:
         if core.agency is not None or not is_crawl(core.crawler):
             return False
         count = core.crawler.stats.get_value
-        if not events and (self._resumes or count("downloader/response_count")):
+        if not events and (self._started_before or count("downloader/response_count")):
             return False
         return not count("item_scraped_count") and not any(map(events.get, _PAGES))
 
@@ -74,7 +76,7 @@ class EmptyRun:
             logger.warning("no page was fetched: %s", self._failures())
         elif (
             reason == "finished" and self._resumes and self._core.agency is None
-            and self._concluded == self._before
+            and self._concluded == self._before and self._before[0]
         ):  # fmt: skip
             logger.warning(
                 "this job is complete: earlier runs fetched its %s pages (failed: %s), and nothing "

@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
 from scrapy_spider_suite.crawl.events import is_disk_full
+from scrapy_spider_suite.crawl.lifelong import STARTED, holds, note
 from scrapy_spider_suite.crawl.requests import disown
 from scrapy_spider_suite.crawl.trust import trust_start
 from scrapy_spider_suite.crawl.turns import Turns
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
-
-STARTED = b"started"
 
 
 class LineageMiddleware:
@@ -69,14 +68,15 @@ class LineageMiddleware:
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pass ``start()`` on, unless an earlier run of this job has been through all of it.
 
-        Another scheduler may have lost what came of that: there ``start()`` runs again.
+        Another scheduler may have lost what came of that: there ``start()`` runs again. So it does
+        where nothing came of it: the next run may have seeds.
 
         While it can send nothing more, Scrapy's engine reads without a pause: 100,000 URLs of a
         list would hold up everything else, so the reading is done in slices.
         """
         core = self._core
         once = core.job is not None and core.schedules
-        if once and core.store.kv("start").get(STARTED):
+        if once and holds(core, STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
         outputs, turns, items = aiter(start), Turns(), _StartItems(core.crawler)
@@ -95,35 +95,43 @@ class LineageMiddleware:
             if isinstance(output, Request):
                 trust_start(core, output)
             else:
-                items.out += 1
+                items.begin()
             yield output
         if not once:
             return
         await items.through()
-        if not (core.volatile_start or items.lost or core.stopping):
-            core.store.kv("start").put(STARTED, b"1")
+        # What start() has queued may be another agent's.
+        came = items.any or core.agency is not None or core.frontier.counters.has_urls
+        if came and not (core.volatile_start or items.lost or core.stopping):
+            note(core, STARTED)
 
 
 class _StartItems:
     """The items of ``start()`` that are in the pipelines: it has not run to its end before them."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self.out = 0
+        self.any = False
+        self._out = 0
         self.lost = False  # one that a full disk did not take is to come again
         self._changed = asyncio.Event()
         for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
             crawler.signals.connect(self._over, signal)
         crawler.signals.connect(self._not_exported, item_not_exported)
 
+    def begin(self) -> None:
+        """One more is on its way."""
+        self.any = True
+        self._out += 1
+
     async def through(self) -> None:
         """Return when each is through, dropped or has failed."""
-        while self.out > 0:
+        while self._out > 0:
             self._changed.clear()
             await self._changed.wait()
 
     def _over(self, response: object, failure: Failure | None = None) -> None:
         if response is None:
-            self.out -= 1
+            self._out -= 1
             self.lost = self.lost or (failure is not None and is_disk_full(failure.value))
             self._changed.set()
 

@@ -34,6 +34,11 @@ class Counters:
     bytes: int = 0
     """Bytes received, as far as the download handler tells them; else those of bodies."""
 
+    @property
+    def has_urls(self) -> bool:
+        """Whether the job has, or had, any URL."""
+        return bool(self.sequence or self.events)
+
     def save(self, store: Store) -> None:
         """Put the counters into the store's next batch."""
         row = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}

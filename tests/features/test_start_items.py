@@ -15,7 +15,8 @@ from scrapy.exceptions import DropItem
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.spidermiddlewares.lineage import STARTED, LineageMiddleware
+from scrapy_spider_suite.crawl.lifelong import STARTED
+from scrapy_spider_suite.spidermiddlewares.lineage import LineageMiddleware
 
 
 class Handed(Spider):

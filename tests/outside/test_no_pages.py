@@ -10,6 +10,22 @@ from projects import Project
 from support.names import Reason, Setting
 from websites import Site, links, running
 
+_GIVEN = """
+import scrapy
+
+class Given(scrapy.Spider):
+    name = "given"
+
+    def __init__(self, seeds="", **kwargs):
+        super().__init__(**kwargs)
+        self.start_urls = seeds.split()
+
+    def parse(self, response):
+        yield {"url": response.url}
+"""
+"""An ordinary spider whose seeds are an argument."""
+_AT_ONCE = {Setting.ALLOW_PRIVATE_ADDRESSES: True, Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0}
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
@@ -19,6 +35,17 @@ def project(tmp_path: Path) -> Project:
 
 def _ended(log: str) -> str:
     return log.rpartition("Spider closed (")[2].partition(")")[0]
+
+
+def _warning(log: str) -> str:
+    [warning] = [line for line in log.splitlines() if "no page was fetched" in line]
+    return warning
+
+
+def _spider(project: Project, name: str, code: str) -> dict[str, object]:
+    """Add a spider to *project*; what settings find it."""
+    (project.folder / "project" / f"{name}.py").write_text(code)
+    return {"SPIDER_MODULES": f"project.{name}", Setting.EXIT_CODES: True}
 
 
 def test_private_address(project: Project) -> None:
@@ -73,3 +100,29 @@ def test_complete_job(project: Project, tmp_path: Path) -> None:
             assert (ended.returncode, _ended(ended.stderr)) == (0, "finished"), ended.stderr
             assert "no page was fetched" not in ended.stderr
         assert site.paths() == ["/", "/a"]
+
+
+@pytest.mark.parametrize(
+    ("spider", "profile"), [("bulk", "broad"), ("given", "broad"), ("given", "spider")]
+)
+def test_seeds_after_a_run_without(
+    project: Project, tmp_path: Path, spider: str, profile: str
+) -> None:
+    """A job that was begun without seeds takes those of a later run, and is complete then."""
+    settings = {**_AT_ONCE, Setting.PROFILE: profile, "JOBDIR": tmp_path / "job"}
+    if spider == "given":
+        settings |= _spider(project, "given", _GIVEN)
+    for _ in range(2):
+        empty = project.scrapy("crawl", spider, **settings)
+        assert (empty.returncode, _ended(empty.stderr)) == (3, Reason.NO_PAGES), empty.stderr
+        assert "no request was queued" in _warning(empty.stderr)
+        assert "this job is complete" not in empty.stderr
+    with running(Site({"/": links()})) as site:
+        line = ("crawl", spider, "-a", f"seeds={site.url}/")
+        ended = project.scrapy(*line, **settings)
+        assert (ended.returncode, _ended(ended.stderr)) == (0, "finished"), ended.stderr
+        assert site.paths() == ["/"]
+        assert "this job is complete" not in ended.stderr
+        again = project.scrapy(*line, **settings)
+        assert "this job is complete" in again.stderr, again.stderr
+        assert site.paths() == ["/"]
