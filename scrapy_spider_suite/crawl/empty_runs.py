@@ -10,6 +10,7 @@ from scrapy_spider_suite.crawl.lifelong import STARTED, holds
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.guards.exitcodes import NO_PAGES
 from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -79,10 +80,10 @@ class EmptyRun:
             and self._concluded == self._before and self._before[0]
         ):  # fmt: skip
             logger.warning(
-                "this job is complete: earlier runs fetched its %s pages (failed: %s), and nothing "
-                "new was to be fetched; fetch pages again with `scrapy frontier refetch`, failed "
-                "URLs with `retry`, give new seeds with `add`, or use another JOBDIR",
-                *(f"{number:,}" for number in self._before),
+                "this job is complete: earlier runs fetched %s (failed: %s), and nothing new was "
+                "to be fetched; fetch pages again with `scrapy frontier refetch`, failed URLs "
+                "with `retry`, give new seeds with `add`, or use another JOBDIR",
+                counted(self._before[0], "page"), f"{self._before[1]:,}",
             )  # fmt: skip
 
     def _failures(self) -> str:
