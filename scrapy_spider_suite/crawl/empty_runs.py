@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.crawl.lifelong import STARTED, holds
+from scrapy_spider_suite.crawl.lifelong import ANSWERED, STARTED, holds
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.guards.exitcodes import NO_PAGES
 from scrapy_spider_suite.settings.project import is_crawl
@@ -54,7 +54,8 @@ class EmptyRun:
 
     @property
     def has_no_pages(self) -> bool:
-        """Whether the job, in all its runs, has fetched no page, and this run has made no item.
+        """Whether the job, in all its runs, has fetched no page and given a callback no other
+        answer, and this run has made no item.
 
         False for one of several agents: others may have pages. False for a start() that queues
         nothing and downloads by itself, or that made its items in an earlier run.
@@ -65,7 +66,9 @@ class EmptyRun:
         count = core.crawler.stats.get_value
         if not events and (self._started_before or count("downloader/response_count")):
             return False
-        return not count("item_scraped_count") and not any(map(events.get, _PAGES))
+        if count("item_scraped_count") or holds(core, ANSWERED):
+            return False
+        return not any(map(events.get, _PAGES))
 
     @property
     def _resumes(self) -> bool:

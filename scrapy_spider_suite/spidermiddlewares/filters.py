@@ -1,4 +1,8 @@
-"""Asks of every answer whether it is to be parsed, and whether what comes of it is to be stored."""
+"""Asks of every answer whether it is to be parsed, and whether what comes of it is to be stored.
+
+Behind it stands hardly anything but the callback: what it lets through was wanted, whatever its
+status.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from weakref import WeakSet
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.core import core_of, has_core
 from scrapy_spider_suite.crawl.filtering import filtering_of
+from scrapy_spider_suite.crawl.lifelong import ANSWERED, holds, note
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.exceptions import FilterRefused
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.urls.filters import Stage
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ class PageFilters:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._not_stored: WeakSet[Request] = WeakSet()
+        self._noted = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageFilters:
@@ -42,6 +48,18 @@ class PageFilters:
 
     def process_spider_input(self, response: Response) -> None:
         """Ask both filters. Raises `FilterRefused` if *response* is not to be parsed."""
+        self._ask(response)
+        # Of a page the counters tell.
+        if not self._noted and event_of_status(response.status) is not Event.SUCCESS:
+            self._note_answer()
+
+    def _note_answer(self) -> None:
+        self._noted = True
+        core = core_of(self._crawler) if has_core(self._crawler) else None
+        if core is not None and core.schedules and not holds(core, ANSWERED):
+            note(core, ANSWERED)
+
+    def _ask(self, response: Response) -> None:
         request, filtering = response.request, filtering_of(self._crawler)
         if request is None or not filtering.has(Stage.PARSE, Stage.STORE):
             return

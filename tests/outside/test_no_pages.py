@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from projects import Project
 from support.names import Reason, Setting
-from websites import Site, links, running
+from websites import Answer, Site, links, running
 
 _GIVEN = """
 import scrapy
@@ -24,6 +24,21 @@ class Given(scrapy.Spider):
         yield {"url": response.url}
 """
 """An ordinary spider whose seeds are an argument."""
+_CHECKER = """
+import scrapy
+
+class Checker(scrapy.Spider):
+    name = "checker"
+    handle_httpstatus_list = [301, 404]
+
+    def __init__(self, start="", **kwargs):
+        super().__init__(**kwargs)
+        self.start_urls = start.split()
+
+    def parse(self, response):
+        self.logger.info("dead: %s", response.url)
+"""
+"""A link checker: wants answers of any kind, and makes no item of them."""
 _AT_ONCE = {Setting.ALLOW_PRIVATE_ADDRESSES: True, Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0}
 
 
@@ -137,3 +152,17 @@ def test_seeds_after_a_run_without(
         again = project.scrapy(*line, **settings)
         assert "this job is complete" in again.stderr, again.stderr
         assert site.paths() == ["/"]
+
+
+@pytest.mark.parametrize("profile", ["broad", "spider"])
+def test_answers_that_are_no_pages(project: Project, tmp_path: Path, profile: str) -> None:
+    """A callback that was given a 404 or a redirect has what it wanted, in later runs too."""
+    settings = {**_AT_ONCE, **_spider(project, "checker", _CHECKER), Setting.PROFILE: profile}
+    for status in (404, 301):
+        settings["JOBDIR"] = tmp_path / f"job{status}"
+        with running(Site({"/": Answer(status=status, headers={"Location": "/a"})})) as site:
+            for _ in range(2):
+                ended = project.scrapy("crawl", "checker", "-a", f"start={site.url}/", **settings)
+                assert (ended.returncode, _ended(ended.stderr)) == (0, "finished"), ended.stderr
+                assert "no page was fetched" not in ended.stderr
+            assert site.paths() == ["/"]
