@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 
 from scrapy_spider_suite.control import blocks, pausing
+from scrapy_spider_suite.control.allowing import retry_refused
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
@@ -117,7 +118,7 @@ class LiveSite(Site):
             old, new = self._change(name, value, dry=dry)
         except SettingsError as error:
             raise ActionError(str(error)) from None
-        terms.keep(self._core)
+        keep_terms(self._core)
         return words(old), words(new)
 
     def is_others(self, url: str) -> bool:
@@ -152,9 +153,15 @@ def operator_of(
     if core.job is None:
         return None
     site = LiveSite(core, scheduler, flush)
-    terms.keep(core)
+    keep_terms(core)
     blocks.load(site.store.kv(blocks.STORE), core.frontier.policy, site.wall())
     if who := pausing.paused_by(site.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
         site.pause(paused=True)
     return Operator(site, core.job.file.id, VERBS)
+
+
+def keep_terms(core: CrawlCore) -> None:
+    """Keep the terms of the crawl in its job; what they allow from now on is tried again."""
+    retry_refused(core)
+    terms.keep(core)

@@ -38,6 +38,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.job.directory import Job, close_job, job_of
 from scrapy_spider_suite.job.temporary import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.counters import Counters
@@ -185,6 +186,11 @@ class CrawlCore:
             return False  # the engine asks, not start()
         self.start_waits = self.frontier.pending >= self.settings.project.most_requests
         return self.start_waits
+
+    @property
+    def follows(self) -> bool:
+        """Whether links are followed in bulk: their pages have no callback of their own."""
+        return self.settings.follow or issubclass(self.crawler.spidercls, BroadSpider)
 
     @property
     def stays_open(self) -> bool:

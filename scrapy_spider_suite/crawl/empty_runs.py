@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.lifelong import ANSWERED, STARTED, holds
@@ -48,9 +49,16 @@ class EmptyRun:
         self._started_before = holds(core, STARTED)
 
     @property
-    def _concluded(self) -> tuple[int, int]:
+    def _concluded(self) -> tuple[int, int, int]:
         counters = self._core.frontier.counters
-        return counters.done, counters.failed
+        # The last one tells what failed anew from what was left alone.
+        return counters.done, counters.failed, counters.sequence
+
+    @property
+    def _had_nothing_to_do(self) -> bool:
+        """Whether it resumed a job of which all URLs were done or had failed."""
+        known = self._core.frontier.counters.has_urls
+        return self._resumes and known and self._concluded == self._before
 
     @property
     def has_no_pages(self) -> bool:
@@ -76,26 +84,50 @@ class EmptyRun:
 
     def explain(self, reason: str) -> None:
         """Warn if the run, which ended for *reason*, fetched nothing, and say the way out."""
+        done, failed, _ = self._before
         if reason == NO_PAGES:
-            logger.warning("no page was fetched: %s", self._failures())
+            idle = "nothing was left to try in this run; " if self._had_nothing_to_do else ""
+            logger.warning("no page was fetched: %s%s", idle, self._failures())
         elif (
-            reason == "finished" and self._resumes and self._core.agency is None
-            and self._concluded == self._before and self._before[0]
+            reason == "finished" and self._had_nothing_to_do and self._core.agency is None
+            and (done or failed)
         ):  # fmt: skip
+            pages = f"this job is complete: earlier runs fetched {counted(done, 'page')}"
             logger.warning(
-                "this job is complete: earlier runs fetched %s (failed: %s), and nothing new was "
-                "to be fetched; fetch pages again with `scrapy frontier refetch`, failed URLs "
-                "with `retry`, give new seeds with `add`, or use another JOBDIR",
-                counted(self._before[0], "page"), f"{self._before[1]:,}",
+                "%s (failed: %s), and nothing new was to be fetched; fetch pages again with "
+                "`scrapy frontier refetch`, failed URLs with `retry`, give new seeds with `add`, "
+                "or use another JOBDIR",
+                pages if done else "earlier runs fetched no page", f"{failed:,}",
             )  # fmt: skip
 
     def _failures(self) -> str:
         """Why no page was fetched, and the way out."""
-        said = why_no_page(self._core.frontier.counters.events)
+        core = self._core
+        said = why_no_page(core.frontier.counters.events)
         if said:
-            return said
-        left_out = {name: self._core.crawler.stats.get_value(name) for name in _LEFT_OUT}
+            return "; ".join((said, *self._in_the_job()))
+        left_out = {name: core.crawler.stats.get_value(name) for name in _LEFT_OUT}
         return "; ".join((_NO_SEEDS, *(f"{name} = {n}" for name, n in left_out.items() if n)))
+
+    def _in_the_job(self) -> Iterator[str]:
+        """What else is to be done in a JOBDIR, where what failed is kept."""
+        core = self._core
+        if core.job is None:
+            return
+        job = f"-j {shlex.quote(str(core.job.path))}"
+        # Those are tried again by themselves.
+        failures = _failures_of(core.frontier.counters.events)
+        left = [e for e, _ in failures if e is not Event.PRIVATE_ADDRESS or not core.follows]
+        lines = [f"`scrapy frontier retry --reason {event.value} {job}`" for event in left]
+        if lines and core.broad:
+            yield f"what failed stays failed in this JOBDIR until {', '.join(lines)}"
+        elif lines:
+            yield (
+                "what failed stays failed in this JOBDIR, and of a spider's own requests no "
+                "callback is kept: use another JOBDIR"
+            )
+        if self._had_nothing_to_do:
+            yield f"new seeds are given with `scrapy frontier add URL {job}`"
 
 
 def why_no_page(events: Mapping[Event, int]) -> str:
@@ -105,11 +137,16 @@ def why_no_page(events: Mapping[Event, int]) -> str:
     """
     if any(map(events.get, _PAGES)):
         return ""
-    counts = sorted(events.items(), key=lambda item: -item[1])
-    # A request that another one replaced ended as that one did.
-    failures = [(event, count) for event, count in counts if event is not Event.REPLACED]
+    failures = _failures_of(events)
     if not failures:
         return ""
     said = [f"{n:,} {e.value.replace('_', ' ')} ({OUTCOMES[e].meaning})" for e, n in failures]
     ways = dict.fromkeys(_WAYS_OUT[event] for event, _ in failures if event in _WAYS_OUT)
     return "; ".join((", ".join(said), *ways))
+
+
+def _failures_of(events: Mapping[Event, int]) -> list[tuple[Event, int]]:
+    """Those of *events* that are failures, with their counts, the most frequent first."""
+    counts = sorted(events.items(), key=lambda item: -item[1])
+    # A request that another one replaced ended as that one did.
+    return [(event, count) for event, count in counts if event is not Event.REPLACED]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import signal
 import socket
 from pathlib import Path
 
 import pytest
+from crawls import loopback_settings, start
 from projects import Project
-from support.names import Reason, Setting
+from running import until
+from support.names import STATUS_FILE, Reason, Setting
 from websites import Answer, Site, links, running
 
 _GIVEN = """
@@ -78,10 +84,10 @@ def test_refused_in_the_spider_profile(project: Project) -> None:
     """The warning says that the connection was refused; Scrapy's exit code 0 stays the default."""
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
-        start = f"start=http://127.0.0.1:{unheard.getsockname()[1]}/"
+        seed = f"start=http://127.0.0.1:{unheard.getsockname()[1]}/"
         codes = [
-            project.scrapy("crawl", "ordinary", "-a", start),
-            project.scrapy("crawl", "ordinary", "-a", start, **{Setting.EXIT_CODES: True}),
+            project.scrapy("crawl", "ordinary", "-a", seed),
+            project.scrapy("crawl", "ordinary", "-a", seed, **{Setting.EXIT_CODES: True}),
         ]
     for code, ended in zip((0, 3), codes, strict=True):
         assert (ended.returncode, _ended(ended.stderr)) == (code, Reason.NO_PAGES), ended.stderr
@@ -152,6 +158,114 @@ def test_seeds_after_a_run_without(
         again = project.scrapy(*line, **settings)
         assert "this job is complete" in again.stderr, again.stderr
         assert site.paths() == ["/"]
+
+
+def test_the_setting_is_enough(project: Project, tmp_path: Path) -> None:
+    """What was refused as a private address is tried again once the setting allows it."""
+    allow, settings = Setting.ALLOW_PRIVATE_ADDRESSES, {"JOBDIR": tmp_path / "job"}
+    with running(Site({"/": links()})) as site:
+        line = ("crawl", "bulk", "-a", f"seeds={site.url}/")
+        for others in ({}, {}, {allow: "10.0.0.0/8"}):
+            ended = project.scrapy(*line, **settings, **others)
+            assert (ended.returncode, _ended(ended.stderr)) == (3, Reason.NO_PAGES), ended.stderr
+            assert allow in _warning(ended.stderr)
+            assert "frontier retry" not in ended.stderr
+            assert site.visits == []
+        ended = project.scrapy(*line, **settings, **{allow: "10.0.0.0/8,127.0.0.0/8"})
+        assert (ended.returncode, _ended(ended.stderr)) == (0, "finished"), ended.stderr
+        assert f"{allow} was ['10.0.0.0/8']: 1 URL that it refused is tried again" in ended.stderr
+        assert site.paths() == ["/"]
+        again = project.scrapy(*line, **settings, **{allow: True})
+        assert "tried again" not in again.stderr
+        assert site.paths() == ["/"]
+
+
+def _failed(job: Path) -> int:
+    status = job / STATUS_FILE
+    return int(json.loads(status.read_text())["failed"]) if status.exists() else 0
+
+
+def test_the_setting_is_enough_while_it_runs(project: Project, tmp_path: Path) -> None:
+    """So it is with a crawl that waits for work and is told the setting."""
+    job, log = tmp_path / "job", tmp_path / "log"
+    settings = loopback_settings(**{
+        "JOBDIR": str(job), "ROBOTSTXT_OBEY": False, Setting.IDLE: "wait",
+        Setting.ALLOW_PRIVATE_ADDRESSES: False,
+    })  # fmt: skip
+    with running(Site({"/": links()})) as site:
+        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
+        try:
+            until(lambda: _failed(job) == 1)
+            project.scrapy(
+                "frontier", "set", Setting.ALLOW_PRIVATE_ADDRESSES, "127.0.0.0/8", "-j", str(job)
+            )
+            until(lambda: site.paths() == ["/"])
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    assert "1 URL that it refused is tried again" in log.read_text()
+
+
+def _commands(log: str, verb: str) -> list[str]:
+    return re.findall(f"`scrapy (frontier {verb} [^`]*)`", _warning(log))
+
+
+@pytest.mark.parametrize(
+    ("spider", "refused"), [("bulk", False), ("given", False), ("given", True)]
+)
+def test_the_command_of_the_warning(
+    project: Project, tmp_path: Path, spider: str, refused: bool
+) -> None:
+    """What failed stays failed in its JOBDIR: the warning has the command that tries it again.
+
+    So does what was *refused* as a private address, of a spider with callbacks of its own.
+    """
+    settings = {**_AT_ONCE, Setting.PROFILE: "broad", "JOBDIR": tmp_path / "my job"}
+    if spider == "given":
+        settings |= _spider(project, "given", _GIVEN)
+    before = {**settings, Setting.ALLOW_PRIVATE_ADDRESSES: not refused}
+    with running(Site()) as site:
+        line = ("crawl", spider, "-a", f"seeds={site.url}/")
+        first = project.scrapy(*line, **before)
+        assert (first.returncode, _ended(first.stderr)) == (3, Reason.NO_PAGES), first.stderr
+        assert "in this run" not in _warning(first.stderr)
+        site.pages["/"] = links()
+        second = project.scrapy(*line, **settings)
+        assert (second.returncode, _ended(second.stderr)) == (3, Reason.NO_PAGES), second.stderr
+        assert "no page was fetched: nothing was left to try in this run" in second.stderr
+        [command] = _commands(second.stderr, "retry")
+        assert _commands(first.stderr, "retry") == [command]
+        said = project.scrapy(*shlex.split(command))
+        assert "1 URL" in said.stdout, said.stderr
+        third = project.scrapy(*line, **settings)
+        assert (third.returncode, _ended(third.stderr)) == (0, "finished"), third.stderr
+    assert site.paths() == (["/"] if refused else ["/", "/"])
+
+
+@pytest.mark.parametrize("spider", ["bulk", "given"])
+def test_other_seeds_for_a_job_that_failed(
+    project: Project, tmp_path: Path, spider: str
+) -> None:
+    """In a job whose seeds failed start() is over: the warning says how it gets others."""
+    settings = {**_AT_ONCE, "JOBDIR": tmp_path / "job"}
+    if spider == "given":
+        settings |= _spider(project, "given", _GIVEN)
+    with running(Site({"/right": links()})) as site:
+        for path in ("wrong", "right"):
+            line = ("crawl", spider, "-a", f"seeds={site.url}/{path}")
+            ended = project.scrapy(*line, **settings)
+            assert (ended.returncode, _ended(ended.stderr)) == (3, Reason.NO_PAGES), ended.stderr
+            if spider == "given":
+                assert "another JOBDIR" in _warning(ended.stderr)
+                assert _commands(ended.stderr, "retry") == []
+        [command] = _commands(ended.stderr, "add")
+        said = project.scrapy(*shlex.split(command.replace("URL", f"{site.url}/right")))
+        assert said.returncode == 0, said.stderr
+        ended = project.scrapy(*line, **settings)
+        assert (ended.returncode, _ended(ended.stderr)) == (0, "finished"), ended.stderr
+        assert site.paths() == ["/wrong", "/right"]
 
 
 @pytest.mark.parametrize("profile", ["broad", "spider"])
