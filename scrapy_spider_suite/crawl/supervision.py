@@ -218,6 +218,7 @@ def crawl_of(core: CrawlCore) -> Crawl:
         files=files,
         memory=2 * settings.workbench_memory if on_disk else 0,
         job=None if core.job is None else core.job.path,
+        begins=core.job is not None and not core.job.resumed,
         temporary=temporary_folder() if on_disk and core.job is None else None,
         last_write=when if isinstance(when, int | float) else None,
         now=time.time(),

@@ -33,7 +33,8 @@ class Crawl:
         concurrency: most connections in use, *idle* of those kept open beside.
         files: the limit of open files, after it was raised.
         memory: bytes for hosts and for the store together, 0 if neither is bounded.
-        job: the job directory. *temporary*: the folder that is used instead of one.
+        job: the job directory, which *begins* with this run or goes on.
+        temporary: the folder that is used instead of one.
         last_write: when the job was written to last, in seconds since the epoch, like *now*.
     """
 
@@ -42,6 +43,7 @@ class Crawl:
     files: int
     memory: int = 0
     job: Path | None = None
+    begins: bool = False
     temporary: Path | None = None
     last_write: float | None = None
     now: float = 0.0
@@ -125,7 +127,8 @@ def _clock(crawl: Crawl) -> Iterator[str]:
 
 
 def _queue(crawl: Crawl) -> Iterator[str]:
-    left = 0 if crawl.job is None else count_pending(crawl.job)
+    # Whoever goes on with the job has been told.
+    left = count_pending(crawl.job) if crawl.job is not None and crawl.begins else 0
     if left:
         yield (
             f"the job directory: {left:,} requests of Scrapy's own scheduler are left behind in "

@@ -23,7 +23,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.mark.parametrize("queue", ["Lifo", "Fifo"])
 def test_scrapys_own_queue(project: Project, tmp_path: Path, queue: str) -> None:
-    """A warning says how many requests are left behind, and how to finish that crawl."""
+    """A warning says how many requests are left behind, and how to finish that crawl: once."""
     job = tmp_path / "job"
     with running(Site(_PAGES)) as site:
         line = ("crawl", "ordinary", "-a", f"start={site.url}/")
@@ -34,12 +34,13 @@ def test_scrapys_own_queue(project: Project, tmp_path: Path, queue: str) -> None
         )  # fmt: skip
         left = len(_PAGES) - len(site.visits)
         assert left > 20, plain.stderr
-        ended = project.scrapy(*line, JOBDIR=job, **_AT_ONCE)
+        ended, later = (project.scrapy(*line, JOBDIR=job, **_AT_ONCE) for _ in range(2))
     assert ended.returncode == 0, ended.stderr
     warnings = [line for line in ended.stderr.splitlines() if "requests.queue" in line]
     assert len(warnings) == 1, ended.stderr
     assert f" {left} requests" in warnings[0]
     assert Setting.ENABLED in warnings[0]
+    assert "requests.queue" not in later.stderr
 
 
 def test_complete_job(project: Project, tmp_path: Path) -> None:
