@@ -19,6 +19,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.reactor import is_reactor_installed
+from twisted.logger import globalLogBeginner
 
 from scrapy_spider_suite.guards.exitcodes import code_of_error
 
@@ -60,7 +61,18 @@ def refuse(error: Exception) -> NoReturn:
     handlers = logging.getLogger().handlers
     if handlers and not any(getattr(h, "stream", None) is sys.stderr for h in handlers):
         print(f"scrapy_spider_suite: {line}", file=sys.stderr)
+    _silence_twisted()
     raise SystemExit(int(code_of_error(error))) from None
+
+
+def _silence_twisted() -> None:
+    """Have nothing said of the Deferred that the process ends in.
+
+    Nobody waits for it, and older releases of Twisted tell of it twice, with a traceback: once in
+    the log, once where nobody has begun with Twisted's own.
+    """
+    logging.getLogger("twisted").disabled = True
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False)
 
 
 def refuse_crawl(crawler: Crawler, error: Exception) -> None:
