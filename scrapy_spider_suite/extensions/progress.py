@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scrapy import signals
@@ -31,6 +32,8 @@ _CLEAR = "\r\x1b[K"
 _EOL = "\n"
 _COLUMNS = 80
 _MINUTE = 60.0
+_SAMPLING = 1.0
+"""Seconds between two looks at the queue, however seldom a line is written."""
 _LOGSTATS = "scrapy.extensions.logstats"
 _READY = WaitReason.READY
 
@@ -86,9 +89,10 @@ class _StatusLine:
 
 
 class _Pace:
-    """What the last minute says of the future."""
+    """What the last minute says of the future, of a crawl that has been open since *began*."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float) -> None:
+        self._began = began
         self._samples: deque[tuple[float, int, int, int]] = deque()
 
     def note(self, now: float, pages: int, received: int, pending: int) -> None:
@@ -99,13 +103,20 @@ class _Pace:
 
     def rates(self) -> tuple[float, float]:
         """Pages and bytes a second."""
-        (then, pages, received, _), (now, more, still_more, _) = self._ends()
+        (then, pages, received, _), (now, more, still_more, _) = self._samples[0], self._samples[-1]
         seconds = max(1e-9, now - then)
         return (more - pages) / seconds, (still_more - received) / seconds
 
     def end(self) -> str:
-        """When nothing will be left, if the queue shrinks as it did."""
-        (then, _, _, before), (now, _, _, pending) = self._ends()
+        """When nothing will be left, if the queue shrinks as it did.
+
+        A crawl's beginning, when the seeds come, says nothing of that: only the later half of its
+        time is looked at.
+        """
+        now, _, _, pending = self._samples[-1]
+        middle = (self._began + now) / 2
+        first = max((each for each in self._samples if each[0] <= middle), default=self._samples[0])
+        then, _, _, before = first
         if pending > before:
             return "the queue grows"
         if pending == 0:
@@ -113,9 +124,6 @@ class _Pace:
         if pending == before:
             return "no end in sight"
         return f"about {span(pending * (now - then) / max(1, before - pending))}"
-
-    def _ends(self) -> tuple[tuple[float, int, int, int], tuple[float, int, int, int]]:
-        return self._samples[0], self._samples[-1]
 
 
 class Progress:
@@ -130,8 +138,7 @@ class Progress:
         self._crawler = crawler
         self._status = None if terminal is None else _StatusLine(terminal)
         self._interval = 1.0 if terminal else crawler.settings.getfloat("LOGSTATS_INTERVAL")
-        self._timer: asyncio.TimerHandle | None = None
-        self._pace = _Pace()
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         crawler.signals.connect(self._opened, signals.spider_opened)
         crawler.signals.connect(self._closed, signals.spider_closed)
 
@@ -154,11 +161,15 @@ class Progress:
             "The crawl is open: %s done, %s to go",
             counted(frontier.counters.done, "page"), counted(frontier.pending, "URL"),
         )  # fmt: skip
-        self._note(time.monotonic())
+        self._pace = _Pace(time.monotonic())
+        self._sample()
         logging.getLogger(_LOGSTATS).addFilter(self._is_wanted)
         if self._status is not None:
             self._status.start()
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._show)
+        self._later(self._interval, self._show)
+
+    def _later(self, seconds: float, step: Callable[[], None]) -> None:
+        self._timers[step] = asyncio.get_running_loop().call_later(seconds, step)
 
     def _is_wanted(self, record: logging.LogRecord) -> bool:
         """Whether *record* is no line of progress that Scrapy's LogStats writes of this crawl."""
@@ -170,6 +181,10 @@ class Progress:
         counters = self._core.frontier.counters
         self._pace.note(now, counters.done, counters.bytes, self._core.frontier.pending)
 
+    def _sample(self) -> None:
+        self._note(time.monotonic())
+        self._later(_SAMPLING, self._sample)
+
     def _show(self) -> None:
         now = time.monotonic()
         self._note(now)
@@ -177,14 +192,14 @@ class Progress:
             logger.info(self.line(now))
         else:
             self._status.show(self.parts())
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._show)
+        self._later(self._interval, self._show)
 
     def parts(self) -> list[str]:
         """What the line on a terminal says, the most important first."""
         frontier, (pages, received) = self._core.frontier, self._pace.rates()
         counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
         return [
-            f"{frontier.counters.done:,} pages ({pages:,.1f}/s, {_size(received)}/s)",
+            f"{counted(frontier.counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s)",
             f"{frontier.pending:,} to go ({self._pace.end()})",
             *(f"{each.hosts:,} {each.reason}" for each in counts),
             f"{frontier.counters.failed:,} failed",
@@ -195,16 +210,16 @@ class Progress:
         frontier, (pages, received) = self._core.frontier, self._pace.rates()
         counters = frontier.counters
         return (
-            f"{counters.done:,} pages ({pages:,.1f}/s, {_size(received)}/s), "
-            f"{frontier.pending:,} URLs to go ({self._pace.end()}), "
+            f"{counted(counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s), "
+            f"{counted(frontier.pending, 'URL')} to go ({self._pace.end()}), "
             f"{frontier.statistics().leased} under way; "
             f"{summary(frontier.waits.counts, now + frontier.wall_offset)}; "
             f"{counters.failed:,} failed"
         )
 
     def _closed(self, reason: str) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         if self._status is not None:
             self._status.stop()
         logging.getLogger(_LOGSTATS).removeFilter(self._is_wanted)

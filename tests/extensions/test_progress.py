@@ -100,7 +100,7 @@ def test_the_line(crawler: Any, run: Any) -> None:
 
 def test_when_it_ends() -> None:
     """By how the queue shrank in the last minute; not at all while it grows."""
-    pace = progress._Pace()
+    pace = progress._Pace(0.0)
     pace.note(0.0, 0, 0, 1_000)
     pace.note(30.0, 300, 0, 1_100)
     assert pace.end() == "the queue grows"
@@ -110,6 +110,41 @@ def test_when_it_ends() -> None:
     assert pace.rates() == (10.0, 0.0)
     pace.note(150.0, 900, 0, 0)
     assert pace.end() == "the queue is empty"
+
+
+def test_when_it_ends_at_the_beginning() -> None:
+    """Only the later half counts: a crawl that opens empty grows while its seeds come."""
+    pace = progress._Pace(100.0)
+    pace.note(100.0, 0, 0, 0)
+    said = {}
+    for second, pending in enumerate([500, 1_000, 960, 920, 880, 840, 800, 760], 1):
+        pace.note(100.0 + second, 0, 0, pending)
+        said[second] = pace.end()
+    assert {said[1], said[2]} == {"the queue grows"}
+    assert said[5] == "about 22 s"  # 120 less in three seconds
+    assert said[8] == "about 19 s"
+
+
+def test_the_queue_is_looked_at_every_second(
+    crawler: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line in the log comes after a minute, and must not tell of the beginning alone."""
+    monkeypatch.setattr(progress, "_SAMPLING", 0.01)
+
+    async def grow_and_shrink() -> None:
+        shown = Progress(crawler, None)
+        frontier = core_of(crawler).frontier
+        frontier.counters.pending = 0
+        shown._opened()
+        frontier.counters.pending = 100
+        await asyncio.sleep(0.1)
+        frontier.counters.pending = 50
+        async with asyncio.timeout(10):
+            while "50 URLs to go (about " not in shown.line(time.monotonic()):
+                await asyncio.sleep(0.01)
+        shown._closed("finished")
+
+    run(grow_and_shrink())
 
 
 def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
