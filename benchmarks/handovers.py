@@ -32,7 +32,7 @@ LONG: Final = 0.05
 _QUIET: Final = 4.0
 """Seconds without another parcel after which all have gone."""
 _PATIENCE: Final = 600.0
-_TOOK: Final = re.compile(r"took parcel .* (\d+) hosts, (\d+) URLs")
+_TOOK: Final = re.compile(r"took parcel .* ([\d,]+) hosts?, ([\d,]+) URLs?")
 
 
 def write_list(path: Path, urls: int, hosts: int, port: int) -> None:
@@ -81,7 +81,8 @@ def hand_over(urls: int, hosts: int, folder: Path) -> bool:
                 time.sleep(0.1)
             for name in ("giver", "taker"):
                 fleet.stop(name)
-    moved = [(int(each[1]), int(each[2])) for each in _TOOK.finditer(taker.log)]
+    found = [each.groups() for each in _TOOK.finditer(taker.log)]
+    moved = [[int(number.replace(",", "")) for number in each] for each in found]
     print(
         f"{sum(each[1] for each in moved):,} URLs of {sum(each[0] for each in moved):,} hosts in "
         f"{len(moved)} parcels"

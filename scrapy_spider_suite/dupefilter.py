@@ -30,6 +30,7 @@ from scrapy_spider_suite.seen.checkpoint import Checkpoint
 from scrapy_spider_suite.seen.sieveset import SieveSet
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -191,7 +192,8 @@ class StoredDupeFilter(BaseDupeFilter):
         if self._is_open:
             self._look()
             if self._unwritten:
-                logger.error("%d requests were seen and could not be written", len(self._unwritten))
+                lost = counted(len(self._unwritten), "request was", "requests were")
+                logger.error("%s seen and could not be written", lost)
             self._close()
         if self._temporary is not None:
             self._temporary.remove()

@@ -14,6 +14,7 @@ from scrapy_spider_suite.agents.modulo import HostParity, UrlSum
 from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import SETTING, UNITS, Assignment, Member, Owners
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.wording import counted
 
 KINDS: Final[dict[str, type[Assignment]]] = {
     "ring": Ring, "url-sum": UrlSum, "host-parity": HostParity,
@@ -74,15 +75,16 @@ class Own:
 
     def table(self, members: Sequence[Member]) -> Owners:
         """See `Assignment`."""
+        what = f"table() of {counted(len(members), 'member')}"
         try:
             owners = np.asarray(self._own.table(members))
         except Exception as error:  # a project's code may raise anything
-            self._fail(f"table() of {len(members)} members", error)
+            self._fail(what, error)
         if owners.shape != (UNITS,) or owners.dtype.kind not in "iu":
             got = f"{owners.dtype} of shape {owners.shape}"
             self._refuse(f"table() to return an array of {UNITS:,} integers, not {got}")
         if owners.min() < 0 or owners.max() >= len(members):
-            self._refuse(f"table() of {len(members)} members to hold 0 to {len(members) - 1}")
+            self._refuse(f"{what} to hold 0 to {len(members) - 1}")
         return owners.astype(np.uint16)
 
     def _made(self) -> Any:

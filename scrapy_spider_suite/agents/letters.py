@@ -32,6 +32,7 @@ import msgpack  # type: ignore[import-untyped]
 from backports import zstd
 
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.wording import counted
 
 VERSION: Final = 1
 """Third byte of each letter."""
@@ -189,7 +190,7 @@ def unpack(data: bytes, bounds: Bounds) -> Letter:
     if version != VERSION:
         raise LetterError(f"a letter of version {version}: this release knows {VERSION}")
     if not (0 < count <= ROWS_MAX and count <= last - first + 1):
-        raise LetterError(f"a letter of {count} rows, {first} to {last}")
+        raise LetterError(f"a letter of {counted(count, 'row')}, {first} to {last}")
     name, frame = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
     rows = _rows(decompressed(frame, bounds.raw), count)
     return Letter(decode_name(name), incarnation, epoch, first, last, rows)

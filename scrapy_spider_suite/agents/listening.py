@@ -33,6 +33,7 @@ from scrapy_spider_suite.agents.scripts import alone
 from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.errors import CallError, RegistryError
+from scrapy_spider_suite.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +270,8 @@ class Listener:
                     number, have, silent = piece.number, piece.to_bytes()[:NUMBER], self._wall()
                 elif self._wall() - silent > _SILENT:
                     raise CallError(
-                        f"{call.verb}: of {call.pieces} pieces of the list {number + 1} came"
+                        f"{call.verb}: of {counted(call.pieces, 'piece')} of the list "
+                        f"{number + 1} came"
                     )
                 else:
                     await asyncio.sleep(self._look / 20)

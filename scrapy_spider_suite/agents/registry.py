@@ -44,6 +44,7 @@ from scrapy_spider_suite.agents.members import (
 from scrapy_spider_suite.agents.packets import KEY_MIN
 from scrapy_spider_suite.agents.tables import Units
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
+from scrapy_spider_suite.wording import counted
 
 CHUNK: Final = 4_096
 """Units of one call: some milliseconds of Redis's time."""
@@ -220,7 +221,8 @@ class Registry(Desk):
             answer, _ = await self._own("meet", asked._asdict())
         states, news = [int(each) for each in answer.states], list(answer.news)
         if len(states) != len(asked.new):
-            raise self._damaged(f"{len(states)} answers to {len(asked.new)} questions")
+            questions = counted(len(asked.new), "question")
+            raise self._damaged(f"{counted(len(states), 'answer')} to {questions}")
         return states, news
 
     async def give(self, units: Units, to: int, epoch: int) -> Moved:

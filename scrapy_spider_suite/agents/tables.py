@@ -15,6 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from scrapy_spider_suite.frontier.keys import UNITS as UNITS
+from scrapy_spider_suite.wording import counted
 
 SETTING: Final = "SUITE_ASSIGNMENT"
 LIGHTEST: Final = 0.1
@@ -130,7 +131,7 @@ def _checked(members: Iterable[Member]) -> tuple[Member, ...]:
     """*members* by their names, which nothing but their characters decides on."""
     known = tuple(sorted(members))
     if not 1 <= len(known) <= UNITS:
-        raise ValueError(f"{len(known):,} agents: expected 1 to {UNITS:,}")
+        raise ValueError(f"{counted(len(known), 'agent')}: expected 1 to {UNITS:,}")
     if len({member.name for member in known}) < len(known):
         raise ValueError("agents of the same name")
     for name, weight in known:

@@ -24,6 +24,7 @@ from scrapy_spider_suite.errors import CourierError, FencedError, ParcelError, R
 from scrapy_spider_suite.storage.forgetting import Forgetting
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import HOST, KEPT, PRINTS, ROW, STATE, Label
+from scrapy_spider_suite.wording import counted
 
 SILENCE: Final = 30.0
 """Seconds in which nothing more of a parcel goes, after which it is called off: its hosts are
@@ -148,8 +149,9 @@ class Giver:
         if self._is_empty(parcel):
             return True
         logger.info(
-            "giving parcel %s to %s: %d units, %d hosts, %d URLs, %d bytes", parcel.label.parcel,
-            parcel.label.receiver, parcel.mask.sum(), parcel.counts[HOST], _urls(parcel),
+            "giving parcel %s to %s: %s, %s, %s, %d bytes", parcel.label.parcel,
+            parcel.label.receiver, counted(int(parcel.mask.sum()), "unit"),
+            counted(parcel.counts[HOST], "host"), counted(_urls(parcel), "URL"),
             parcel.path.stat().st_size,
         )  # fmt: skip
         return await self._deliver(parcel)
@@ -278,8 +280,8 @@ class Giver:
         )
         self._moving.once.over(f"to {label.receiver}")
         logger.info(
-            "gave parcel %s to %s: %d units, %d hosts, %d URLs, in %.1f s", label.parcel,
-            label.receiver, units, hosts, urls, seconds,
+            "gave parcel %s to %s: %s, %s, %s, in %.1f s", label.parcel, label.receiver,
+            counted(units, "unit"), counted(hosts, "host"), counted(urls, "URL"), seconds,
         )  # fmt: skip
 
 

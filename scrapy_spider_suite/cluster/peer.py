@@ -28,6 +28,7 @@ from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
+from scrapy_spider_suite.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -287,8 +288,8 @@ class Peer:
         if len(mine):
             claimed = await self.registry.claim(mine, known.at)
             logger.warning(
-                "Redis was restarted, or has lost data: this agent has claimed %d of the %d units "
-                "that it held", len(claimed.units), len(mine),
+                "Redis was restarted, or has lost data: this agent has claimed %d of the %s that "
+                "it held", len(claimed.units), counted(len(mine), "unit"),
             )  # fmt: skip
 
     async def _look(self) -> None:

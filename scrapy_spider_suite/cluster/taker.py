@@ -18,6 +18,7 @@ from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteErro
 from scrapy_spider_suite.storage.parcels import HOST, PRINTS, ROW, STATE, Label
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import unpacked
+from scrapy_spider_suite.wording import counted
 
 TRIES: Final = 5
 """Times that a store may fail to write before a parcel is put off: its giver fetches meanwhile."""
@@ -99,8 +100,8 @@ class Taker:
     async def _take(self, label: Label, path: Path, mask: Mask) -> None:
         begin, size = time.perf_counter(), path.stat().st_size
         logger.info(
-            "taking parcel %s of %s: %d units, %d bytes", label.parcel, label.sender,
-            mask.sum(), size,
+            "taking parcel %s of %s: %s, %d bytes", label.parcel, label.sender,
+            counted(int(mask.sum()), "unit"), size,
         )  # fmt: skip
         await self._nothing_is_out(mask)
         taking = self._taking(label, path)
@@ -113,8 +114,8 @@ class Taker:
         hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
         self.counts.update(parcels=1, hosts=hosts, urls=urls, bytes=size)
         logger.info(
-            "took parcel %s of %s: %d hosts, %d URLs, in %.1f s", label.parcel, label.sender,
-            hosts, urls, time.perf_counter() - begin,
+            "took parcel %s of %s: %s, %s, in %.1f s", label.parcel, label.sender,
+            counted(hosts, "host"), counted(urls, "URL"), time.perf_counter() - begin,
         )  # fmt: skip
 
     async def _on_the_medium(self) -> None:

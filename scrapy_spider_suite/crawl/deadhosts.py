@@ -16,6 +16,7 @@ from scrapy_spider_suite.exceptions import HostUnreachable
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
 from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -63,8 +64,8 @@ class DeadHosts:
             self._told.clear()
         self._told.add(host.key)
         logger.warning(
-            "%s %s (%d failures in a row): what waits for it fails unsent, as host_dead",
-            host.key, what, host.record.failures,
+            "%s %s (%s in a row): what waits for it fails unsent, as host_dead",
+            host.key, what, counted(host.record.failures, "failure"),
         )  # fmt: skip
 
     def heard(self, host: HostState, event: Event) -> None:

@@ -310,10 +310,10 @@ class Keeper:
                 core.agency.over("")
         elif wait is not None:
             logger.info(
-                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %d "
-                "URLs are left; the job can be resumed", core.settings.max_wait,
+                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %s "
+                "left; the job can be resumed", core.settings.max_wait,
                 f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
-                core.frontier.pending,
+                counted(core.frontier.pending, "URL is", "URLs are"),
             )  # fmt: skip
             self._scheduler.stop("waiting")
 

@@ -26,6 +26,7 @@ from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,8 @@ class Overriding:
             if stamp_of(path) == stamp:  # else a later look takes what it is then
                 self._stamp = stamp
                 self.policy.change(overrides=rules)
-                logger.info("%d rules of %s are in force", len(rules), path or "no file")
+                number = counted(len(rules), "rule")
+                logger.info("now in force: %s of %s", number, path or "no file")
                 self.changed()
         finally:
             self._reading = None

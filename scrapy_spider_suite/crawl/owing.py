@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -33,8 +34,8 @@ def owes_too_much(core: CrawlCore, scheduler: FrontierScheduler | None, outbox: 
     if OWED not in scheduler.pauses:
         most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
         logger.warning(
-            "SUITE_OUTBOX_ROWS: %s rows wait for other agents (%s): the crawl pauses until some "
-            "are taken; nothing is lost", f"{len(outbox):,}",
+            "SUITE_OUTBOX_ROWS: %s for other agents (%s): the crawl pauses until some are taken; "
+            "nothing is lost", counted(len(outbox), "row waits", "rows wait"),
             ", ".join(f"{name} {rows:,}" for name, rows in most),
         )  # fmt: skip
         core.crawler.stats.inc_value("suite/outbox/pauses")
@@ -53,5 +54,6 @@ def _look(core: CrawlCore, scheduler: FrontierScheduler, outbox: Outbox) -> None
     if len(outbox) > core.settings.outbox_rows * 9 // 10:
         _go_on_later(core, scheduler, outbox)
         return
-    logger.info("%s rows wait for other agents: the crawl goes on", f"{len(outbox):,}")
+    waiting = counted(len(outbox), "row waits", "rows wait")
+    logger.info("%s for other agents: the crawl goes on", waiting)
     scheduler.unpause(OWED)

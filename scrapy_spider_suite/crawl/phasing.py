@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy_spider_suite.cluster.phasing import Terms, rank
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.signals import settings_changing
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.shares import Shares
@@ -49,8 +50,9 @@ class Phasing:
         if len(names) > self._core.settings.phases and len(names) != self._told:
             self._told = len(names)
             logger.error(
-                "%d agents have %d phases: some have the same, and take turns by the ledger "
-                "(SUITE_PHASES)", len(names), self._core.settings.phases,
+                "%s %s: some have the same, and take turns by the ledger (SUITE_PHASES)",
+                counted(len(names), "agent has", "agents have"),
+                counted(self._core.settings.phases, "phase"),
             )  # fmt: skip
         if node != policy.node:
             policy.change(node=node)

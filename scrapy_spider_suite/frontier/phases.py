@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scrapy_spider_suite.urls.sums import phase_of
+from scrapy_spider_suite.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Phases:
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.node < self.count:
-            raise ValueError(f"{self.count} phases for node {self.node}: expected one for each")
+            phases = counted(self.count, "phase")
+            raise ValueError(f"{phases} for node {self.node}: expected one for each")
         if not 0 <= self.guard < self.seconds:
             raise ValueError(f"a guard of {self.guard:g} s: expected less than {self.seconds:g} s")
 

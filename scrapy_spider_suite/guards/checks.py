@@ -13,6 +13,7 @@ from scrapy_spider_suite.guards.limits import ROOT, memory_limit, tracking
 from scrapy_spider_suite.guards.mounts import mount_of
 from scrapy_spider_suite.guards.room import in_units
 from scrapy_spider_suite.guards.scrapy_queue import FOLDER, count_pending
+from scrapy_spider_suite.wording import counted
 
 _OTHER_FILES = 320
 """Files beside connections: the store keeps up to 256 open."""
@@ -66,8 +67,8 @@ def _files(crawl: Crawl) -> Iterator[str]:
     if crawl.files < needed:
         yield (
             f"open files: {crawl.files} are allowed, CONCURRENT_REQUESTS = {crawl.concurrency} and "
-            f"{crawl.idle} idle connections may need {needed}; raise the limit (ulimit -n, "
-            "LimitNOFILE=)"
+            f"{counted(crawl.idle, 'idle connection')} may need {needed}; raise the limit "
+            "(ulimit -n, LimitNOFILE=)"
         )
 
 
@@ -131,7 +132,7 @@ def _queue(crawl: Crawl) -> Iterator[str]:
     left = count_pending(crawl.job) if crawl.job is not None and crawl.begins else 0
     if left:
         yield (
-            f"the job directory: {left:,} requests of Scrapy's own scheduler are left behind in "
-            f"{FOLDER}, which the suite does not read since they are pickled; finish that crawl "
-            "with SUITE_ENABLED = False, or use another JOBDIR for this one"
+            f"the job directory: {FOLDER} holds {counted(left, 'request')} of Scrapy's own "
+            "scheduler, pickled, which the suite does not read; finish that crawl with "
+            "SUITE_ENABLED = False, or use another JOBDIR for this one"
         )

@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
+from scrapy_spider_suite.wording import counted
+
 TICK = 1.0
 """Seconds between two looks of the watchdog."""
 _LEAST = 3
@@ -126,5 +128,5 @@ def tasks(loop: asyncio.AbstractEventLoop, most: int = 20) -> str:
     for task in found[:most]:
         task.print_stack(limit=5, file=text)
     if len(found) > most:
-        text.write(f"and {len(found) - most} more tasks\n")
+        text.write(f"and {counted(len(found) - most, 'more task')}\n")
     return text.getvalue()

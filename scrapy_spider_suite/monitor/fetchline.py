@@ -29,6 +29,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+from scrapy_spider_suite.wording import counted
+
 URL_MAX = 2_100
 LINE_MAX = 5_120
 CUT = "cut"
@@ -91,7 +93,7 @@ def read(line: bytes) -> Fetch:
     """
     fields = line.rstrip(b"\n").decode("ascii").split(" ")
     if len(fields) not in (11, 12):
-        raise ValueError(f"a line of the fetch log with {len(fields)} fields")
+        raise ValueError(f"a line of the fetch log with {counted(len(fields), 'field')}")
     when, status, size, ms, url, via, depth, type_, digest, address, reason, *remarks = fields
     return Fetch(
         read_stamp(when.encode()), _number(status), _number(size) or 0, _number(ms) or 0,

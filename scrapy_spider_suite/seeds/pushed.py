@@ -30,6 +30,7 @@ from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey, server_of
 from scrapy_spider_suite.signals import settings_changed, settings_changing
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -197,9 +198,9 @@ class PushedSeeds:
         number = await self._pushed.count(self._key.requests)
         if number:
             logger.warning(
-                "%s holds %s requests of scrapy-redis's scheduler, as pickles, which are not read: "
-                "let that scheduler finish them, or push their URLs to %s",
-                self._key.requests, f"{number:,}", self._key.key,
+                "%s holds %s of scrapy-redis's scheduler, pickled, which the suite does not read: "
+                "let that scheduler fetch what is there, or push the URLs to %s",
+                self._key.requests, counted(number, "request"), self._key.key,
             )  # fmt: skip
 
     async def _store(self, taken: Taken) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.domains import load, registered_domain
+from scrapy_spider_suite.wording import counted
 
 _CACHE = 20_000
 """Rows in memory; when there are more, all are forgotten, and read again as they are needed."""
@@ -120,9 +121,9 @@ def wrong_rows(store: Store) -> Iterator[str]:
     for domain in sorted(totals.keys() | rows.keys()):
         row, total = rows.get(domain, Domain()), totals.get(domain, Domain())
         if row != total:
+            counts = f"{counted(row.hosts, 'host')} and {counted(row.pages, 'page')}"
             yield (
-                f"{domain} counts {row.hosts} hosts and {row.pages} pages, its hosts are "
-                f"{total.hosts} and have {total.pages}"
+                f"{domain} counts {counts}, its hosts are {total.hosts:,} and have {total.pages:,}"
             )
 
 

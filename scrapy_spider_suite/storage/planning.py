@@ -18,6 +18,7 @@ from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.storage.sifting import pacing_of
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.wording import counted
 
 BEFORE_NEW: Final = 1 << 29
 """The priority of a revisit: how many there are is decided when they become pending, and then
@@ -168,7 +169,8 @@ def wrong_plans(store: Store) -> Iterator[str]:
             if data is None or UrlState.from_bytes(data).state is not State.PENDING:
                 yield f"{plan.entry().url} is to be visited again, but waits for nothing"
     if number != len(revisits):
-        yield f"{number} pages are to be visited again, but {len(revisits)} are counted"
+        waiting = counted(number, "page is", "pages are")
+        yield f"{waiting} to be visited again, but the job counts {len(revisits):,}"
     for when, identity in revisits.indexed():
         found = revisits.get(identity)
         if found is None or abs(when - found.due) > 1e-5:

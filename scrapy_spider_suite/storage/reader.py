@@ -28,6 +28,7 @@ from scrapy_spider_suite.storage.sifting import entry_of, rows_in
 from scrapy_spider_suite.storage.temporary import LockedFolder
 from scrapy_spider_suite.storage.unextracted import Unextracted
 from scrapy_spider_suite.storage.waiting import RESIDENT
+from scrapy_spider_suite.wording import counted
 
 _BATCH = 1_000
 _DONE = UrlState.from_bytes(ARCHIVED)
@@ -184,14 +185,16 @@ class StoreReader:
                 totals[name] += getattr(record, name)
             if record.pending != rows.get(host, 0):
                 queued = rows.get(host, 0)
-                yield f"{host} counts {record.pending} pending URLs, but {queued} are queued"
+                pending = counted(record.pending, "pending URL")
+                yield f"{host} counts {pending}, but its queue has {queued:,}"
             if record.pending and host not in due:
                 yield f"{host} has pending URLs, but is not on the waiting list"
             if host in due and record.due is None:
                 yield f"{host} is on the waiting list, but its record does not say so"
         for name, total in totals.items():
             if total != getattr(counters, name):
-                yield f"the job counts {getattr(counters, name)} {name} URLs, its hosts {total}"
+                urls = counted(getattr(counters, name), f"{name} URL")
+                yield f"the job counts {urls}, its hosts {total:,}"
 
 
 def waits_for(record: HostRecord, wall: float) -> str:

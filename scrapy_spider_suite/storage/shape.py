@@ -11,6 +11,7 @@ Source of the byte values: the msgpack specification, section "Formats".
 from __future__ import annotations
 
 from scrapy_spider_suite.errors import CodecError
+from scrapy_spider_suite.wording import counted
 
 _CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
 
@@ -39,7 +40,7 @@ def check_shape(data: bytes, max_depth: int) -> None:
                 raise CodecError("a stored container announces more than was stored")
             wanted.append(length)
             if len(wanted) > max_depth:
-                raise CodecError(f"stored bytes nest deeper than {max_depth} levels")
+                raise CodecError(f"stored bytes nest deeper than {counted(max_depth, 'level')}")
             at = after
         else:
             at = after + length

@@ -20,6 +20,7 @@ import xxhash
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.storage.records import pack_row, unpack_row
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.counters import Counters
@@ -184,7 +185,8 @@ class Unextracted:
         for number in numbers:
             yield f"the page {number} that waits for its links to be read has no row"
         if rows != self._count:
-            yield f"the job counts {self._count} pages whose links are to be read, and has {rows}"
+            pages = counted(self._count, "page")
+            yield f"the job counts {pages} whose links are to be read, and has {rows:,}"
 
     # Dropping
 

@@ -30,6 +30,7 @@ from scrapy_spider_suite.testing.loops import LoopThread
 from scrapy_spider_suite.testing.nameserver import NameServer
 from scrapy_spider_suite.testing.ready import Ready
 from scrapy_spider_suite.testing.zone import Zone
+from scrapy_spider_suite.wording import counted
 
 _FLUSH_SECONDS = 0.5
 _FILES_WANTED = 20_000
@@ -136,7 +137,8 @@ class FakeWeb:
         count = affordable(files, wanted, extra)
         if count < wanted:
             notes.append(
-                f"{count} addresses instead of {wanted}: only {files} files may be open (ulimit -n)"
+                f"{counted(count, 'address', 'addresses')} instead of {wanted}: the limit of open "
+                f"files is {files} (ulimit -n)"
             )
         self._connections = files - count - extra - 64
         total = count + extra

@@ -228,7 +228,7 @@ def test_modulo_moves_nearly_everything(name: str, least: float) -> None:
         ("assignments.RandomTable", "expected a function that says the same of the same"),
         ("assignments.Words", r"array of 65,536 integers, not <U8 of shape \(65536,\)"),
         ("assignments.Short", r"array of 65,536 integers, not uint16 of shape \(65535,\)"),
-        ("assignments.Stranger", r"table\(\) of 1 members to hold 0 to 0"),
+        ("assignments.Stranger", r"table\(\) of 1 member to hold 0 to 0"),
     ],
 )
 def test_what_is_no_assignment_function(name: str, message: str) -> None:

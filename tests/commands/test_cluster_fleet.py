@@ -227,6 +227,6 @@ def test_a_line_on_how_it_goes(
     monkeypatch.setattr(starting, "time", clock)
     assert starting._watch(_CALL, there, 2) == 4
     first, ended, _ = capsys.readouterr().out.splitlines()
-    rate = "1 of 1 agents run: 30 pages fetched (15.0/s); in their jobs about 5 pending, 2 failed"
+    rate = "1 of 1 agent runs: 30 pages fetched (15.0/s); in their jobs about 5 pending, 2 failed"
     assert first.split("  ")[1] == rate
     assert ended.startswith("a has ended: killed by signal 40 (exit code 4); ")

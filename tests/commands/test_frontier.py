@@ -87,7 +87,7 @@ def test_check_finds_what_is_wrong(job: Path, frontier: Frontier) -> None:
     store.close()
     said = frontier("check", "-j", str(job))
     assert said.code == 1
-    assert f"{HOST} counts 2 pending URLs, but 0 are queued\n" in said.out
+    assert f"{HOST} counts 2 pending URLs, but its queue has 0\n" in said.out
     assert said.out.endswith("things are wrong\n")
     assert all(isinstance(line, str) for line in frontier("check", "-j", str(job), "--json").rows)
 

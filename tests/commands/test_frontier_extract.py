@@ -66,7 +66,7 @@ def test_check_finds_what_does_not_agree(job: Path, frontier: Frontier) -> None:
     store.close()
     said = frontier("check", "-j", str(job))
     assert said.code == 1
-    for line in ("has no turn", "has no row", "counts 1 pages"):
+    for line in ("has no turn", "has no row", "counts 1 page "):
         assert line in said.out
 
 

@@ -140,7 +140,7 @@ def test_a_row_without_a_state(store: RocksStore, frontier: Frontier, tmp_path: 
     store.put_row(extra)
     assert found(store, tmp_path) == [
         "http://a.t/new is queued, but has no state",
-        "a.t counts 3 pending URLs, but 4 are queued",
+        "a.t counts 3 pending URLs, but its queue has 4",
     ]
 
 
@@ -177,7 +177,7 @@ def test_counters_that_do_not_add_up(
     """The job's against the sum of its hosts'."""
     frontier.counters.done += 1
     frontier.counters.save(store)
-    assert found(store, tmp_path) == ["the job counts 1 done URLs, its hosts 0"]
+    assert found(store, tmp_path) == ["the job counts 1 done URL, its hosts 0"]
 
 
 # Why a host waits

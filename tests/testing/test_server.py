@@ -113,7 +113,7 @@ def test_few_files_mean_fewer_addresses() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FEW_FILES], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "476 addresses instead of 3000: only 1024 files may be open" in done.stdout
+    assert "476 addresses instead of 3000: the limit of open files is 1024 " in done.stdout
 
 
 def test_one_address(ask: Ask) -> None:

@@ -19,6 +19,7 @@ from scrapy_spider_suite.commands.verb import Call, Row, printable, shown
 from scrapy_spider_suite.explaining.waits import counts_of, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.monitor.fetchreader import fetches
+from scrapy_spider_suite.wording import counted
 
 Found = Mapping[str, list[Any]]
 """What each agent has found, by its name; sorted."""
@@ -138,7 +139,8 @@ def _check(call: Call, found: Found, spread: Spread | None) -> None:
         said = {"agent": name, "wrong": line}
         print(json.dumps(said) if call.json else printable(f"{name}: {line}"))
     if not call.json:
-        print(f"{len(lines)} things are wrong" if lines else "everything agrees, in each agent")
+        wrong = f"{counted(len(lines), 'thing is', 'things are')} wrong"
+        print(wrong if lines else "everything agrees, in each agent")
 
 
 def _test(call: Call, found: Found, spread: Spread | None) -> None:

@@ -220,7 +220,7 @@ def _watch(call: Call, fleet: Fleet, every: float) -> int:
         if time.monotonic() >= told + every:
             told = time.monotonic()
             _say_facts(
-                call, fleet, "{time}  {running} of {agents} agents run: {pages} fetched "
+                call, fleet, "{time}  {running} of {run}: {pages} fetched "
                 "({rate:,.1f}/s); in their jobs {about}{pending:,} pending, {failed:,} failed"
                 "{stopping}",
             )  # fmt: skip
@@ -236,6 +236,7 @@ def _say_facts(call: Call, fleet: Fleet, text: str) -> None:
     about, least = "" if facts["exact"] else "about ", "at least " if facts["cut_short"] else ""
     words = {
         "about": about, "least": least, "pages": counted(facts["fetched"], "page"),
+        "run": f"{counted(facts['agents'], 'agent')} {'runs' if facts['running'] == 1 else 'run'}",
         "ended": counted(facts["agents"], "agent has ended", "agents have ended"),
     }  # fmt: skip
     for name, word in words.items():

@@ -6,6 +6,7 @@ import json
 
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.wording import counted
 
 
 def _run(call: Call) -> int:
@@ -15,7 +16,8 @@ def _run(call: Call) -> int:
             wrong += 1
             print(json.dumps(line) if call.json else line)
     if not call.json:
-        print(f"{wrong} things are wrong" if wrong else "everything agrees")
+        said = f"{counted(wrong, 'thing is', 'things are')} wrong"
+        print(said if wrong else "everything agrees")
     return 1 if wrong else 0
 
 
