@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 
 import msgpack  # type: ignore[import-untyped]
@@ -9,6 +10,7 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.urls.traps import Trap
 
 _KEY = b"counters"
 
@@ -33,6 +35,8 @@ class Counters:
     """Concluded URLs by what concluded them."""
     bytes: int = 0
     """Bytes received, as far as the download handler tells them; else those of bodies."""
+    traps: Counter[Trap] = field(default_factory=Counter)
+    """URLs that were refused, failed or put last, by the trap that they lie in."""
 
     @property
     def has_urls(self) -> bool:
@@ -41,8 +45,9 @@ class Counters:
 
     def save(self, store: Store) -> None:
         """Put the counters into the store's next batch."""
-        row = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}
+        row = {f.name: getattr(self, f.name) for f in fields(self)}
         row["events"] = {event.value: count for event, count in self.events.items()}
+        row["traps"] = {trap.value: count for trap, count in self.traps.items()}
         store.kv("counters").put(_KEY, msgpack.packb(row))
 
     @classmethod
@@ -54,10 +59,13 @@ class Counters:
         try:
             row = msgpack.unpackb(data)
             events = {Event(name): int(count) for name, count in row.pop("events").items()}
+            # A job that was made before they were counted has none.
+            met = row.pop("traps", {}).items()
+            traps = Counter({Trap(name): int(count) for name, count in met})
             seconds = float(row.pop("seconds"))
             return cls(
                 **{name: int(count) for name, count in row.items()},
-                seconds=seconds, events=events,
+                seconds=seconds, events=events, traps=traps,
             )  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobDamagedError(f"the job's counters cannot be read ({error})") from error

@@ -102,7 +102,7 @@ class Frontier:
         self._clearance = Clearance(policy, bench, residents, ledger, self.reviser, health)
         refusal = self._clearance.refusal
         self.grounds = Grounds(store)
-        self.traps = Traps(store, policy, self.grounds, self.known)
+        self.traps = Traps(store, policy, self.grounds, self.known, met=self.counters.traps)
         self.miner = Miner(self.grounds, self.known)
         self.guesses = Guesses(store)
         self.chances = SecondChances(

@@ -49,7 +49,7 @@ ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
 
 
 class Traps:
-    """See the module. *met* counts what was refused, failed or put last, in this run.
+    """See the module. *met* counts what was refused, failed or put last; None: from 0 on.
 
     *has_values* says whether pages at a URL up to its "?" had each of some parameters with its
     value; None asks what was met of late.
@@ -58,8 +58,9 @@ class Traps:
     def __init__(
         self, store: Store, policy: Policy, grounds: Grounds, known: Callable[[bytes], bool],
         has_values: Callable[[str, list[str]], bool] | None = None,
+        met: Counter[Trap] | None = None,
     ) -> None:  # fmt: skip
-        self.met: Counter[Trap] = Counter()
+        self.met: Counter[Trap] = Counter() if met is None else met
         self._policy = policy
         self._limits, self._year = policy.traps, 0
         self._harmless = harmless(policy.traps, 0)
@@ -219,7 +220,8 @@ class Traps:
                     share, room = 0, max(0, budget * limits.prefix // 100 - least)
                 crowded = self._grounds.learn(host).crowded(url, share, room)
                 entry.priority -= crowded * BEHIND
-                self.met[Trap.PREFIX] += bool(crowded)
+                if crowded:
+                    self.met[Trap.PREFIX] += 1
 
     def was_known(self, url: str) -> None:
         """The normal *url* was found, and is known already."""

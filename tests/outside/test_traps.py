@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,14 @@ LOOPBACK = {
 SHOP = "Welcome to our little shop. We have many things on our shelves, each with its number: "
 
 
-def crawl(project: Project, site: Site) -> tuple[str, dict[str, Any]]:
-    """Crawl *site* as a job; the log, and the status that the crawl left behind."""
-    done = project.scrapy("crawl", "bulk", f"-aseeds={site.url}", JOBDIR="job", LOG_LEVEL="INFO")
-    assert done.returncode == 0, done.stderr[-3000:]
+def crawl(
+    project: Project, site: Site, code: int = 0, **settings: Any
+) -> tuple[str, dict[str, Any]]:
+    """Crawl *site* as a job, until the exit *code*; the log, and the status that was left behind.
+    """
+    line = ("crawl", "bulk", f"-aseeds={site.url}")
+    done = project.scrapy(*line, JOBDIR="job", LOG_LEVEL="INFO", **settings)
+    assert done.returncode == code, done.stderr[-3000:]
     return done.stderr, json.loads((project.folder / "job" / STATUS_FILE).read_text())
 
 
@@ -68,3 +73,36 @@ def test_what_was_given_up_comes_back(tmp_path: Path) -> None:
         assert retried.returncode == 0, retried.stderr
         crawl(project, site)
         assert set(lost) <= set(site.paths())
+
+
+def test_they_are_counted_over_all_runs(tmp_path: Path) -> None:
+    """A crawl that is stopped and resumed still says at its end what it met before."""
+    long = [f"/{'x' * 1_100}/{number}" for number in range(7)]
+    pages = [f"/page/{letter}" for letter in "abcdefgh"]
+    table: dict[str, Page] = {path: f"<p>{path[-1] * 60}" for path in pages}
+    table["/"] = links(*long, *pages)
+    project = Project(tmp_path / "project", **LOOPBACK, CONCURRENT_REQUESTS=1)
+    with running(Site(table)) as site:
+        for code, pages_most in (3, 2), (0, 0):
+            log, status = crawl(project, site, code, CLOSESPIDER_PAGECOUNT=pages_most)
+            assert "; URLs in traps: length 7\n" in log
+            assert status["traps"] == {"length": 7}
+            shown = project.scrapy("frontier", "status", "-jjob").stdout
+            assert re.search("^traps +length 7$", shown, re.MULTILINE), shown
+        assert sorted(site.paths()).count("/") == 1
+        assert set(pages) < set(site.paths())
+
+
+def test_a_large_host_is_no_trap(tmp_path: Path) -> None:
+    """Once a host has so many pages that its folders are counted, still no trap is told of."""
+    pages = [f"/page/{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
+    table: dict[str, Page] = {path: f"<p>{path[-2:] * 60}" for path in pages}
+    table["/"] = links(*pages)
+    project = Project(tmp_path / "project", **LOOPBACK, **{Setting.HOST_MAX_PAGES: 400})
+    with running(Site(table)) as site:
+        log, status = crawl(project, site)
+        assert set(pages) < set(site.paths())
+    assert "The crawl ended (finished)" in log
+    assert "in traps" not in log
+    assert status["traps"] == {}
+    assert "traps" not in project.scrapy("frontier", "status", "-jjob").stdout

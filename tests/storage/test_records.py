@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -27,6 +29,7 @@ from scrapy_spider_suite.storage.records import (
     unpack_row,
 )
 from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.urls.traps import Trap
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 urls = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=40)
@@ -248,12 +251,17 @@ def test_times_that_are_none_are_refused(field: str, value: float) -> None:
 
 
 def test_counters_come_back() -> None:
-    """All of them, events too."""
+    """All of them, events and traps too; those of a job that was made before traps counted."""
     store = MemoryStore()
     counters = Counters(7, 1, 2, 3, 4, 5, 6, 8.5, {Event.SUCCESS: 2, Event.ROBOTS: 3}, 9)
+    counters.traps[Trap.PREFIX] = 6_729
     counters.save(store)
     assert Counters.load(store) == counters
     assert Counters.load(MemoryStore()) == Counters()
+    row = msgpack.unpackb(store.kv("counters").get(b"counters"))
+    del row["traps"]
+    store.kv("counters").put(b"counters", msgpack.packb(row))
+    assert Counters.load(store) == replace(counters, traps=Counter())
 
 
 @pytest.mark.parametrize(
@@ -265,6 +273,7 @@ def test_counters_come_back() -> None:
         msgpack.packb({"events": {}, "seconds": 0.0, "sequence": "x"}),
         msgpack.packb({"events": {}, "seconds": 0.0, "no_such_counter": 1}),
         msgpack.packb({"events": 5, "seconds": 0.0}),
+        msgpack.packb({"events": {}, "seconds": 0.0, "traps": {"no such trap": 1}}),
     ],
 )  # fmt: skip
 def test_damaged_counters_are_refused(data: bytes) -> None:

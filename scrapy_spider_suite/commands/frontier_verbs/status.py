@@ -19,7 +19,7 @@ from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.urls.traps import counts_of
 
-_TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate", "traps")
+_TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
 _IN_WORDS = (
     "state", "running", "paused", "pauses", "waits", "ended", "finish_reason", "exit_code",
     "last_heard",
@@ -114,6 +114,8 @@ def _row(reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now:
     unextracted = len(reader.unextracted)
     if unextracted:
         row["unextracted"] = unextracted
+    if counters.traps:
+        row["traps"] = {trap.value: count for trap, count in counters.traps.items()}
     if state.running:
         facts = ("process", "hosts", "leased", "paused")
         row |= {name: status[name] for name in facts if name in status}
