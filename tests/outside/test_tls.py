@@ -53,7 +53,8 @@ def fetched(
     given = {
         "ADDONS": json.dumps({Component.ADDON: 500}), Setting.PROFILE: profile,
         Setting.ALLOW_PRIVATE_ADDRESSES: "127.0.0.0/8,::1", Setting.HOST_DELAY: 0.001,
-        Setting.IP_DELAY: 0.001, "RETRY_ENABLED": False, "ROBOTSTXT_OBEY": False, **settings,
+        Setting.IP_DELAY: 0.001, Setting.BACKOFF_BASE: 0.01, "RETRY_ENABLED": False,
+        "ROBOTSTXT_OBEY": False, **settings,
     }  # fmt: skip
     line = [f"-s{name}={value}" for name, value in given.items()]
     ended = forks.run(
