@@ -29,7 +29,6 @@ NO_PLURALS = {
 }  # fmt: skip
 ALLOWED = {
     ("addresses.py", "{extra + 1} addresses"): "a web has name servers beside its own",
-    ("empty_runs.py", "%s pages"): "the sentence is about to be another",
     ("place.py", "{len(names)} crawls"): "with one there is nothing to choose",
     ("printed.py", "{value!r} times"): "1 is no error",
     ("regexes.py", "{size:,} instructions"): "more than the limit",
