@@ -7,8 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-import msgpack  # type: ignore[import-untyped]
-
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.states import HostState
 from scrapy_spider_suite.frontier.waits import (
@@ -23,18 +21,30 @@ from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
 
-_KEY = b"waits"
-_MINUTE = 60.0
+_PREFIX = b"waits/"
+_BEFORE = b"waits"
+"""The one row of all counts that earlier releases kept."""
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _PORTION = 2_000
 """Hosts in memory that are looked at at a time, some 0.4 µs each."""
 _EVERY = 1.0
 """Seconds between the beginnings of two counts, at least."""
 
+_Kind = tuple[WaitReason, int]
+"""The reason of hosts, and the seconds of the spans of time by which they are counted."""
+_PAST: _Kind = (WaitReason.MEMORY, 0)
+"""Of the hosts whose time has come."""
+
 
 class DiskWaits:
     """Hosts on disk, counted by the reason that their records name and the minute they are due in.
 
-    The counts are stored in the batches that store what is counted.
+    Those that are due in more than a day are counted by the hour, and those whose time has come
+    all together, so there are few counts however long the crawl. Each is a row, and the rows that
+    changed are stored in the batches that store what is counted.
+
+    The hosts of a reason are as many as they are counted. Where some of an hour are counted by the
+    minute and others are not, one that goes may be taken for another one of the same hour.
     """
 
     def __init__(self, store: Store, rows: Iterable[tuple[float, HostRecord]]) -> None:
@@ -43,47 +53,100 @@ class DiskWaits:
         Raises `JobDamagedError`.
         """
         self._kv = store.kv("counters")
-        self._changed = False
-        self._minutes: dict[str, dict[int, int]] = {}
-        data = self._kv.get(_KEY)
-        if data is None:
+        self._counts: dict[_Kind, dict[int, int]] = {_PAST: {0: 0}}
+        self._changed: set[tuple[_Kind, int]] = set()
+        self._wall: float | None = None
+        """As of the last fold; None: there was none."""
+        stored = dict(self._kv.items(_PREFIX))
+        # An earlier release has counted since, or nobody ever has.
+        if self._kv.get(_BEFORE) is not None or _key(_PAST, 0) not in stored:
+            for key in (_BEFORE, *stored):
+                self._kv.delete(key)
             for when, record in rows:
                 self.change(when, record, 1)
             return
         try:
-            minutes = msgpack.unpackb(data, strict_map_key=False)
-            self._minutes = {
-                WaitReason(reason): {int(minute): int(hosts) for minute, hosts in counts.items()}
-                for reason, counts in minutes.items()
-            }
-        except (ValueError, TypeError, AttributeError) as error:
+            for key, hosts in stored.items():
+                _, width, number, reason = key.decode().split("/", 3)
+                kind = WaitReason(reason), int(width)
+                self._counts.setdefault(kind, {})[int(number)] = int(hosts)
+        except ValueError as error:
             raise JobDamagedError(f"the counts of waiting hosts are unreadable: {error}") from error
 
     def change(self, when: float, record: HostRecord, hosts: int) -> None:
-        """Count so many *hosts* more that are due at *when* (wall), with a *record* like this."""
-        minutes = self._minutes.setdefault(reason_of_words(record.why), {})
-        minute = int(when // _MINUTE)
-        minutes[minute] = minutes.get(minute, 0) + hosts
-        if minutes[minute] <= 0:
-            del minutes[minute]
-        self._changed = True
+        """Count one host more, or less (*hosts* is 1 or -1), that is due at *when* (wall), with a
+        *record* like this."""
+        reason = reason_of_words(record.why)
+        by_minute, by_hour = (reason, _MINUTE), (reason, _HOUR)
+        if hosts > 0:
+            kind = by_minute if self._wall is None else self._kind(by_minute, when, self._wall)
+            self._add(kind, _number(kind, when), hosts)
+            return
+        # From the finest on: so what is left is never counted finer than it came.
+        for kind in (by_minute, by_hour, _PAST):
+            number = _number(kind, when)
+            if self._counts.get(kind, {}).get(number):
+                self._add(kind, number, hosts)
+                return
 
     def save(self) -> None:
-        """Put the counts into the store's next batch."""
-        if self._changed:
-            self._changed = False
-            self._kv.put(_KEY, msgpack.packb(self._minutes))
+        """Put the counts that changed into the store's next batch."""
+        if not self._changed:
+            return
+        for kind, number in self._changed | {(_PAST, 0)}:  # which says that there are counts
+            hosts = self._counts.get(kind, {}).get(number)
+            if hosts is None:
+                self._kv.delete(_key(kind, number))
+            else:
+                self._kv.put(_key(kind, number), b"%d" % hosts)
+        self._changed.clear()
 
     def counts(self, wall: float) -> Iterator[WaitCount]:
         """The hosts by reason; those whose time has come wait for room in memory."""
-        for reason, minutes in self._minutes.items():
-            for minute, hosts in minutes.items():
-                if (minute + 1) * _MINUTE <= wall:
-                    yield WaitCount(WaitReason.MEMORY, hosts, wall)
-                else:
-                    until = max(wall, minute * _MINUTE)
-                    never = until > NEVER - _MINUTE
-                    yield WaitCount(WaitReason(reason), hosts, None if never else until)
+        if self._wall is None or wall // _MINUTE != self._wall // _MINUTE:
+            self._fold(wall)
+        self._wall = wall
+        for (reason, width), numbers in self._counts.items():
+            if hosts := sum(numbers.values()):
+                until = max(wall, float(min(numbers) * width))
+                yield WaitCount(reason, hosts, None if until > NEVER - _HOUR else until)
+
+    def _fold(self, wall: float) -> None:
+        """Count what has passed, and what is far, less finely."""
+        for kind, numbers in list(self._counts.items()):
+            if kind == _PAST:
+                continue
+            for number, hosts in list(numbers.items()):
+                less = self._kind(kind, number * kind[1], wall)
+                if less != kind:
+                    self._add(kind, number, -hosts)
+                    self._add(less, _number(less, number * kind[1]), hosts)
+
+    def _kind(self, kind: _Kind, when: float, wall: float) -> _Kind:
+        """How a host of this *kind* that is due at *when* is counted at the time *wall*."""
+        reason, width = kind
+        if (when // width + 1) * width <= wall:
+            return _PAST
+        return (reason, _HOUR) if when >= wall + _DAY else kind
+
+    def _add(self, kind: _Kind, number: int, hosts: int) -> None:
+        numbers = self._counts.setdefault(kind, {})
+        left = numbers.get(number, 0) + hosts
+        if left or kind == _PAST:
+            numbers[number] = left
+        else:
+            del numbers[number]
+        self._changed.add((kind, number))
+
+
+def _number(kind: _Kind, when: float) -> int:
+    """Of the span of time of *kind* in which *when* lies; that of the past is one."""
+    return 0 if kind == _PAST else int(when // kind[1])
+
+
+def _key(kind: _Kind, number: int) -> bytes:
+    reason, width = kind
+    return _PREFIX + f"{width}/{number}/{reason}".encode()
 
 
 class Waits:

@@ -14,11 +14,15 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.waits import WaitCount
 from scrapy_spider_suite.storage import fronts, hostrecords, rotation, scheduling
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.storage.waiting import RESIDENT, due_time
+from scrapy_spider_suite.storage.waits import DiskWaits
 
 MEMORY = 4 << 20
 
@@ -249,6 +253,20 @@ def done_in(folder: Path) -> set[str]:
         }
 
 
+def waits_in(crawl: Crawl, wall: float) -> set[WaitCount]:
+    """How many hosts wait on disk, as they were counted when they came and went."""
+    return set(crawl.frontier.residents.waiting.counts.counts(wall))
+
+
+def counted_anew(crawl: Crawl, wall: float) -> set[WaitCount]:
+    """The same by the hosts that there are."""
+    records, store = crawl.frontier.residents.records, crawl.frontier.store
+    rows = [
+        (due_time(when), records.of(host)) for when, host in store.due(100) if when < RESIDENT
+    ]
+    return set(DiskWaits(MemoryStore(), rows).counts(wall))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
@@ -273,6 +291,7 @@ def test_a_kill_after_any_batch_loses_nothing(
             store, web, capacity=capacity, start=5_000.0, wall=WALL + 500.0, resume=True,
             unclean=True,
         )  # fmt: skip
+        assert waits_in(second, WALL + 500.0) == counted_anew(second, WALL + 500.0)
         second.seed("http://h0.t/0")
         second.run()
         store.close()

@@ -7,9 +7,10 @@ import pytest
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, reason_of_words
+from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up, reason_of_words
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.storage import waits
+from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import MemoryStore
 from scrapy_spider_suite.storage.waits import DiskWaits, Waits
@@ -61,9 +62,92 @@ def test_the_counts_of_hosts_on_disk_are_stored() -> None:
     counts.save()
     again = DiskWaits(store, [(WALL, HostRecord())])
     assert list(again.counts(0.0)) == list(counts.counts(0.0)) != []
-    store.kv("counters").put(b"waits", b"\xa3abc")
-    with pytest.raises(JobDamagedError, match="counts of waiting hosts"):
-        DiskWaits(store, ())
+    [*_, row] = store.kv("counters").items(b"waits/")
+    for key, value in ((row[0], b"many"), (b"waits/60/now/back-off", b"1"), (b"waits/1/2", b"1")):
+        store.kv("counters").put(key, value)
+        with pytest.raises(JobDamagedError, match="counts of waiting hosts"):
+            DiskWaits(store, ())
+        store.kv("counters").delete(key)
+
+
+def test_what_another_release_has_counted_is_counted_anew() -> None:
+    """It kept all counts in one row, and left those alone that it did not know."""
+    store = MemoryStore()
+    counts = DiskWaits(store, [(WALL + 60, HostRecord(why="Retry-After"))])
+    counts.change(WALL + 90, HostRecord(), 1)
+    counts.save()
+    store.kv("counters").put(b"waits", b"\x80")
+    for _ in range(2):
+        anew = DiskWaits(store, [(WALL + 60, HostRecord())])
+        anew.change(WALL, HostRecord(), 1)
+        anew.change(WALL, HostRecord(), -1)
+        anew.save()
+        assert list(anew.counts(WALL)) == [WaitCount(WaitReason.HOST_DELAY, 1, WALL + 20)]
+    assert store.kv("counters").get(b"waits") is None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
+def test_hosts_that_are_due_in_days_are_counted_by_the_hour(order: tuple[int, ...]) -> None:
+    """And as many as they are, in whatever order they go, when the clock is set back, too."""
+    store, record, hour = MemoryStore(), HostRecord(why="Retry-After"), WALL // 3_600 * 3_600
+    days = hour + 3 * 86_400
+    counts = DiskWaits(store, ())
+    assert list(counts.counts(WALL)) == []
+    hosts = [days + 1_200, days + 2_400]
+    for when in hosts:
+        counts.change(when, record, 1)
+    assert list(counts.counts(WALL)) == [WaitCount(WaitReason.RETRY_AFTER, 2, days)]
+    assert len(list(store.kv("counters").items())) == 0  # they wait for the next batch
+    list(counts.counts(days - 60))
+    hosts += [days + 600, days + 1_200]  # an hour of which some are counted by the minute
+    for when in hosts[2:]:
+        counts.change(when, record, 1)
+    assert sum(each.hosts for each in counts.counts(days - 60)) == 4
+    assert add_up(counts.counts(days + 900))[0].hosts == 3
+    for left, place in zip((3, 2, 1, 0), order, strict=True):
+        counts.change(hosts[place], record, -1)
+        assert sum(each.hosts for each in counts.counts(WALL)) == left
+    counts.save()
+    assert [value for _, value in store.kv("counters").items()] == [b"0"]
+
+
+class CountedKV(MemoryKV):
+    """A `KV` that counts what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[int] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """See `KV`."""
+        self.written.append(len(key) + len(value))
+        super().put(key, value)
+
+
+def test_a_crawl_of_ten_days_writes_and_counts_as_little_as_a_new_one() -> None:
+    """Hosts that wait for room keep the minute in which they came, and there are ever more."""
+    store = MemoryStore()
+    kv = store._kvs["counters"] = CountedKV()
+    counts, slow = DiskWaits(store, ()), HostRecord(why="Retry-After")
+    days = 10 * 24 * 60
+    for minute in range(days):
+        wall = WALL + 60.0 * minute
+        kv.written.clear()
+        counts.change(wall, HostRecord(), 1)
+        counts.change(wall + 3_600, slow, 1)
+        if minute >= 60:
+            counts.change(wall, slow, -1)
+        found = list(counts.counts(wall))
+        counts.save()
+        assert len(kv.written) <= 6
+        assert sum(kv.written) < 400
+        assert len(found) <= 4
+    assert len(kv) < 70
+    wall += 60.0
+    assert add_up(counts.counts(wall)) == [
+        WaitCount(WaitReason.MEMORY, days, wall),
+        WaitCount(WaitReason.RETRY_AFTER, 60, wall),
+    ]
 
 
 @pytest.mark.parametrize(
