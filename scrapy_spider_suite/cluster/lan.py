@@ -6,7 +6,7 @@ one after the other have to say the same (Mattern, Distributed Computing 2, 1987
 
 Whoever hears that it is over writes that down before it says so, and goes when the first has noted
 it; the first stays until all have said so. So an agent that is killed in between ends when it is
-back, whoever is gone by then.
+back, whoever is gone by then. What it is started again for after that is up to `late`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from scrapy_spider_suite.agents.members import SKEW_MAX, Post
 from scrapy_spider_suite.agents.tables import Member
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.greeting import AGREE, MEET, REFUSE, Greeting, Tell
+from scrapy_spider_suite.cluster.late import Late
+from scrapy_spider_suite.cluster.members import HAS_ENDED
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.storage.kv import KV
 
 logger = logging.getLogger(__name__)
 
-ASK, POST, END, NOTED = range(100, 104)
+ASK, POST, END, NOTED, LATE, ON = range(100, 106)
 """What a message is: what do you say in this round? this; the crawl is over (and from others: I
-know); I have noted that you know. More are in `greeting`, without which none counts."""
+know); I have noted that you know; it was over when I was started, and I am idle, or not; it goes
+on. More are in `greeting`, without which none counts."""
 
 OVER: Final = b"over"
 """Under which an agent keeps that the crawl is over; the first of them, who knows it."""
@@ -87,6 +90,9 @@ class Neighbour:
         self._said: dict[str, _Said] = {}
         self._before: list[_Said] = []
         self._strangers: set[str] = set()  # whose letters were not taken
+        self._late = Late(
+            self._others, self._greeting.met, kv, post=post, say=self._say_late
+        )  # fmt: skip
         self._kv, self._written = kv, written
         known = kv.get(OVER)
         self._over_before = known is not None  # as of an earlier process
@@ -108,7 +114,11 @@ class Neighbour:
     def start(self) -> None:
         """Ask the others from now on, if that is this agent's business; and who they are."""
         self._asking = watched(self._greeting.ask(), "greetings")
-        if self._first == self._shares.name:
+        if self._late.late:
+            if not self._post().left:
+                logger.warning(HAS_ENDED)
+            self._task = watched(self._rest(), "rounds")
+        elif self._leads:
             self._task = watched(self._lead(), "rounds")
         elif self._over_before:
             self._task = watched(self._follow(), "rounds")
@@ -142,7 +152,8 @@ class Neighbour:
     async def close(self, *, over: bool = False) -> None:
         """Stop; the others wait for this agent, unless it is *over*."""
         if over and self.ended:
-            self._kv.delete(OVER)  # whoever begins this job anew begins another crawl
+            self._kv.delete(OVER)
+            self._late.mark()
         tasks = [task for task in (self._task, self._asking) if task is not None]
         for task in tasks:
             task.cancel()
@@ -169,6 +180,10 @@ class Neighbour:
     @property
     def _first(self) -> str:
         return self._names[0]
+
+    @property
+    def _leads(self) -> bool:
+        return self._first == self._shares.name
 
     # Rounds
 
@@ -224,6 +239,7 @@ class Neighbour:
     async def _follow(self) -> None:
         """Write down that it is over, and say so until the first agent has noted it."""
         self._found = True
+        self._late.forget()
         await self._note()
         until = asyncio.get_running_loop().time() + _LAST
         while not self._dismissed.is_set() and asyncio.get_running_loop().time() < until:
@@ -239,6 +255,22 @@ class Neighbour:
             self._task.cancel()
         self._over_before = self._found = False
         self._kv.delete(OVER)
+        self._late.forget()
+        if self._leads:
+            self._task = watched(self._lead(), "rounds")
+
+    async def _rest(self) -> None:
+        """End, since all have ended, unless there is more to do."""
+        if not await self._late.goes_on():
+            self._end()
+            return
+        self._late.forget()
+        if self._leads:
+            await self._lead()
+
+    def _say_late(self, idle: bool) -> None:
+        for name in self._greeting.met:
+            self.tell(name, [LATE, idle])
 
     def _own(self) -> _Said:
         said = self._post()
@@ -255,7 +287,7 @@ class Neighbour:
     def heard(self, sender: str, message: Sequence[Any]) -> None:
         """Take in a *message* of another agent. Raises `ValueError` or `TypeError`: it is none."""
         kind, *rest = message
-        leads = self._first == self._shares.name
+        leads, late = self._leads, self._late.late
         if kind in (MEET, AGREE, REFUSE):
             self._greeting.heard(sender, message)
         elif sender not in self._greeting.met:
@@ -263,9 +295,9 @@ class Neighbour:
         elif kind == ASK and sender == self._first:
             (number,) = rest
             self._round = int(number)
-            if self._over_before and not self.ended:
+            if (self._over_before or late) and not self.ended:
                 self._goes_on()
-            if not self._found:  # otherwise it was asked before that was known
+            if not (self._found or self.ended):  # it was asked before that was known
                 self.tell(sender, [POST, *self._own()])
         elif kind == POST and leads and self._found:
             self.tell(sender, [END])
@@ -274,21 +306,41 @@ class Neighbour:
             said = _Said(incarnation, number, bool(idle), sent, received, activity)
             self._say(sender, said)
         elif kind == END and sender == self._first:
-            if not self._found:
+            if not (self._found or self.ended):
+                if self._task is not None:  # it was late
+                    self._task.cancel()
                 self._task = watched(self._follow(), "rounds")
         elif kind == END and leads:
             self._hears(sender)
         elif kind == NOTED and sender == self._first:
             self._dismissed.set()
+        elif kind == LATE:
+            (idle,) = rest
+            self._hears_late(sender, idle=bool(idle))
+        elif kind == ON:
+            if late and not self.ended:
+                self._goes_on()
         else:
             raise ValueError(f"no message has the number {kind!r} from {sender}")
 
     def _hears(self, sender: str) -> None:
         """*sender* knows that it is over; so it thought in an earlier process, if it is not."""
-        if self._found and sender in self._noted:
+        known = self._found and sender in self._noted
+        if known or (self._late.late and self.ended):  # it had noted all before
             self.tell(sender, [NOTED])
         elif self._found:
             self._know.add(sender)
+
+    def _hears_late(self, sender: str, *, idle: bool) -> None:
+        """*sender* knew that it was over when it was started."""
+        if self._late.late:
+            self._late.heard(sender, idle=idle)
+        elif not self._found:
+            self.tell(sender, [ON])
+        elif self._leads:
+            self.tell(sender, [END])
+        else:
+            self.tell(sender, [LATE, True])
 
     def _end(self) -> None:
         self.ended = True

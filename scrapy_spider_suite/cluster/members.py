@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+HAS_ENDED: Final = (
+    "the crawl has ended: this agent has nothing to do, and ends unless it finds more; give it "
+    "URLs with `scrapy frontier add`, or begin another crawl with other values of "
+    "SUITE_CRAWL_NAME and JOBDIR"
+)
+"""What an agent says that is started again after that."""
 
 
 class Members(Protocol):

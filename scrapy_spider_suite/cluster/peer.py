@@ -25,6 +25,7 @@ from scrapy_spider_suite.agents.members import (
     clock_off,
 )
 from scrapy_spider_suite.agents.registry import Joined, Registry
+from scrapy_spider_suite.cluster.members import HAS_ENDED
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
@@ -101,11 +102,7 @@ class Peer:
             try:
                 await self._join()
                 if self.registry.answer.ended:
-                    logger.warning(
-                        "the crawl has ended: this agent has nothing to do, and ends unless it "
-                        "finds more; give it URLs with `scrapy frontier add`, or begin another "
-                        "crawl with other values of SUITE_CRAWL_NAME and JOBDIR",
-                    )  # fmt: skip
+                    logger.warning(HAS_ENDED)
                 return
             except (RegistryError, JoinRefusedError) as error:
                 away = isinstance(error, RegistryError)

@@ -14,8 +14,9 @@ from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.exchange import BOUNDS
 from scrapy_spider_suite.agents.letters import Letter
 from scrapy_spider_suite.agents.members import Post
-from scrapy_spider_suite.cluster import greeting, lan
+from scrapy_spider_suite.cluster import greeting, lan, late
 from scrapy_spider_suite.cluster.lan import Neighbour
+from scrapy_spider_suite.cluster.late import ENDED
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.storage.kv import MemoryKV
@@ -98,6 +99,7 @@ class Town:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lan, "_BEAT", 0.01)
     monkeypatch.setattr(greeting, "MEETING", 0.05)
+    monkeypatch.setattr(late, "_LOOK", 0.005)
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.3])
@@ -163,8 +165,8 @@ def test_nothing_piles_up_for_who_never_came() -> None:
     assert set(map(tuple, town.over.values())) == {("",)}
 
 
-@pytest.mark.parametrize("late", ["c", "ca", "ac"])
-def test_who_did_not_hear_of_the_end_hears_it_when_it_is_back(late: str) -> None:
+@pytest.mark.parametrize("away", ["c", "ca", "ac"])
+def test_who_did_not_hear_of_the_end_hears_it_when_it_is_back(away: str) -> None:
     """Though others have gone by then; also if the first agent is killed, too."""
     town = Town()
 
@@ -177,10 +179,10 @@ def test_who_did_not_hear_of_the_end_hears_it_when_it_is_back(late: str) -> None
 
         town._bring = lose  # type: ignore[method-assign]
         await town.until(lambda: town.over["b"])
-        await town.kill("b", *late)
+        await town.kill("b", *away)
         town._bring = bring  # type: ignore[method-assign]
         assert not town.over["c"]
-        await town.begin(*late)
+        await town.begin(*away)
         await town.until(lambda: town.over["c"] and town.over["a"])
 
     asyncio.run(test())
@@ -202,6 +204,109 @@ def test_who_knew_of_the_end_ends_though_all_have_gone(monkeypatch: pytest.Monke
         for name in "ac":
             await town.agents[name].close(over=True)
             assert town.kept[name].get(lan.OVER) is None
+            assert town.kept[name].get(ENDED) is not None
+
+    asyncio.run(test())
+
+
+WORKS = Post(1, False, 0, 0, 0, left=True)
+
+
+class LateTown(Town):
+    """One whose agents had ended; nothing is lost that they say now."""
+
+    def __init__(self, late: str = "abc") -> None:
+        super().__init__()
+        for name in late:
+            self.kept[name].put(ENDED, b"")
+
+    def late(self) -> str:
+        """Who has the mark that the crawl has ended."""
+        return "".join(name for name in "abc" if self.kept[name].get(ENDED) is not None)
+
+
+@pytest.mark.parametrize("again", ["a", "c", "bc", "abc"])
+def test_who_has_nothing_to_do_after_the_end_ends(
+    again: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once if all others are there, and have nothing to do; else when they may be gone."""
+    monkeypatch.setattr(late, "COMING", 60.0 if again == "abc" else 0.1)
+    town = LateTown()
+
+    async def test() -> None:
+        await town.begin(*again)
+        await town.until(lambda: all(town.over[name] for name in again))
+        for name in again:
+            await town.agents[name].close(over=True)
+
+    asyncio.run(test())
+    assert [town.over[name] for name in again] == [[""]] * len(again)
+    assert town.late() == "abc"
+    assert caplog.text.count("the crawl has ended") == len(again)
+
+
+@pytest.mark.parametrize("works", ["a", "b", "c"])
+@pytest.mark.parametrize("marked", ["abc", "ab", "bc", "ac", "b"])
+def test_who_is_late_goes_on_with_who_works(works: str, marked: str) -> None:
+    """Whether that one has the mark of the end, too, or not; and they end together."""
+    town = LateTown(marked)
+    town.said[works] = WORKS
+
+    async def test() -> None:
+        await town.begin(*"abc")
+        await town.until(lambda: not town.late())
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert not any(town.over.values())
+        town.said[works] = WORKS._replace(idle=True, left=False)
+        await town.until(lambda: all(town.over.values()))
+        for name in "abc":
+            await town.agents[name].close(over=True)
+
+    asyncio.run(test())
+    assert set(map(tuple, town.over.values())) == {("",)}
+    assert town.late() == "abc"
+
+
+def test_who_does_not_know_yet_whether_it_has_work_is_waited_for() -> None:
+    """It reads its seeds; what it has done between two looks counts, too."""
+    town = LateTown()
+    town.said["b"] = Post(1, False, 0, 0, 0)
+
+    async def test() -> None:
+        await town.begin(*"abc")
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert not any(town.over.values())
+        assert town.late() == "abc"
+        town.said["b"] = Post(1, True, 0, 0, 1)
+        await town.until(lambda: not town.late())
+        await town.until(lambda: all(town.over.values()))
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("heard", ["b", "c"])
+def test_who_was_killed_as_it_heard_of_the_end_ends_with_those_that_are_late(heard: str) -> None:
+    """It knows as much as they do; the first agent has noted that."""
+    town = LateTown("abc".replace(heard, ""))
+    town.kept[heard].put(lan.OVER, b"")
+
+    async def test() -> None:
+        await town.begin(*"abc")
+        await town.until(lambda: all(town.over.values()))
+
+    asyncio.run(test())
+
+
+def test_who_is_late_hears_of_the_end_from_the_first_that_waits_for_it() -> None:
+    """That was killed before it had noted all."""
+    town = LateTown("bc")
+    town.kept["a"].put(lan.OVER, b"c")
+
+    async def test() -> None:
+        await town.begin(*"abc")
+        await town.until(lambda: all(town.over.values()))
 
     asyncio.run(test())
 
