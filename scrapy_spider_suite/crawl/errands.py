@@ -153,10 +153,10 @@ class Errands:
         rules = robots.peek(entry.url)
         visit = leases[0].visit
         dead = self._core.dead_hosts
-        if visit and rules and _silent(rules) and dead.without_robots(visit.host, rules.checked_at):
+        if visit and rules and rules.silent and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
         forgot = rules is not None and visit is not None and self._forgot(visit.host, rules)
-        if rules is None or _silent(rules) or forgot:
+        if rules is None or rules.silent or forgot:
             # A host that does not answer is asked again by its back-off, and given up in the end.
             self._fetches += 1
             again = rules is not None and not forgot
@@ -187,7 +187,7 @@ class Errands:
         self._asking.add(origin)
         try:
             rules = await (robots.fetch(origin) if again else robots.rules_for(url))
-            if visit is not None and _silent(rules):
+            if visit is not None and rules.silent:
                 # They share one fetch, which is one failure, however many wait for it.
                 silence = core.visits.silent(visit.host) if first else Event.CONNECTION_LOST
             elif visit is not None:
@@ -208,7 +208,7 @@ class Errands:
 
     def _heard_robots(self, rules: RobotsRules) -> None:
         """A robots.txt was fetched, maybe for an image or a component: its host goes by it."""
-        if not _silent(rules):
+        if not rules.silent:
             frontier, now = self._core.frontier, self._core.now()
             key = host_of(rules.origin)
             host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
@@ -267,8 +267,3 @@ class Errands:
 def _lives_at(url: str, host: str) -> bool:
     """Whether *url* is on the web, and *host* its host (not a slot that a spider named)."""
     return url.startswith(("http://", "https://")) and host_of(url) == host
-
-
-def _silent(rules: RobotsRules) -> bool:
-    """Whether nothing answered at all when robots.txt was asked for."""
-    return rules.verdict is Verdict.DISALLOW_FOR_NOW and rules.status is None

@@ -6,6 +6,7 @@ other, with what a job has stored; nothing is fetched, and no name is looked up.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ class Judge:
         if isinstance(normal, Unusable):
             return [Finding("normal form", Judgement.REFUSE, _UNUSABLE[normal], "urls/normalize")]
         host = host_of(normal)
-        record = HostRecord() if self._store is None else self._store.record(host) or HostRecord()
+        record = self._record(host)
         return [
             *self._of_scope(normal, host, depth), *self._of_filters(normal, host, depth, entry),
             *self._of_traps(normal, host, depth),
@@ -290,15 +291,38 @@ class Judge:
         """What is known of the robots.txt of *origin*, however old."""
         return None if self._store is None else self._robots.last(origin)
 
+    def one_at_a_time(self, host: str, record: HostRecord) -> bool:
+        """Whether no visit to *host* begins before the one before it has ended."""
+        return bool(record.crawl_delay) or self._policy.of_host(host).concurrency == 1
+
     def _age(self, rules: RobotsRules) -> str:
         status = "no answer" if rules.status is None else f"status {rules.status}"
-        left = rules.expires_at - self._wall
-        again = f"asked again in {span(left)}" if left > 0 else "to be asked again"
-        return f"{status}, read {span(self._wall - rules.fetched_at)} ago, {again}"
+        read = f"read {self._ago(rules.fetched_at)}"
+        if rules.unreachable_since is not None:
+            kept = f"; what it said before was {read}" if rules.verdict is Verdict.RULES else ""
+            read = f"last asked {self._ago(rules.checked_at)}{kept}"
+        left = self.robots_left(rules)
+        if left == math.inf:
+            return f"{status}, {read}"
+        again = f"asked again in {span(left)}" if left else "to be asked again"
+        return f"{status}, {read}, {again}"
+
+    def _ago(self, when: float) -> str:
+        return f"{span(self._wall - when)} ago"
+
+    def robots_left(self, rules: RobotsRules) -> float:
+        """Seconds until *rules* may be asked for again; ``inf`` if their host has no next visit."""
+        record = self._record(host_of(rules.origin))
+        if record.dead or record.next_fetch >= NEVER:
+            return math.inf
+        return max(0.0, rules.asked_again(record.next_fetch) - self._wall)
 
     def describe(self, rules: RobotsRules) -> str:
         """*rules* in a line."""
         return f"{rules.verdict.name.lower().replace('_', ' ')}: {self._age(rules)}"
+
+    def _record(self, host: str) -> HostRecord:
+        return HostRecord() if self._store is None else self._store.record(host) or HostRecord()
 
     @property
     def _obeys_robots(self) -> bool:

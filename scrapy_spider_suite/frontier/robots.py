@@ -87,6 +87,15 @@ class RobotsRules:
         """Whether to ask again. So too if the clock was set back to before the last answer."""
         return not self.checked_at - 60.0 <= now < self.expires_at
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing answered at all: it is asked for at each visit of its host."""
+        return self.verdict is Verdict.DISALLOW_FOR_NOW and self.status is None
+
+    def asked_again(self, next_visit: float) -> float:
+        """When it is asked for again, if its host is visited from *next_visit* on."""
+        return next_visit if self.silent else max(next_visit, self.expires_at)
+
     def allowed(self, url: str, user_agent: str) -> bool:
         """Whether *user_agent* (a product token or a whole header) may fetch *url*.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from datetime import UTC, datetime
 from itertools import islice
@@ -27,11 +28,13 @@ from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch
+from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.storage.records import state_key
+from scrapy_spider_suite.storage.records import HostRecord, state_key
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.wording import counted
 
@@ -231,25 +234,42 @@ def _because(terms: Terms, event: Event | None) -> str:
 def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
     """When a pending URL is tried next, and why then."""
     now = time.time()
-    row: Row = {"ahead_of_it": known.ahead, "under_way": _under_way(reader, now)}
+    host = host_of(known.url)
+    record = reader.host(host) or HostRecord()
     if known.entry is None:
         why = "it is queued in another download_slot, whose queue is not looked for"
-        return row | {"ahead_of_it": None, "next_try": "at its turn there", "why_then": why}
+        row: Row = {"ahead_of_it": None, "under_way": _under_way(reader, now)}
+        return row | {"next_try": "at its turn there", "why_then": why}
+    findings = judging.at_its_turn(known.entry)
+    waits = {each.rule: each for each in findings if each.judgement is Judgement.WAIT}
+    robots = waits.pop("robots", None)
+    waits.pop("clock", None)
+    left = max(0.0, record.next_fetch - now) if record.next_fetch < NEVER else 0.0
+    # While a host must wait nothing of it is out, unless its visits overlap, or a rule was set
+    # during one.
+    still = (robots or judging.one_at_a_time(host, record)) and not waits_for_rule(record.why)
+    under_way = "no" if left and still else _under_way(reader, now)
+    row = {"ahead_of_it": known.ahead, "under_way": under_way}
     late = judging.put_last(known.entry)
     if late is not None:
         row["put_last"] = str(late)
-    decided = decisive(judging.at_its_turn(known.entry))
+    decided = decisive(findings)
     if decided.judgement is Judgement.REFUSE:
         ends = "be forgotten" if decided.rule == MINING else "fail"
         return row | {"next_try": f"it will {ends} at its turn", "why_then": str(decided)}
-    record = reader.host(host_of(known.url))
-    if decided.judgement is Judgement.WAIT and decided.rule != "clock":
-        return row | {"next_try": "not before that ends", "why_then": str(decided)}
+    if waits:
+        first = next(iter(waits.values()))
+        return row | {"next_try": "not before that ends", "why_then": str(first)}
     if not reader.crawl_state(now).running:
         return row | {"next_try": "when the crawl goes on", "why_then": "no crawl is running"}
-    left = 0.0 if record is None else max(0.0, record.next_fetch - now)
-    when = f"its host's next visit is in {span(left)}" if left else "at its host's next turn"
-    return row | {"next_try": when, "why_then": "" if record is None else waits_for(record, now)}
+    why = waits_for(record, now)
+    rules = judging.robots(origin_of(known.url)) if robots else None
+    if rules is not None and not (left and rules.silent):
+        left, why = judging.robots_left(rules), str(robots)
+    when = "at its host's next turn"
+    if 0.0 < left < math.inf:
+        when = f"its host's next visit is in {span(left)}" if known.ahead else f"in {span(left)}"
+    return row | {"next_try": when, "why_then": why}
 
 
 def _under_way(reader: StoreReader, now: float) -> str:
