@@ -107,6 +107,7 @@ class FrontierScheduler(BaseScheduler):
         self._slot = engine._slot
         self._slot.inprogress = InProgress(self._settled)
         self.core.wake = self.wake
+        self.core.paused_for = lambda: self.pauses if self.paused and not self.closing else None
         self.core.schedules = True
         self._errands = Errands(self.core, _robots_of(crawler), self.wake)
         self.extractor = Extractor(self.core, self)

@@ -16,6 +16,7 @@ from typing import Any
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.wording import printable as printable
 
 Row = dict[str, Any]
 
@@ -128,11 +129,6 @@ class Verb:
         lines = [f"  scrapy {command} {example}" for example in self.examples]
         examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
         return examples + textwrap.fill(f"Exit codes: {codes}.", 88)
-
-
-def printable(text: str) -> str:
-    """*text* on one line, whatever a page put into it."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def count(text: str) -> int:

@@ -6,6 +6,8 @@ fetched to its end, with its robots.txt and media.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.control.actions import Action
@@ -40,10 +42,17 @@ def resume(site: Site, action: Action) -> Result:
     return "the crawl goes on", {"paused": False, "changed": True}
 
 
-def paused_by(kv: KV) -> str:
-    """Who paused the job and why, "" if nobody did."""
+def paused_by(kv: KV, *, comment: bool = True) -> str:
+    """Who paused the job and, with their *comment*, why; "" if nobody did."""
     data = kv.get(_KEY)
     if data is None:
         return ""
     who, _, why = msgpack.unpackb(data)
-    return f"{who}: {why}" if why else str(who)
+    return f"{who}: {why}" if why and comment else str(who)
+
+
+def reasons(kv: KV, known: Iterable[str], *, comment: bool = True) -> list[str]:
+    """Why a job is paused: an operator by name, and what else of *known* reasons there is."""
+    operator = paused_by(kv, comment=comment)
+    found = [f"{OPERATOR} ({operator})"] if operator else []
+    return found + [each for each in known if each != OPERATOR]

@@ -108,6 +108,7 @@ class CrawlCore:
         self.volatile_start = False  # start() yielded what cannot be stored
         self.wake: Callable[[], None] = _nobody  # has the scheduler look again
         self.write: Callable[[], None] = self._flush  # makes durable what was said, if it can
+        self.paused_for: Callable[[], list[str] | None] = _nobody  # why nothing is sent, if so
         self.schedules = False  # the suite's scheduler hands out the requests
         self.outside = 0  # fetches without a visit
         self.waiting_outside = 0  # those of them that wait for their host
@@ -310,7 +311,7 @@ def _domains_of(spider: Any) -> Any:
 
 
 def _nobody() -> None:
-    """There is no scheduler of the suite to wake."""
+    """There is no scheduler of the suite to wake, or to be paused."""
 
 
 def _nobody_asks(reason: str) -> None:

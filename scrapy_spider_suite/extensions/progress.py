@@ -8,20 +8,21 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
+from scrapy_spider_suite.control.pausing import reasons
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.explaining.judging import span
 from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.waits import WaitReason
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.urls.traps import counts_of
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.wording import counted, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -61,9 +62,11 @@ class _StatusLine:
         for handler in self._handlers:
             handler.setStream(self._terminal)
 
-    def show(self, parts: list[str]) -> None:
-        """Show as many of *parts* as fit, from the first one."""
-        line, width = "", self._width()
+    def show(self, parts: list[str], ways: Sequence[str] = ()) -> None:
+        """Show as many of *parts* as fit, from the first one, after the first of *ways* to begin
+        that fits."""
+        width = self._width()
+        line = next((each for each in ways if len(each) < width), "")
         for part in parts:
             longer = f"{line}, {part}" if line else part
             if len(longer) >= width:
@@ -191,8 +194,17 @@ class Progress:
         if self._status is None:
             logger.info(self.line(now))
         else:
-            self._status.show(self.parts())
+            self._status.show(self.parts(), self._pauses())
         self._later(self._interval, self._show)
+
+    def _pauses(self) -> list[str]:
+        """Ways to say that the crawl is paused, the fullest first; none if it is not."""
+        known = self._core.paused_for()
+        if known is None:
+            return []
+        kv = self._core.store.kv("control")
+        named = [", ".join(reasons(kv, known, comment=each)) for each in (True, False)]
+        return [*(f"paused by {printable(each)}" for each in named if each), "paused"]
 
     def parts(self) -> list[str]:
         """What the line on a terminal says, the most important first."""
@@ -209,8 +221,9 @@ class Progress:
         """The line in the log. *now* is monotonic."""
         frontier, (pages, received) = self._core.frontier, self._pace.rates()
         counters = frontier.counters
+        paused = "".join(f"{each}; " for each in self._pauses()[:1])
         return (
-            f"{counted(counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s), "
+            f"{paused}{counted(counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s), "
             f"{counted(frontier.pending, 'URL')} to go ({self._pace.end()}), "
             f"{frontier.statistics().leased} under way; "
             f"{summary(frontier.waits.counts, now + frontier.wall_offset)}; "

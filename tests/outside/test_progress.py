@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project, environment
-from support.names import Setting
+from projects import Project, environment, scrapy
+from running import until
+from support.names import STATUS_FILE, Setting
 from support.terminals import on_terminal
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -88,3 +91,50 @@ def test_a_line_of_the_projects_own_is_kept(web: FakeWebProcess, tmp_path: Path)
     log = (tmp_path / "log").read_text()
     assert code == 0, log[-3000:]
     assert "Crawled " in log
+
+
+def paused(web: FakeWebProcess, folder: Path, why: str, **settings: Any) -> str:
+    """What a terminal shows of a crawl that begins paused, and ends after some seconds."""
+    job = ["-j", str(folder / "job")]
+    command = project_of(web, folder, JOBDIR=str(folder / "job"), **settings)
+    done = scrapy(folder, "frontier", "pause", "--who", "anna", "--why", why, *job)
+    assert done.returncode == 0, done.stderr
+    with ThreadPoolExecutor(1) as beside:
+        shown = beside.submit(on_terminal, command, folder, environment(), COLUMNS)
+        try:
+            until((folder / "job" / STATUS_FILE).exists)
+            time.sleep(3.0)
+        finally:
+            scrapy(folder, "frontier", "resume", *job)
+        code, text = shown.result(60)
+    assert code == 0, text[-3000:]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        ("night", "paused by the operator (anna: night), 0 pages ("),
+        ("night, " * 20, "paused by the operator (anna), 0 pages ("),
+        ("\x1b[2Jnight\n", "paused by the operator (anna: \\x1b[2Jnight"),
+    ],
+)
+def test_a_pause_on_a_terminal(
+    web: FakeWebProcess, tmp_path: Path, why: str, expected: str
+) -> None:
+    """It comes first, as in ``status``, with its reason where that fits; no more when it is over.
+    """
+    pieces = [piece.rstrip("\r\n") for piece in paused(web, tmp_path, why).split(CLEAR)[1:]]
+    progress = [piece for piece in pieces if " pages " in piece and "\n" not in piece]
+    assert progress[0].startswith(expected), progress
+    assert not progress[-1].startswith("paused"), progress
+    assert max(map(len, progress)) < COLUMNS
+
+
+def test_a_pause_in_the_log(web: FakeWebProcess, tmp_path: Path) -> None:
+    """It comes first there too, with its reason."""
+    paused(web, tmp_path, "night", LOG_FILE="log")
+    log = (tmp_path / "log").read_text()
+    lines = re.findall(r"INFO: ((?:paused .*)?[\d,]+ pages \(.*)", log)
+    assert lines[0].startswith("paused by the operator (anna: night); 0 pages ("), log[-3000:]
+    assert not lines[-1].startswith("paused"), log[-3000:]

@@ -10,7 +10,7 @@ from typing import Any
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
-from scrapy_spider_suite.control.pausing import OPERATOR, paused_by
+from scrapy_spider_suite.control.pausing import reasons
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.revisits import Revisiting
@@ -64,10 +64,8 @@ def _run(call: Call) -> int:
 
 def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
     """The reasons for which the job is paused; an operator by name."""
-    operator = paused_by(reader.store.kv("control"))
-    found = [f"{OPERATOR} ({operator})"] if operator else []
-    others = () if status.get("ended") else status.get("pauses", ())
-    return found + [each for each in others if each != OPERATOR]
+    known = () if status.get("ended") else status.get("pauses", ())
+    return reasons(reader.store.kv("control"), known)
 
 
 def words_of_pauses(pauses: list[str]) -> str:
