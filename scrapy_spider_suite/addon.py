@@ -19,6 +19,7 @@ from scrapy_spider_suite import movingover, profiles, search
 from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.refusal import (
     ASYNCIO_REACTOR,
+    is_refused,
     refuse,
     refuse_crawl,
     running_command,
@@ -75,6 +76,8 @@ class Addon:
             SettingsError: in a script: the crawl cannot be made polite. A command ends instead,
                 with code 2, after one line that says why.
         """
+        if is_refused(settings):  # by its spider
+            return
         spider = self.crawler.spider or self.crawler.spidercls
         try:
             if not suite_enabled(settings):

@@ -5,12 +5,13 @@ politeness. In a script, `refuse` raises the error, which comes out of ``crawl()
 ``scrapy crawl`` and its like an exception would end in a traceback: there the process ends, by
 ``SystemExit``, which leaves an asyncio task, and so the reactor, as it is. A Deferred swallows it,
 though (measured with CrawlerProcess: exit code 0), and Scrapy's older API calls add-ons and makes
-spiders in one. :class:`RefusedCrawl` therefore carries the refusal to the next moment that is a
-task under either API: the making of the scheduler.
+spiders in one. There :class:`RefusedCrawl` carries the refusal to the next moment that is a task
+under either API: the making of the scheduler.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -26,6 +27,7 @@ from scrapy_spider_suite.guards.exitcodes import code_of_error
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
@@ -78,15 +80,31 @@ def _silence_twisted() -> None:
 def refuse_crawl(crawler: Crawler, error: Exception) -> None:
     """`refuse`, before the settings of *crawler* are frozen; also within a Deferred.
 
-    Returns under a command: then the process ends when the crawl makes its scheduler.
+    Returns under a command's Deferred: then the process ends when the crawl makes its scheduler.
     """
     if running_command() is None:
         raise error
+    if _in_task():
+        refuse(error)
     highest, settings = SETTINGS_PRIORITIES["cmdline"] + 1, crawler.settings
     settings.set("SCHEDULER", RefusedCrawl.because(error), priority=highest)
     settings.set("ASYNCIO_EVENT_LOOP", None, priority=highest)
     if not is_reactor_installed():
         settings.set("TWISTED_REACTOR", ASYNCIO_REACTOR, priority=highest)
+
+
+def is_refused(settings: BaseSettings) -> bool:
+    """Whether the crawl with these *settings* was refused before, and ends soon."""
+    # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
+    return RefusedCrawl in getattr(settings["SCHEDULER"], "__mro__", ())
+
+
+def _in_task() -> bool:
+    """Whether this is called in an asyncio task, which ``SystemExit`` leaves."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no loop runs
+        return False
 
 
 class RefusedCrawl(BaseScheduler):

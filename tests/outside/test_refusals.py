@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,8 @@ def test_a_script_gets_an_exception(api: str, name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("command", ["crawl", "runspider"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_command_says_one_line(name: str, command: str, old: bool, tmp_path: Path) -> None:
-    """And ends with exit code 2, with both of Scrapy's crawler processes."""
+    """And ends with exit code 2, with both of Scrapy's crawler processes; nothing beside it warns,
+    or names a scheduler that nobody asked for."""
     wrong, _, words = CASES[name]
     write_files(tmp_path)
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = project\n")
@@ -160,6 +162,8 @@ def test_a_command_says_one_line(name: str, command: str, old: bool, tmp_path: P
     done = scrapy(tmp_path, command, spider, *arguments)
     assert done.returncode == 2, done.stderr[-3000:]
     assert done.stdout == ""
+    assert re.findall(r" (WARNING|CRITICAL): ", done.stderr) in ([], ["CRITICAL"]), done.stderr
+    assert old or "'SCHEDULER': <class" not in done.stderr
     assert sum(words in line for line in done.stderr.splitlines()) == 1, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     assert " ERROR: " not in done.stderr
