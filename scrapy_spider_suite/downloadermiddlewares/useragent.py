@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
     from scrapy.http import Request
+
+logger = logging.getLogger(__name__)
 
 _BEFORE = "suite_user_agent"
 """Meta key: what stood there before, for the redirect that leads to another host. "": nothing."""
@@ -40,7 +43,16 @@ class HostUserAgent:
         made = cls(partial(overriding_of, crawler))
         # Scrapy adds the project's own headers later, and only those that are not there.
         if "from" not in map(str.lower, crawler.settings.getdict("DEFAULT_REQUEST_HEADERS")):
-            made._settings_changed(None, suite_settings(crawler))
+            settings = suite_settings(crawler)
+            made._settings_changed(None, settings)
+            # The broad profile has it on for those who give an address.
+            asked = crawler.settings["SUITE_FROM_HEADER"] is not None
+            if asked and settings.from_header and not made._mailbox:
+                logger.warning(
+                    "SUITE_FROM_HEADER = True sends nothing: there is no e-mail address in "
+                    "SUITE_OPERATOR = %r or USER_AGENT = %r",
+                    settings.operator, settings.project.user_agent,
+                )  # fmt: skip
             crawler.signals.connect(made._settings_changed, settings_changed)
         return made
 
