@@ -374,5 +374,6 @@ class Keeper:
             "cache_hit_rate": round(core.frontier.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in core.frontier.waits.counts],
+            "silent_name_servers": core.resolver.silent_servers,
             "traps": core.frontier.traps.met, **core.revisiting.facts,
         })  # fmt: skip

@@ -185,6 +185,11 @@ class Resolver:
         counts = {name: self._counts[name] for name in names}
         return ResolverStatistics(in_flight=len(self._asking), cached=len(self._cache), **counts)
 
+    @property
+    def silent_servers(self) -> tuple[str, ...] | None:
+        """The name servers, those of the system if it is empty, if none of them answers."""
+        return self.servers if self._silence.lasts else None
+
     def close(self) -> None:
         """Fail what is in flight with `ResolveError` and let go of the sockets.
 

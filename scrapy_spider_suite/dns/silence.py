@@ -21,6 +21,11 @@ class Silence:
         self._unanswered = _PATIENCE - 1  # before any answer, the first one counts
         self._since: float | None = None
 
+    @property
+    def lasts(self) -> bool:
+        """Whether no name server answers, as of the last questions."""
+        return self._since is not None
+
     def note(self, code: int | None, servers: Sequence[str], now: float) -> None:
         """A question to *servers* ended with *code*, None for addresses."""
         if code not in _UNANSWERED:
@@ -34,5 +39,10 @@ class Silence:
             self._since = now
             logger.warning(
                 "No name server answers (%s; SUITE_DNS_SERVERS chooses them): new hosts wait",
-                ", ".join(servers) or "those of the system",
+                named(servers),
             )
+
+
+def named(servers: Sequence[str]) -> str:
+    """*servers* in words; none are those of the system."""
+    return ", ".join(servers) or "those of the system"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from pathlib import Path
 
-from projects import Project
+from crawls import loopback_settings, start
+from projects import Project, scrapy
+from running import until
 from support.name_servers import name_server
 from support.names import Setting
 
@@ -45,3 +49,49 @@ def test_silence_is_said_once(tmp_path: Path) -> None:
     assert server in silent[0]
     assert Setting.DNS_SERVERS in silent[0]
     assert said.index(silent[0]) < said.index(back[0])
+
+
+def test_silence_is_told_to_whoever_asks_why_a_crawl_waits(tmp_path: Path) -> None:
+    """In ``status`` and ``why``, with the servers that do not answer."""
+    job = tmp_path / "job"
+    with socket.socket(type=socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = {Setting.DNS_SERVERS: [server], Setting.DNS_TIMEOUT: 0.5, "JOBDIR": str(job)}
+        seeds = "http://silent1.example/,http://silent2.example/"
+        process = start("crawl_spiders.Bulk", loopback_settings(**settings), tmp_path, seeds=seeds)
+        try:
+            until(lambda: "No name server answers" in (tmp_path / "log").read_text())
+
+            def says(verb: str, *arguments: str) -> str:
+                return scrapy(tmp_path, "frontier", verb, "-j", str(job), *arguments).stdout
+
+            until(lambda: "name servers" in says("status"), within=10.0)
+            for verb in ("status", "why"):
+                [line] = [each for each in says(verb).splitlines() if each.startswith("name s")]
+                assert "none answers" in line
+                assert server in line
+                assert Setting.DNS_SERVERS in line
+                assert json.loads(says(verb, "--json"))["silent_name_servers"] == [server]
+        finally:
+            process.kill()
+            process.wait(30)
+    assert "name servers" not in says("status")  # of a crawl that does not run
+
+
+def test_nothing_is_said_of_name_servers_that_answer(tmp_path: Path) -> None:
+    """Not of a single name without an answer, either."""
+    job = tmp_path / "job"
+    with name_server() as server:
+        settings = {Setting.DNS_SERVERS: [server], Setting.DNS_TIMEOUT: 0.5, "JOBDIR": str(job)}
+        seeds = "http://other.example/,http://silent.example/"
+        process = start("crawl_spiders.Bulk", loopback_settings(**settings), tmp_path, seeds=seeds)
+        try:
+            until(lambda: "1 host waits: 1 back-off" in scrapy(
+                tmp_path, "frontier", "status", "-j", str(job)
+            ).stdout)  # fmt: skip
+            said = scrapy(tmp_path, "frontier", "status", "-j", str(job), "--json").stdout
+            assert "name_servers" not in said
+        finally:
+            process.kill()
+            process.wait(30)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
 from scrapy_spider_suite.control.pausing import reasons
+from scrapy_spider_suite.dns.silence import named
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.revisits import Revisiting
@@ -22,7 +23,7 @@ from scrapy_spider_suite.urls.traps import counts_of
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
 _IN_WORDS = (
     "state", "running", "paused", "pauses", "waits", "ended", "finish_reason", "exit_code",
-    "last_heard",
+    "last_heard", "silent_name_servers",
 )  # fmt: skip
 """The values that text says in the lines that come first."""
 
@@ -52,6 +53,7 @@ def _run(call: Call) -> int:
         "running": words_of_state(state, status),
         "paused": words_of_pauses(row["pauses"]) or ("yes" if row.get("paused") else ""),
         "waiting": summary(counts_in(status), now) if row["waits"] else "",
+        "name_servers": words_of_servers(row.get("silent_name_servers")),
     }  # fmt: skip
     lines = {name: words for name, words in first.items() if words}
     lines |= {name: value for name, value in row.items() if name not in _IN_WORDS}
@@ -71,6 +73,19 @@ def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
 def words_of_pauses(pauses: list[str]) -> str:
     """One line on what has paused a crawl; "" if nothing has."""
     return f"by {', '.join(pauses)}" if pauses else ""
+
+
+def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> Row:
+    """The name servers of a crawl that runs, if none of them answers."""
+    servers = status.get("silent_name_servers") if state.running else None
+    return {} if servers is None else {"silent_name_servers": servers}
+
+
+def words_of_servers(servers: Sequence[str] | None) -> str:
+    """One line on name *servers* that do not answer; "" if there are none."""
+    if servers is None:
+        return ""
+    return f"none answers ({named(servers)}; SUITE_DNS_SERVERS chooses them)"
 
 
 def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
@@ -117,6 +132,7 @@ def _row(reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now:
     if state.running:
         facts = ("process", "hosts", "leased", "paused")
         row |= {name: status[name] for name in facts if name in status}
+        row |= silent_servers(state, status)
     if state in (CrawlState.KILLED, CrawlState.SILENT):
         row["last_heard"] = status.get("when")
     return row | {name: status[name] for name in _TOLD if status.get(name) not in (None, {})}

@@ -12,7 +12,9 @@ from scrapy_spider_suite.commands.frontier_verbs.hosts import host_rows
 from scrapy_spider_suite.commands.frontier_verbs.judges import judge, terms_of_job
 from scrapy_spider_suite.commands.frontier_verbs.status import (
     pauses,
+    silent_servers,
     words_of_pauses,
+    words_of_servers,
     words_of_state,
 )
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
@@ -70,14 +72,15 @@ def _of_crawl(call: Call, reader: StoreReader) -> int:
     now = time.time()
     state, status = reader.crawl_state(now), reader.status() or {}
     counts = counts_in(status)
-    paused = pauses(reader, status)
+    paused, silent = pauses(reader, status), silent_servers(state, status)
     if call.json:
         row = {"running": state.running, "paused": paused, "waits": waiting_rows(counts, now)}
-        call.facts(row)
+        call.facts(row | silent)
         return 0
     lines = {
         "running": words_of_state(state, status), "paused": words_of_pauses(paused),
         "waiting": summary(counts, now),
+        "name_servers": words_of_servers(silent.get("silent_name_servers")),
     }  # fmt: skip
     call.facts({name: words for name, words in lines.items() if words})
     return 0
