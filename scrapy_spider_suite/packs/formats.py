@@ -22,8 +22,8 @@ FORMATS: Final[dict[str, Callable[[], Container]]] = {
 
 USES: Final = {
     "lzo": "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
-    "`scrapy packs export --warc-gz` or `--warc-zst` makes files that WARC tools open",
-    "gz": "WARC tools open it",
+    "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens",
+    "gz": "every WARC tool opens it",
     "zst": "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools",
 }
 """How tools of others read a pack of each format."""

@@ -1,4 +1,4 @@
-"""Packs that WARC tools open directly: a gzip member (RFC 1952) or Zstandard frame per record.
+"""Packs with a gzip member (RFC 1952) or a Zstandard frame per record, which WARC tools open.
 
 So the WARC standard (annex D) and its Zstandard companion have it: a record is found by seeking.
 """

@@ -14,6 +14,7 @@ from fastwarc.warc import ArchiveIterator as FastIterator
 from projects import Project
 from support.names import Setting
 from warcio.archiveiterator import ArchiveIterator
+from warcio.exceptions import ArchiveLoadFailed
 from websites import Site, links, running
 
 PAGES = {"/": links("/1", "/2"), "/1": links(title="one"), "/2": links()}
@@ -82,13 +83,15 @@ def test_a_pack_says_how_warc_tools_read_it(crawled: Crawled, place: str) -> Non
     assert ".warc.lzo" in line
     assert "scrapy packs cat" in line
     assert re.search(r"scrapy packs export.* --warc-gz", line)
+    assert "--warc-zst" not in line  # which not every tool opens
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["gz", "zst"])
 @pytest.mark.parametrize("target", ["pages.warc.{}", "folder"])
 def test_an_export_is_read_by_others(crawled: Crawled, form: str, target: str) -> None:
-    """By FastWARC as it is, by all others decompressed; each record is a frame of its own."""
+    """By all, zst by FastWARC as it is and decompressed by all; each record is a frame of its own.
+    """
     target = target.format(form)
     crawled.packs("export", "packs", f"--warc-{form}", target)
     path = crawled.project.folder / target
@@ -104,6 +107,8 @@ def test_an_export_is_read_by_others(crawled: Crawled, form: str, target: str) -
             done = subprocess.run([program, "-dc", str(path)], capture_output=True, check=True)
             assert done.stdout == data
         assert path.read_bytes().count(b"\x28\xb5\x2f\xfd") == len(fast)
+        with pytest.raises(ArchiveLoadFailed):
+            next(iter(ArchiveIterator(io.BytesIO(path.read_bytes()))))
     else:
         data = path.read_bytes()
     found = responses(data)
@@ -121,3 +126,27 @@ def test_an_export_has_the_name_of_its_form(crawled: Crawled, form: str) -> None
     assert done.returncode == 2
     assert f".warc.{form}" in done.stderr
     assert not (crawled.project.folder / name).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    ["ls PATH", "ls PATH --json", "ls PATH --pages", "get http://one.test/ PATH", "cat PATH",
+     "verify PATH", "links PATH", "merge PATH", "export PATH --dir out", "graph out PATH",
+     "upload PATH --to elsewhere", "redact PATH --host one.test --yes"],
+)  # fmt: skip
+def test_a_folder_without_packs_is_no_answer(crawled: Crawled, words: str) -> None:
+    """Such as the folder above: one line that names it, exit code 2, and nothing is written."""
+    (crawled.project.folder / "none").mkdir(exist_ok=True)
+    done = crawled.project.scrapy("packs", *words.replace("PATH", "none").split())
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr == "scrapy packs: no packs in none\n"
+    assert not (crawled.project.folder / "out").exists()
+    assert list((crawled.project.folder / "none").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_one_folder_of_several_may_be_without_packs(crawled: Crawled) -> None:
+    """Of an agent that has not begun, say: the others are answered for."""
+    (crawled.project.folder / "later").mkdir(exist_ok=True)
+    assert crawled.packs("ls", "later", "packs").stdout.count(".warc.lzo") == 1

@@ -31,8 +31,12 @@ def paths_of(call: Call) -> list[Path]:
 
 
 def packs_of(call: Call) -> Packs:
-    """Those packs, open. Raises `PackError`: a path is none."""
-    return open_packs(*paths_of(call))
+    """Those packs, open. Raises `PackError`: a path is none, or there is none in all of them."""
+    packs = open_packs(*paths_of(call))
+    # One of several agents may have none yet, and what is elsewhere was packed, too.
+    if not (packs.files() or packs.away() or packs.missing()):
+        raise PackError(f"no packs in {', '.join(map(str, packs.paths))}")
+    return packs
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:

@@ -34,11 +34,13 @@ def _options(parser: argparse.ArgumentParser) -> None:
     to = parser.add_mutually_exclusive_group(required=True)
     to.add_argument(
         "--warc-gz", type=Path, metavar="FILE|DIR",
-        help="WARC, a gzip member for each record: one file *.warc.gz, or several in a folder",
+        help="WARC, a gzip member for each record, which every WARC tool opens: one file "
+        "*.warc.gz, or several in a folder",
     )  # fmt: skip
     to.add_argument(
         "--warc-zst", type=Path, metavar="FILE|DIR",
-        help="WARC, a Zstandard frame for each record: one file *.warc.zst, or several in a folder",
+        help="WARC, a Zstandard frame for each record, for FastWARC and who decompresses first "
+        "(zstd -dc; warcio does not read it): one file *.warc.zst, or several in a folder",
     )  # fmt: skip
     to.add_argument("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl")
     to.add_argument(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, paths_of
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.index import mend, merge
@@ -12,6 +12,7 @@ def _run(call: Call) -> int:
     for folder in paths_of(call):
         if not folder.is_dir():
             raise PackError(f"a folder has an index of its packs, {folder} is none")
+    for folder in packs_of(call).paths:
         made = mend(folder)
         call.facts({"folder": str(folder), "made": made, "files": merge(folder)})
     return 0

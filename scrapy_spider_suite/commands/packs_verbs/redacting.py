@@ -10,7 +10,7 @@ from typing import Final
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of, progress
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, paths_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, host
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.control.sweeping import survey, sweep
@@ -55,6 +55,8 @@ def _run(call: Call) -> int:
     for folder in folders:
         if not folder.is_dir():
             raise PackError(f"a folder of packs is redacted as a whole: {folder}")
+    if options.job is None and options.items is None:
+        packs_of(call)
     subject = Subject(host=options.host or "", url=options.url or "")
     if options.job is not None and not options.host:
         raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)

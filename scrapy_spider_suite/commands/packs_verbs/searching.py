@@ -13,6 +13,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
     choice_of,
+    packs_of,
     paths_of,
     progress,
 )
@@ -93,6 +94,7 @@ def _index(call: Call) -> int:
     for folder in paths_of(call):
         if not folder.is_dir():
             raise PackError(f"a folder of packs has an index, {folder} is none")
+    for folder in packs_of(call).paths:
         code = max(code, _Indexing(folder, rebuild=call.options.rebuild).run(call))
     return code
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.packs_verbs.common import add_paths, paths_of, progress
+from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackUploadError
 from scrapy_spider_suite.packs.away import waiting
@@ -40,7 +40,7 @@ def _run(call: Call) -> int:
         raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
     keep = settings.packs_keep if options.keep is None else options.keep
     target = Target(url)
-    packs = [pack for path in paths_of(call) for pack in _packs(path, target, keep=keep)]
+    packs = [pack for path in packs_of(call).paths for pack in _packs(path, target, keep=keep)]
     failed = 0
     with progress(sum(pack.stat().st_size for pack in packs), "B") as move:
         for pack in packs:

@@ -24,8 +24,8 @@ class Pages:
     )
     packs_format: Literal["lzo", "gz", "zst"] = setting(
         v.choice("lzo", "gz", "zst"), "lzo", FREE,
-        "How packs are compressed: lzo is fast and groups records; gz and zst are what tools that "
-        "read WARC open directly.",
+        "How packs are compressed: lzo is fast and groups records; gz is what every tool that "
+        "reads WARC opens, zst what FastWARC does.",
     )
     packs_size: int = setting(
         v.size(1 << 20), 1 << 30, FREE, "Size at which a pack is closed and another one begun."
