@@ -76,10 +76,10 @@ def add(site: Site, action: Action) -> Work:
     sower.forget()
     sown = sower.sown
     others = f", {sown.sent} went to other agents" if sown.sent else ""
-    bad = counted(sown.bad, "line is no seed", "lines are no seeds")
-    said = f"{counted(sown.seeds, 'URL')} taken, {sown.new} of them new{others}, {bad}"
+    said = f"{counted(sown.seeds, 'URL')} taken, {sown.new:,} new{others}"
     if sown.bad:
-        said += f": {'; '.join(sown.first_bad)}"
+        bad = counted(sown.bad, "line is no seed", "lines are no seeds")
+        said += f", {bad}: {'; '.join(sown.first_bad)}"
     sent = {"sent": sown.sent} if sown.sent else {}
     return said, {"urls": sown.seeds + sown.bad, "new": sown.new, **sent, **bad_of(sown)}
 
@@ -101,7 +101,7 @@ def refetch(site: Site, action: Action) -> Work:
         sown = yield from _listed(site, action, progress, first=first)
         bad = bad_of(sown) if sown.bad else {}
     progress.forget()
-    said, counts = _renewed(progress, "are fetched again")
+    said, counts = _renewed(progress, "", "fetched again")
     if "pattern" in action.arguments and site.store.sieve is not None:
         said += f"; {ONLY_FINGERPRINTS}"
     if bad:
@@ -134,7 +134,7 @@ def retry(site: Site, action: Action) -> Work:
     if reason is Event.TRAP:
         site.frontier.grounds.save()
     progress.forget()
-    return _renewed(progress, f"that failed ({reason.value.replace('_', ' ')}) are tried again")
+    return _renewed(progress, f" that failed ({reason.value.replace('_', ' ')})", "tried again")
 
 
 # Lists
@@ -316,10 +316,12 @@ def _to_the_front(
         yield
 
 
-def _renewed(progress: Progress, what: str) -> tuple[str, dict[str, Any]]:
+def _renewed(progress: Progress, which: str, what: str) -> tuple[str, dict[str, Any]]:
+    """What to say of the URLs, *which* they were and *what* becomes of them, and the counts."""
     counts = {"urls": 0} | {name: n for name, n in progress.counts.items() if n}
     others = "; ".join(
         f"{name.replace('_', ' ')}: {number}" for name, number in counts.items() if name != "urls"
     )
-    said = f"{counted(counts['urls'], 'URL')} {what}{f' ({others})' if others else ''}"
+    urls = counted(counts["urls"], f"URL{which} is", f"URLs{which} are")
+    said = f"{urls} {what}{f' ({others})' if others else ''}"
     return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts

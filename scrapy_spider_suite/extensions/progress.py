@@ -143,7 +143,6 @@ class Progress:
         self._interval = 1.0 if terminal else crawler.settings.getfloat("LOGSTATS_INTERVAL")
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         crawler.signals.connect(self._opened, signals.spider_opened)
-        crawler.signals.connect(self._closed, signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Progress:
@@ -159,6 +158,8 @@ class Progress:
     def _opened(self) -> None:
         # Kept, since the crawl's core is closed before the spider is.
         self._core = core_of(self._crawler)
+        # A crawl that was refused is closed, too, and has nothing to say.
+        self._crawler.signals.connect(self._closed, signals.spider_closed)
         frontier = self._core.frontier
         logger.info(
             "The crawl is open: %s done, %s to go",
@@ -244,9 +245,10 @@ class Progress:
         )
         traps = counts_of(frontier.traps.met)
         logger.info(
-            "The crawl ended (%s) after %.0f s in all: %s done, %s failed, %s left (%s)%s",
+            "The crawl ended (%s) after %.0f s in all: %s done, %s failed, %s left%s%s",
             reason, counters.seconds, counted(counters.done, "page"),
-            counted(counters.failed, "URL"), f"{frontier.pending:,}", outcomes,
+            counted(counters.failed, "URL"), f"{frontier.pending:,}",
+            f" ({outcomes})" if outcomes else "",
             f"; URLs in traps: {traps}" if traps else "",
         )  # fmt: skip
 

@@ -90,6 +90,10 @@ CASES = {
         case(Component.BROAD_SPIDER, seeds="missing.txt"), "SettingsError",
         "'missing.txt' is no URL, and there is no such file",
     ),
+    "seeds of the spider": (
+        case(Component.BROAD_SPIDER, {Setting.SEEDS: "missing.txt"}), "SettingsError",
+        "'missing.txt' is no URL, and there is no such file",
+    ),
     "job": (case(JOBDIR="file/job"), "JobError", "JOBDIR = 'file/job' cannot be used"),
     "packs": (
         case(spider={"JOBDIR": "job", Setting.PACKS_DIR: "file/packs"}), "SettingsError",
@@ -138,6 +142,8 @@ def test_a_script_gets_an_exception(api: str, name: str, tmp_path: Path) -> None
         assert lines[-2] == "result: None"
     assert "never retrieved" not in done.stderr
     assert "Unhandled" not in done.stderr
+    # Scrapy closes what was never open, and complains; nothing of ours does.
+    assert "/scrapy_spider_suite/extensions/" not in done.stderr
 
 
 @pytest.mark.parametrize("old", [False, True])
