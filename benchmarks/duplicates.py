@@ -23,8 +23,8 @@ from extract import made_up_page
 from growing import microseconds
 
 from scrapy_spider_suite.pages.digests import payload_digest, structural_digest
-from scrapy_spider_suite.pages.near import NEAR, NearIndex, Signature, signature
-from scrapy_spider_suite.pages.originals import Original, Originals
+from scrapy_spider_suite.pages.near import NearIndex, Signature, signature
+from scrapy_spider_suite.pages.originals import NEAR, Original, Originals
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 T = TypeVar("T")

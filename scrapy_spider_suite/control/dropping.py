@@ -2,7 +2,8 @@
 
 First it is blocked and what is out comes home; then its queue, its URLs and what else there is go,
 a portion at a time; at last the files in which remains may lie are rewritten. What is not in the
-store is not touched: the receipt says so.
+store is not touched: the receipt says so. All of that is done for a host of which nothing is known,
+too; the receipt says it then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.blocking import parse
 from scrapy_spider_suite.control.blocks import StoredBlock
+from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
 from scrapy_spider_suite.control.operator import WAITING, Result, Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.site import Site
@@ -22,11 +24,15 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
-from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Originals
+from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
+from scrapy_spider_suite.pages.originals import NEAR, PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.archiving import bring_back, holding
+from scrapy_spider_suite.storage.farms import Farms
+from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS
 from scrapy_spider_suite.storage.records import UrlState, host_key
 from scrapy_spider_suite.storage.robots import BUCKETS
+from scrapy_spider_suite.urls.domains import registered_domain
 
 _ROWS = 50
 _BUCKETS = 32
@@ -35,20 +41,10 @@ _DIGESTS = 1_000
 """Pages by their digests, likewise: some milliseconds."""
 NOT_REMOVED = "not_removed"
 """The fact of a receipt that says what should have gone and could not."""
+NOT_TOUCHED = "not_touched"
+"""The one that says what was left."""
 _HELD = "held"
 _COUNTED = ("pending", "done", "failed", "unread", "seeds", "robots", "cookies")
-NOT_TOUCHED = (
-    "the fetch log and the audit log",
-    "what pipelines and feeds have written",
-    "the address's clock, which other hosts share",
-    "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)",
-    "referrers of URLs of other hosts that are pending or failed",
-    "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie",
-    "signatures of what its pages said (SUITE_DUPLICATES = near), which name no page",
-    "of a host, fingerprints in the sieve, by which nothing is looked up any more; of what lies "
-    "below a URL, fingerprints of pages that were answered 200: they stay seen",
-)
-"""What a receipt says was left."""
 
 
 def drop(site: Site, action: Action) -> Work:
@@ -58,6 +54,9 @@ def drop(site: Site, action: Action) -> Work:
     if site.store.archive is not None and site.store.archive.urls.damaged:
         raise ActionError("the archive of seen URLs is damaged: `scrapy seen check --repair` first")
     progress = Progress(site.kv, action.id)
+    if KNOWN not in progress.counts:
+        progress.counts[KNOWN] = knows(site.store, site.folder, subject)
+        progress.save()
     _hold(site, action, subject, progress)
     yield
     yield from _forget_plans(site, subject)
@@ -86,18 +85,46 @@ def drop(site: Site, action: Action) -> Work:
         yield WAITING  # the tries without what was removed
     progress.forget()
     failures = dict.fromkeys(each.failure for each in erasers if each.failure)
-    return _receipt(subject, progress, "; ".join(failures))
+    return _receipt(site, subject, progress, "; ".join(failures))
 
 
-def _receipt(subject: Subject, progress: Progress, failure: str) -> Result:
+def _receipt(site: Site, subject: Subject, progress: Progress, failure: str) -> Result:
     counts = {name: progress.counts.get(name, 0) for name in _COUNTED}
-    facts: dict[str, Any] = {"subject": str(subject), **counts, "not_touched": list(NOT_TOUCHED)}
+    known = bool(progress.counts.get(KNOWN)) or any(counts.values())
+    facts: dict[str, Any] = {
+        "subject": str(subject), KNOWN: known, **counts, NOT_TOUCHED: _not_touched(site, subject)
+    }  # fmt: skip
     said = f"{subject} was dropped: " + ", ".join(f"{name} {n}" for name, n in counts.items())
+    if not known:
+        said = unknown(site.store, subject)
     if failure:
         left = f"{failure}: what was deleted may still be read there; `drop` it once more"
         facts[NOT_REMOVED] = [left]
         said += f"; not removed: {left}"
     return said, facts
+
+
+def _not_touched(site: Site, subject: Subject) -> list[str]:
+    """What was left, of what this job has."""
+    store, below = site.store, subject.kind is Kind.PREFIX
+    found = {
+        "the fetch log": (site.folder / FETCHES).exists(),
+        "the audit log": True,
+        "what pipelines and feeds have written": True,
+        "the address's clock, which other hosts share": not below,
+        "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)":
+            registered_domain(subject.host) in Farms(store.kv(GROUNDS)),
+        "referrers of URLs of other hosts that are pending or failed": True,
+        "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
+            store.archive is not None and store.archive.urls.stats().log > 0,
+        "signatures of what its pages said (SUITE_DUPLICATES = near), which name no page":
+            next(store.kv(NEAR).items(), None) is not None,
+        "fingerprints in the sieve, by which nothing is looked up any more":
+            store.sieve is not None and not below,
+        "fingerprints in the sieve of pages that were answered 200: they stay seen":
+            store.sieve is not None and below,
+    }  # fmt: skip
+    return [what for what, there in found.items() if there]
 
 
 def parse_droppable(text: str) -> Subject:

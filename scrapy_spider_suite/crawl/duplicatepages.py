@@ -24,6 +24,7 @@ from scrapy_spider_suite.packs import Original as PackedOriginal
 from scrapy_spider_suite.packs.warc import IDENTICAL
 from scrapy_spider_suite.pages.digests import labelled, payload_digest, structural_digest
 from scrapy_spider_suite.pages.originals import (
+    NEAR,
     PAYLOADS,
     STRUCTURES,
     Likeness,
@@ -78,7 +79,7 @@ class DuplicatePages:
             self._near = None
         elif self._near is None:
             near = _near_module()
-            rows = kv(near.NEAR) if self._core.store.durable else None
+            rows = kv(NEAR) if self._core.store.durable else None
             self._near = near.NearIndex(new.near_memory, rows=rows)
         else:
             self._near.resize(new.near_memory)

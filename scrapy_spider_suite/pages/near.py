@@ -20,8 +20,6 @@ from rensa import RMinHash  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.storage.kv import KV
 
-NEAR: Final = "near"
-"""The mapping of a job's store that holds what is remembered."""
 HASHES: Final = 64
 _BANDS: Final = 8
 _SEED: Final = 42

@@ -16,6 +16,8 @@ from scrapy_spider_suite.urls.normalize import host_of
 PAYLOADS: Final = "payloads"
 STRUCTURES: Final = "structures"
 """The mappings of a job's store that hold the originals by either digest."""
+NEAR: Final = "near"
+"""The one that holds what pages said, which `near` reads: that needs an extra."""
 
 
 @dataclass(frozen=True, slots=True)

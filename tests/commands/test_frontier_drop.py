@@ -82,12 +82,15 @@ def test_below_a_url(job: Path, frontier: Frontier) -> None:
 
 
 def test_text_has_a_receipt(job: Path, frontier: Frontier) -> None:
-    """And what was not touched; a host that nobody knows has an empty one."""
-    said = frontier("drop", "nobody.test", "--yes", "-j", str(job))
+    """And what was not touched; of a host that nobody knows there is none."""
+    said = frontier("drop", HOST, "--yes", "-j", str(job))
     assert said.code == 0
-    assert said.out.startswith("nobody.test was dropped: pending 0, done 0")
-    assert "\n  the fetch log and the audit log\n" in said.out
-    assert "\nreceipt: {" in said.out
+    assert said.out.startswith(f"{HOST} was dropped: pending 0, done ")
+    assert "\n  the fetch log\n  the audit log\n" in said.out
+    assert f"\nreceipt: {list(AuditLog(job / FOLDER).rows())[-1]['id']} " in said.out
+    said = frontier("drop", "nobody.test", "--yes", "-j", str(job))
+    assert said.code == 2
+    assert said.out == "scrapy frontier: the job has never met the host 'nobody.test'\n"
     assert frontier("check", "-j", str(job)) == Said(0, "everything agrees\n")
 
 

@@ -128,9 +128,12 @@ def test_drop_has_a_receipt_of_all(town: Town, ask: Ask) -> None:
     assert sorted(row["agents"]) == [*NAMES]
     said = ask("urls", host)
     assert (said.code, "never met the host" in said.out) == (2, True)
-    said = ask("drop", "none.example", "--yes")
+    said = ask("drop", host, "--yes")
     assert said.out.splitlines()[-1].startswith("receipt: ")
     assert "{" not in said.out
+    for words in (("--yes",), ("--dry-run",)):
+        said = ask("drop", "none.example", *words)
+        assert (said.code, "never met the host" in said.out) == (2, True)
 
 
 # Looking

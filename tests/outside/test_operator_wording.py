@@ -24,6 +24,7 @@ class PageSpider(scrapy.Spider):
 """
 WRONG_PLURAL = re.compile(
     r"(?<![\d.,])1 (?:\w+ )?(?:URLs|pages|hosts|seeds|lines|rows|packs|addresses|requests)\b"
+    r"|(?<![\d.,])1 URL (?:that [^;]* )?are\b|\b1 of them\b| \(\)"
 )
 
 
@@ -60,6 +61,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Crawled:
 @pytest.mark.slow
 def test_a_comment_is_why_and_may_be_left_out(crawled: Crawled) -> None:
     """With each verb that acts; the audit log keeps it."""
+    crawled("frontier", "add", "http://a.test/")
     verbs = [
         ["block", "a.test"], ["unblock", "a.test"], ["pause"], ["resume"],
         ["refetch", "a.test"], ["retry", "--reason", "timeout"], ["drop", "a.test", "--yes"],
@@ -147,12 +149,72 @@ def test_one_is_singular(crawled: Crawled) -> None:
         crawled("frontier", "add", "seeds.txt").stdout,
         crawled("frontier", "refetch", f"http://{crawled.host}/1").stdout,
         crawled("frontier", "block", "one.test", "--drop", "--yes").stdout,
+        crawled("frontier", "refetch", "one.test").stdout,
+        crawled("frontier", "block", "one.test", "--drop", "--yes").stdout,
         crawled("frontier", "unblock", "one.test").stdout,
         crawled("frontier", "retry", "one.test", "--reason", "barred").stdout,
         crawled("frontier", "drop", "one.test", "--yes").stdout,
         crawled("packs", "verify", "packs").stdout,
     ]
+    assert "1 URL taken, 1 new, 1 line is no seed: " in said[1]
+    assert "1 URL is fetched again" in said[4]
+    assert "1 URL that failed (barred) is tried again" in said[7]
     for text in said:
         assert WRONG_PLURAL.findall(text) == [], text
     assert any("1 URL" in text for text in said)
     assert "1 pack:" in said[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", ["nobody.test", "http://nobody.test/a/"])
+def test_a_host_that_was_never_met_is_not_dropped(crawled: Crawled, subject: str) -> None:
+    """A typo does not look like success: `drop` and its count say what `why` says."""
+    words = "scrapy frontier: the job has never met the host 'nobody.test'\n"
+    assert crawled("frontier", "why", "nobody.test", code=2).stderr == words
+    assert crawled("frontier", "drop", subject, "--dry-run", code=2).stderr == words
+    done = crawled("frontier", "drop", subject, "--yes", code=2)
+    assert (done.stdout, done.stderr) == ("", words)
+    [row] = crawled("frontier", "drop", subject, "--yes", "--json", code=2).stdout.splitlines()
+    assert json.loads(row)["known"] is False
+
+
+@pytest.mark.slow
+def test_below_a_url_may_be_nothing(crawled: Crawled) -> None:
+    """Of a host that was met."""
+    done = crawled("frontier", "drop", f"http://{crawled.host}/nothing/", "--yes", code=2)
+    assert f"the job knows nothing below http://{crawled.host}/nothing/" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_is_known_is_dropped(crawled: Crawled) -> None:
+    """A host with a seed alone, or a block alone; and once more, as after a full disk."""
+    crawled("frontier", "add", "http://seed.test/")
+    crawled("frontier", "block", "blocked.test")
+    for host in ("seed.test", "blocked.test", "seed.test"):
+        assert crawled("frontier", "drop", host, "--yes").stdout.startswith(f"{host} was dropped")
+    assert "blocked.test" in crawled("frontier", "blocks").stdout
+    crawled("frontier", "unblock", "blocked.test")
+
+
+@pytest.mark.slow
+def test_a_receipt_is_words(crawled: Crawled) -> None:
+    """It is short, names what this job has, and where it is kept; JSON comes with --json."""
+    crawled("frontier", "add", "http://receipt.test/")
+    lines = crawled("frontier", "drop", "receipt.test", "--yes").stdout.splitlines()
+    assert lines[0].startswith("receipt.test was dropped: pending 1, ")
+    assert lines[1] == "not touched:"
+    assert "{" not in "".join(lines)
+    left = "\n".join(lines[2:-1])
+    assert "the audit log" in left
+    for what in ("sieve", Setting.DUPLICATES, Setting.TRAP_HOSTS):
+        assert what not in left
+    id = lines[-1].removeprefix("receipt: ").split()[0]
+    rows = [json.loads(row) for row in crawled("frontier", "audit", "--json").stdout.splitlines()]
+    [receipt] = [row for row in rows if row["id"] == id]
+    assert receipt["facts"]["pending"] == 1
+
+
+@pytest.mark.slow
+def test_the_help_has_every_exit_code(crawled: Crawled) -> None:
+    """That of all verbs has those of each."""
+    assert "4 done in part" in " ".join(crawled("frontier", "--help").stdout.split())

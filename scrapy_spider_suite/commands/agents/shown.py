@@ -187,5 +187,5 @@ SHOWN: Final[dict[str, Show]] = {
     "report": show_report,
 }  # fmt: skip
 """Verb that only looks -> what shows what was found."""
-OF_ONE: Final = frozenset({"why", "urls", "log"})
+OF_ONE: Final = frozenset({"why", "urls", "log", "drop"})
 """Those about a host, or a URL: most agents know nothing of it."""

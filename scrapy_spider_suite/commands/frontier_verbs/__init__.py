@@ -36,5 +36,5 @@ ABOUT = """\
 `scrapy frontier VERB --help` has the options of a verb, and examples.
 
 Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,
-3 no answer in time."""
+3 no answer in time, 4 done in part (`drop`)."""
 """What holds for all of them."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, without_port
+from scrapy_spider_suite.control.actions import Answer
 from scrapy_spider_suite.control.dropping import (
     NOT_REMOVED,
     NOT_TOUCHED,
     belongs,
     parse_droppable,
 )
-from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
+from scrapy_spider_suite.errors import ActionError, JobError
 from scrapy_spider_suite.frontier.subjects import Subject
+from scrapy_spider_suite.storage.reader import StoreReader
 
 _IN_PART = 4
 
@@ -35,6 +37,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _run(call: Call) -> int:
     subject: Subject = call.options.subject
     if call.options.dry_run:
+        _require(call, subject)
         return counting.count_urls(
             call, subject, lambda url, _: belongs(subject, url), pending_too=True
         )
@@ -42,16 +45,33 @@ def _run(call: Call) -> int:
     answer = acting.answer(call, "drop", {"subject": str(subject)})
     if answer is None or not answer.ok:
         return acting.finish(call, answer)
+    known = _known(answer)
     if call.json:
         acting.say(call, answer)
-    else:
+    elif known:
         print(answer.said)
-        print("not touched:\n  " + "\n  ".join(NOT_TOUCHED))
-        # Of many agents it is as long as they are many.
-        receipt = answer.id if call.redis else json.dumps({"id": answer.id, **answer.facts})
-        print(f"receipt: {receipt}")
-    in_part = _IN_PART if answer.facts.get(NOT_REMOVED) else 0
-    return acting.silence(answer) or in_part
+        print("not touched:\n  " + "\n  ".join(answer.facts[NOT_TOUCHED]))
+        print(f"receipt: {answer.id} (`scrapy frontier audit drop --json` has it)")
+    if silent := acting.silence(answer):
+        return silent
+    if not known:
+        raise JobError(answer.said)
+    return _IN_PART if answer.facts.get(NOT_REMOVED) else 0
+
+
+def _known(answer: Answer) -> bool:
+    """Whether any agent knew it, or the one job."""
+    agents = answer.facts.get("agents")
+    every = [answer.facts] if agents is None else agents.values()
+    return any(facts.get(KNOWN, True) for facts in every)
+
+
+def _require(call: Call, subject: Subject) -> None:
+    """Raise `JobError` if nothing of *subject* is in the job."""
+    with StoreReader(call.folder()) as reader:
+        found = (belongs(subject, row.url) for row in reader.urls(subject.host))
+        if not knows(reader.store, reader.folder, subject) and not any(found):
+            raise JobError(unknown(reader.store, subject))
 
 
 VERBS = (
@@ -62,7 +82,7 @@ VERBS = (
             "URLs pending, done and failed, robots.txt, cookies, clocks and counts go from the\n"
             "store and from its files; the receipt, which stays in the audit log, says how many.\n"
             "It is not blocked by that: links may lead there again. `block` it first to keep it\n"
-            "out. It cannot be undone."
+            "out. It cannot be undone. A host of which nothing is in the job is an error."
         ),
         examples=(
             "drop example.com --dry-run -j crawls/news",
