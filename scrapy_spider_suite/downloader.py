@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy import Request, Spider, signals
@@ -289,7 +290,8 @@ class PoliteDownloader(Downloader):
         if visit is not None:
             visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
-        if (leaves := departure(host, address)) is not None:
+        leaves = departure(host, address, partial(self._wire.wake, host.key, address.key))
+        if leaves is not None:
             request.meta[DEPARTURE] = leaves
         response: Response | None = None
         try:
@@ -306,7 +308,9 @@ class PoliteDownloader(Downloader):
                 core.visits.failed_outside(host, error)
             raise
         finally:
-            request.meta.pop(DEPARTURE, None)
+            if leaves is not None:
+                leaves.release()
+                request.meta.pop(DEPARTURE, None)
             core.caps.received(request, lease, response)
             if waited:
                 self.active.discard(request)

@@ -68,7 +68,7 @@ class Wire:
             if core.stopping:
                 raise StoppedError("the crawl is being stopped")
             may()
-            await self._until_moved(pause, visit.host.key)
+            await self._until_moved(pause, visit.host.key, visit.address.key)
 
     async def _wait(
         self, host: HostState, address: AddressState, may: Callable[[], None], longest: float

@@ -33,8 +33,9 @@ class AddressState:
     """
 
     __slots__ = (
-        "began", "booked", "concurrency", "delay", "fetched", "heap", "hosts", "intrusions", "key",
-        "next_fetch", "numeric", "out", "recorded", "revision", "sent", "ticket", "waiting", "wire",
+        "began", "booked", "concurrency", "delay", "departing", "fetched", "heap", "hosts",
+        "intrusions", "key", "next_fetch", "numeric", "out", "recorded", "revision", "ticket",
+        "waiting", "wire",
     )  # fmt: skip
 
     def __init__(self, key: str, delay: float, concurrency: int, next_fetch: float) -> None:
@@ -44,7 +45,6 @@ class AddressState:
         self.next_fetch = next_fetch
         self.fetched = LONG_AGO  # when its delay began to run
         self.began = LONG_AGO  # when the last transfer began
-        self.sent = LONG_AGO  # when the last one that says so went out
         self.numeric = ""  # the address by which its pace was chosen; "" for none
         self.revision = 0  # of the policy that chose it
         self.heap: list[tuple[float, int, HostState]] = []
@@ -52,6 +52,7 @@ class AddressState:
         self.booked = 0  # traffic without a visit that waits for its host, then goes here
         self.out = 0  # visits out, and traffic without a visit that is on the wire
         self.wire = 0  # transfers flowing
+        self.departing = 0  # those of which no byte is out yet, where that counts
         self.waiting = 0  # traffic without a visit that waits for this address alone
         self.intrusions = 0  # how often traffic without a visit began here
         self.recorded: float | None = None  # its key in the workbench's heap
@@ -89,7 +90,6 @@ class HostState(Struct, eq=False, gc=False):
     next_fetch: float = 0.0
     fetched: float = LONG_AGO  # when its delay began to run
     began: float = LONG_AGO  # when the last transfer began
-    sent: float = LONG_AGO  # when the last one that says so went out
     why: str = ""  # the rule that set next_fetch
     bar: Bar | None = None  # why it may not be visited whatever its clock says
     barred_until: float = 0.0
@@ -104,6 +104,7 @@ class HostState(Struct, eq=False, gc=False):
     held: bool = False  # it had its turn in this row of a sliding window
     out: int = 0
     wire: int = 0
+    departing: int = 0  # as of an address
     waiting: int = 0  # traffic without a visit that waits for this host
     intrusions: int = 0
     recorded: int | None = None  # its ticket in its address's heap
@@ -156,10 +157,14 @@ class Visit:
         )
 
     def pause_to_begin(self, now: float) -> float:
-        """Seconds until a transfer may begin: another visit may have begun after this one left."""
+        """Seconds until a transfer may begin: another visit may have begun after this one left.
+
+        FOREVER while one is about to go out.
+        """
         host, address, pause = self.host, self.address, 0.0
         if host.concurrency > 1:
-            pause = host.began + host.gap() - now
+            pause = FOREVER if host.departing else host.began + host.gap() - now
         if address.concurrency != 1:
-            pause = max(pause, address.began + address.delay - now)
+            others = FOREVER if address.departing else address.began + address.delay - now
+            pause = max(pause, others)
         return max(0.0, pause)

@@ -189,6 +189,10 @@ class Workbench:
             return FOREVER
         if address.concurrency and address.wire >= address.concurrency:
             return FOREVER
+        if (host.departing and host.concurrency > 1) or (
+            address.departing and address.concurrency != 1
+        ):
+            return FOREVER
         return max(0.0, host.next_fetch - now, address.next_fetch - now)
 
     def begin(self, host: HostState, address: AddressState, now: float, *, visit: bool) -> None:

@@ -130,10 +130,6 @@ class Exchange:
         self.unwanted = False
         self.size = 0
 
-    def held_up(self, seconds: float) -> None:
-        """The request waited for so long: that is no latency of the server's."""
-        self._started += seconds
-
     @property
     def unanswered(self) -> bool:
         """Whether the exchange failed before the server sent anything."""

@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_spider_suite.frontier.departures import Departure
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -81,9 +80,9 @@ class Http1Handler:
     Request meta keys of its own: ``suite_address`` (numeric address to connect to),
     ``suite_keep_alive`` (seconds until the next fetch from this host is expected; the connection is
     closed after the answer if the server would not keep it that long, and a request that a closed
-    connection swallowed waits so long before it is sent again), ``suite_departure`` (a `Departure`,
-    which says when the request's bytes may go out, and is told when they have), ``suite_truncate``
-    (bytes of body after which reading stops; the response is flagged ``truncated``),
+    connection swallowed waits so long before it is sent again), ``suite_departure`` (hears when
+    the connection is looked for, and when the request's bytes are out), ``suite_truncate`` (bytes
+    of body after which reading stops; the response is flagged ``truncated``),
     ``suite_media_types`` (those of 2xx answers that are read; others raise `UnwantedMediaType`
     after their heads). It sets ``suite_received``, the bytes that came, and, where pages are
     packed, ``suite_wire``, a `Sent`.
@@ -184,6 +183,8 @@ class Http1Handler:
     ) -> tuple[Connection, Exchange]:
         """Send *message* to where it belongs; return the finished exchange."""
         started = monotonic()
+        if (departure := request.meta.get("suite_departure")) is not None:
+            departure.hold()
         bind = request.meta.get("bindaddress")
         bind = self._bind if bind is None else _bind_address(bind)
         addresses = await addresses_of(self._crawler, request, origin)
@@ -192,7 +193,7 @@ class Http1Handler:
         if connection is not None:
             exchange = self._exchange(request, started)
             try:
-                return await self._converse(request, connection, exchange, message, timeout)
+                return await self._converse(request, connection, exchange, message)
             except DownloadFailedError:
                 # Without a byte of an answer: the server closed it just as it was taken.
                 if not (exchange.unanswered and may_be_sent_again(request)):
@@ -201,22 +202,17 @@ class Http1Handler:
                 await _pause(request, timeout)
         connection = await self._open(keys, timeout)
         exchange = self._exchange(request, started)
-        return await self._converse(request, connection, exchange, message, timeout)
+        return await self._converse(request, connection, exchange, message)
 
     async def _converse(
-        self, request: Request, connection: Connection, exchange: Exchange, message: bytes,
-        timeout: asyncio.Timeout,
-    ) -> tuple[Connection, Exchange]:  # fmt: skip
+        self, request: Request, connection: Connection, exchange: Exchange, message: bytes
+    ) -> tuple[Connection, Exchange]:
         """Send *message* on *connection* and wait; keep or close the connection afterwards."""
         keep = 0.0
-        leaves: Departure | None = request.meta.get("suite_departure")
+        connection.send(message, exchange)
+        if (departure := request.meta.get("suite_departure")) is not None:
+            departure.gone(monotonic())  # after the bytes: whatever held them up delays no less
         try:
-            if leaves is None:
-                connection.send(message, exchange)
-            else:
-                exchange.held_up(await _until_due(leaves, timeout))
-                connection.send(message, exchange)
-                leaves.gone(monotonic())  # after the bytes: whatever held them up delays no less
             await exchange.outcome
             keep = seconds_to_keep(request, exchange)
         finally:
@@ -329,18 +325,6 @@ async def _pause(request: Request, timeout: asyncio.Timeout) -> None:
     if seconds > 0 and deadline is not None:
         timeout.reschedule(deadline + seconds)
         await asyncio.sleep(seconds)
-
-
-async def _until_due(leaves: Departure, timeout: asyncio.Timeout) -> float:
-    """Wait until a request may go out; return the seconds, which do not count against *timeout*."""
-    waited = 0.0
-    while pause := leaves.pause(monotonic()):
-        deadline = timeout.when()
-        if deadline is not None:
-            timeout.reschedule(deadline + pause)
-        await asyncio.sleep(pause)
-        waited += pause
-    return waited
 
 
 def _bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:
