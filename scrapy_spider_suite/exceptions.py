@@ -83,7 +83,15 @@ class NotModified(IgnoreRequest):
 
 
 class PrivateAddressRefused(PrivateAddressError, IgnoreRequest):
-    """The host is at a private address, which ``SUITE_ALLOW_PRIVATE_ADDRESSES`` does not allow."""
+    """The host is at a private address, which ``SUITE_ALLOW_PRIVATE_ADDRESSES`` does not allow.
+
+    Attributes:
+        answered: a download handler that is not the suite's went there all the same.
+    """
+
+    def __init__(self, message: str, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 class FilterRefused(IgnoreRequest):

@@ -188,13 +188,14 @@ def _set_handlers(settings: BaseSettings) -> Iterator[tuple[str, str]]:
 def said_of_handlers(settings: BaseSettings) -> str:
     """What holds while download handlers other than the suite's are in place; "" if none is."""
     handlers = settings.getwithbase("DOWNLOAD_HANDLERS")
-    paths = {canonical(handlers[scheme]) for scheme in ("http", "https") if handlers.get(scheme)}
-    others = sorted(paths - {HANDLER})
+    paths = {each: canonical(handlers[each]) for each in ("http", "https") if handlers.get(each)}
+    others = {scheme: path for scheme, path in paths.items() if path != HANDLER}
     if not others:
         return ""
+    what, whose = " and ".join(others), ", ".join(dict.fromkeys(others.values()))
     said = (
-        f" (for http and https in place: {', '.join(others)}; addresses found there, not by "
-        "SUITE_DNS_SERVERS, are checked only after the response"
+        f" (for {what} in place: {whose}; addresses found there, not by SUITE_DNS_SERVERS, are "
+        "checked only after the response"
     )
     if has_own_context_factory(settings) and hasattr(default_settings, _VERIFY):
         said += f"; to verify certificates, {_VERIFY} = True does without {CONTEXT_FACTORY}"

@@ -57,16 +57,19 @@ class Late:
     async def goes_on(self) -> bool:
         """Wait until it is known whether this agent has more to do."""
         began, activity = boottime(), self._post().activity
+        since: dict[str, float] = {}  # when each of the others was met
         while True:
             said, now = self._post(), boottime()
+            since.update((name, now) for name in self._met if name not in since)
             if said.left or said.activity != activity:
                 return True
             self._say(said.idle)
             there = len(self._met) == len(self._others) or now - began > COMING
-            if said.idle and there and all(self._rests(name, began, now) for name in self._met):
+            rest = all(self._rests(name, met, now) for name, met in since.items())
+            if said.idle and there and rest:
                 return False
             await asyncio.sleep(_LOOK)
 
-    def _rests(self, name: str, began: float, now: float) -> bool:
-        idle, when = self._idle.get(name, (False, began))
+    def _rests(self, name: str, met: float, now: float) -> bool:
+        idle, when = self._idle.get(name, (False, met))
         return idle or now - when > COMING

@@ -52,7 +52,4 @@ class Comparing:
         host = hostname(request)
         why = suite_resolver(self._crawler).policy.refuses(str(actual), host)
         if why is not None:
-            if request.errback is None:
-                said = "Answer thrown away: %s: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
-                logger.warning(said, request, host, why)
-            raise PrivateAddressRefused(f"{host}: {why}")
+            raise PrivateAddressRefused(f"{host}: {why}", answered=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from scrapy import Request
 from scrapy.spidermiddlewares.referer import (
     POLICY_NO_REFERRER,
     POLICY_NO_REFERRER_WHEN_DOWNGRADE,
@@ -57,13 +56,17 @@ class Referers:
 
         One of the project's own that has no number, and may say anything, counts as no-referrer.
         """
-        if b"Referrer-Policy" not in page.headers or self._middleware is None:
+        header = page.headers.get(b"Referrer-Policy")
+        if header is None or self._middleware is None:
             return 0
-        kind = type(self._middleware.policy(page, Request(page.url)))
-        for number, name in enumerate(_POLICIES, 1):
-            if self._middleware.policies.get(name) is kind:
-                return number
-        return 0 if kind is self._middleware.default_policy else _NO_REFERRER
+        # Not by the middleware's policy(), which warns of each unknown text, and so keeps it.
+        known = self._middleware.policies
+        for name in reversed(header.decode("latin-1").lower().split(",")):
+            if (kind := known.get(name.strip())) is not None:
+                other = 0 if kind is self._middleware.default_policy else _NO_REFERRER
+                same = (n for n, each in enumerate(_POLICIES, 1) if known.get(each) is kind)
+                return next(same, other)
+        return 0
 
     def referer(self, entry: Entry) -> str | None:
         """The Referer of the link *entry*; None if it has none. What nobody linked to has none."""

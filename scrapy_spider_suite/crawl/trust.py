@@ -73,5 +73,6 @@ def tell_of_refusal(request: Request, error: BaseException) -> None:
     if not isinstance(error, PrivateAddressError) or request.errback is not None:
         return
     if request.callback is not NO_CALLBACK or urlparse_cached(request).path != "/robots.txt":
-        said = "Not fetched: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
-        logger.warning(said, request, error)
+        what = "Answer thrown away" if getattr(error, "answered", False) else "Not fetched"
+        said = "%s: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
+        logger.warning(said, what, request, error)

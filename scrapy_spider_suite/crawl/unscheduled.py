@@ -37,6 +37,7 @@ class Unscheduled:
 
     def __init__(self, core: CrawlCore) -> None:
         self._core = core
+        self._answers = 0
         self._events: Counter[Event] = Counter()
         self._leaving = Leaving(core)
         self._leaving.leave(ExitCode.INTERRUPTED)  # until it has ended otherwise
@@ -62,6 +63,7 @@ class Unscheduled:
             self._events[event_of_error(error)] += 1
         elif result is not None:
             self._events[event_of_result(result)] += 1
+            self._answers += isinstance(result, Response)
 
     def _idle(self) -> None:
         core = self._core
@@ -71,8 +73,10 @@ class Unscheduled:
         others = core.agency is not None or (core.job is not None and core.job.resumed)
         if raised or others or not is_crawl(core.crawler):
             return
-        items = core.crawler.stats.get_value("item_scraped_count")
-        if not items and why_no_page(self._events):
+        count = core.crawler.stats.get_value
+        # A callback asked for the others.
+        heard = self._answers > count("httperror/response_ignored_count", 0)
+        if not heard and not count("item_scraped_count") and why_no_page(self._events):
             raise CloseSpider(NO_PAGES)
 
     def _ended(self, reason: str) -> None:

@@ -22,8 +22,6 @@ from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
 
 _PREFIX = b"waits/"
-_BEFORE = b"waits"
-"""The one row of all counts that earlier releases kept."""
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _PORTION = 2_000
 """Hosts in memory that are looked at at a time, some 0.4 µs each."""
@@ -58,10 +56,7 @@ class DiskWaits:
         self._wall: float | None = None
         """As of the last fold; None: there was none."""
         stored = dict(self._kv.items(_PREFIX))
-        # An earlier release has counted since, or nobody ever has.
-        if self._kv.get(_BEFORE) is not None or _key(_PAST, 0) not in stored:
-            for key in (_BEFORE, *stored):
-                self._kv.delete(key)
+        if _key(_PAST, 0) not in stored:
             for when, record in rows:
                 self.change(when, record, 1)
             return

@@ -245,6 +245,30 @@ def test_who_has_nothing_to_do_after_the_end_ends(
     assert caplog.text.count("the crawl has ended") == len(again)
 
 
+def test_who_comes_late_is_given_time_to_say_that_it_works() -> None:
+    """It is met in the last moment: what it has to say is on its way."""
+    now = 0.0
+    met: list[str] = []
+    async def test() -> None:
+        nonlocal now
+        found = late.Late(("a",), met, MemoryKV(), post=lambda: Post(1, True, 0, 0, 0),
+                          say=lambda idle: None)  # fmt: skip
+        waiting = asyncio.ensure_future(found.goes_on())
+        for now in (1.0, late.COMING - 0.1, late.COMING + 0.1, 2 * late.COMING - 1):
+            if now > late.COMING - 1 and not met:
+                met.append("a")
+            for _ in range(5):
+                await asyncio.sleep(0.01)
+            assert not waiting.done(), now
+        now = 2 * late.COMING + 1
+        assert not await waiting
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late, "boottime", lambda: now)
+        patch.setattr(late, "_LOOK", 0.001)
+        asyncio.run(test())
+
+
 @pytest.mark.parametrize("works", ["a", "b", "c"])
 @pytest.mark.parametrize("marked", ["abc", "ab", "bc", "ac", "b"])
 def test_who_is_late_goes_on_with_who_works(works: str, marked: str) -> None:

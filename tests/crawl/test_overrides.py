@@ -88,7 +88,7 @@ def test_the_file_changes_while_the_crawl_runs(tmp_path: Path) -> None:
             crawl.rules(f"{NAMED} delay=0.5\n{NAMED} blocked=yes\n", "line 2: ")
             crawl.progress(5)
             lifted = time.time()
-            crawl.rules(f"{NAMED} delay=0.5\n", "1 rules of")
+            crawl.rules(f"{NAMED} delay=0.5\n", "1 rule of")
             process.wait(90)
         finally:
             process.kill()

@@ -103,7 +103,7 @@ def test_a_project_moves_over(
     assert sorted(redis.keys()) == [b"pages:items", b"pages:requests"]
     for name in ("SCHEDULER", "DUPEFILTER_CLASS", "STATS_CLASS", "SCHEDULER_QUEUE_CLASS"):
         assert sum(f"{name} = " in message for message in caplog.messages) == 1, name
-    assert any("pages:requests holds 1 requests" in message for message in caplog.messages)
+    assert any("pages:requests holds 1 request" in message for message in caplog.messages)
     assert not any(record.exc_info for record in caplog.records)
 
 

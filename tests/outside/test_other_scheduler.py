@@ -31,6 +31,16 @@ class Careless(scrapy.Spider):
             yield response.follow(link, meta=response.meta)
             yield response.request.replace(url=response.urljoin(link) + "?replaced")
 
+class Checker(scrapy.Spider):
+    name = "checker"
+    handle_httpstatus_list = [404]
+
+    async def start(self):
+        yield scrapy.Request(self.url)
+
+    def parse(self, response):
+        self.logger.info(f"heard {response.status}")
+
 class Pushed(Careless):
     name = "pushed"
     redis_key = "pushed:start_urls"
@@ -138,3 +148,12 @@ def test_a_run_of_a_job_that_has_pages(project: Project, site: Site, tmp_path: P
         assert _ended(ended.stderr) == "finished", ended.stderr
         assert "no page was fetched" not in ended.stderr
     assert site.paths()[-1] == "/missing"
+
+
+def test_answers_that_a_callback_asked_for(project: Project, site: Site) -> None:
+    """A spider that checks links gets 404s, and has not failed."""
+    url = f"url=http://localhost:{site.server_port}/missing"
+    ended = project.scrapy("crawl", "checker", "-a", url, SPIDER_MODULES="project.careless")
+    assert "heard 404" in ended.stderr
+    assert _ended(ended.stderr) == "finished", ended.stderr
+    assert "no page was fetched" not in ended.stderr

@@ -70,22 +70,6 @@ def test_the_counts_of_hosts_on_disk_are_stored() -> None:
         store.kv("counters").delete(key)
 
 
-def test_what_another_release_has_counted_is_counted_anew() -> None:
-    """It kept all counts in one row, and left those alone that it did not know."""
-    store = MemoryStore()
-    counts = DiskWaits(store, [(WALL + 60, HostRecord(why="Retry-After"))])
-    counts.change(WALL + 90, HostRecord(), 1)
-    counts.save()
-    store.kv("counters").put(b"waits", b"\x80")
-    for _ in range(2):
-        anew = DiskWaits(store, [(WALL + 60, HostRecord())])
-        anew.change(WALL, HostRecord(), 1)
-        anew.change(WALL, HostRecord(), -1)
-        anew.save()
-        assert list(anew.counts(WALL)) == [WaitCount(WaitReason.HOST_DELAY, 1, WALL + 20)]
-    assert store.kv("counters").get(b"waits") is None
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
 def test_hosts_that_are_due_in_days_are_counted_by_the_hour(order: tuple[int, ...]) -> None:
     """And as many as they are, in whatever order they go, when the clock is set back, too."""
