@@ -24,7 +24,7 @@ ALLOWED = "127.8.0.0/16"
 """Where the in-vitro web is; 127.0.0.1 stays private."""
 PATIENCE = {
     "CONCURRENT_REQUESTS": 32,
-    "DOWNLOAD_TIMEOUT": 3,
+    "DOWNLOAD_TIMEOUT": 6,
     "SUITE_ALLOW_PRIVATE_ADDRESSES": [ALLOWED],
     "SUITE_BACKOFF_BASE": 0.2,
     "SUITE_BACKOFF_MAX": 5,
