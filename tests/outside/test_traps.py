@@ -12,7 +12,8 @@ from support.names import STATUS_FILE, Setting
 from websites import Page, Site, links, running
 
 LOOPBACK = {
-    Setting.ALLOW_PRIVATE_ADDRESSES: ["127.0.0.0/8"], Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0,
+    # Pages are compared once some are done, which without a pause may be dozens of pages later.
+    Setting.ALLOW_PRIVATE_ADDRESSES: ["127.0.0.0/8"], Setting.HOST_DELAY: 0.02, Setting.IP_DELAY: 0,
     "ROBOTSTXT_OBEY": False,
 }  # fmt: skip
 SHOP = "Welcome to our little shop. We have many things on our shelves, each with its number: "
@@ -40,8 +41,7 @@ def test_pages_that_differ_in_digits_alone(tmp_path: Path) -> None:
     table[things[60]] = f"{table[things[60]]}{links(*letters)}"
     table |= {path: f"<p>{path[-1] * 60}" for path in letters}
     table["/"] = links(*things[:2])
-    # Pages are compared once some are done, which without a pause may be dozens of pages later.
-    project = Project(tmp_path / "project", **{**LOOPBACK, Setting.HOST_DELAY: 0.02})
+    project = Project(tmp_path / "project", **LOOPBACK)
     with running(Site(table)) as site:
         log, status = crawl(project, site)
         asked = [path for path in site.paths() if path in table]
