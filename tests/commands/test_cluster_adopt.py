@@ -72,6 +72,11 @@ class Here:
         status = read_status(self.fleet.agents[name].job / FOLDER)
         return status is not None and status["paused"] and not status["leased"]
 
+    def kill(self, cluster: Frontier) -> None:
+        """Kill the agent that goes, and wait until *cluster* misses it."""
+        self.fleet.kill(GOES)
+        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+
     def counters(self, name: str) -> Counters:
         """What the job of an agent has."""
         with StoreReader(self.fleet.agents[name].job / FOLDER) as reader:
@@ -102,8 +107,7 @@ def test_the_directory_of_an_agent_that_was_killed(
     where = ("--crawl", CRAWL, "-j", redis_server.url)
     with crawling(redis_server, tmp_path) as here:
         fleet = here.fleet
-        fleet.kill(GOES)
-        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        here.kill(cluster)
         # What it had fetched is known only when it has been adopted.
         frontier("pause", "--why", "adopt", *where)
         assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
@@ -136,8 +140,7 @@ def test_pages_whose_links_were_not_read(
         fleet = here.fleet
         frontier("pause", "--why", "adopt", *where)
         until(lambda: here.at_rest(GOES), 60)  # pages that are not packed yet would come again
-        fleet.kill(GOES)
-        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        here.kill(cluster)
         assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
         with StoreReader(fleet.agents[GOES].job / FOLDER) as reader:
             unread = len(reader.unextracted)
@@ -160,8 +163,7 @@ def test_an_agent_that_was_removed_hears_that_the_crawl_goes_on(
         fleet = here.fleet
         frontier("pause", "--why", "adopt", *where)
         until(lambda: here.at_rest(GOES), 60)
-        fleet.kill(GOES)
-        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        here.kill(cluster)
         assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
         assert frontier("resume", *where).code == 0
         fleet.start(GOES)
