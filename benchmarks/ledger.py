@@ -36,7 +36,8 @@ from contenders import ledger_of  # noqa: E402
 from crawls import start, web_settings  # noqa: E402
 from redis_servers import RedisServer  # noqa: E402
 
-from scrapy_spider_suite.agents.grants import Grants, Need  # noqa: E402
+from scrapy_spider_suite.agents.asking import Need  # noqa: E402
+from scrapy_spider_suite.agents.grants import Grants  # noqa: E402
 from scrapy_spider_suite.agents.lending import Lending  # noqa: E402
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 

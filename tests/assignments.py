@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from scrapy_spider_suite.agents.tables import UNITS, Member, Owners
+from scrapy_spider_suite.agents.tables import Member, Owners
+from scrapy_spider_suite.frontier.keys import UNITS
 
 
 class ByDomain:

@@ -19,7 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from scrapy_spider_suite.agents.grants import Grants, Need
+from scrapy_spider_suite.agents.asking import Need
+from scrapy_spider_suite.agents.grants import Grants
 from scrapy_spider_suite.agents.ledger import Ledger
 from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.ledger_redis import RedisLedger

@@ -13,12 +13,13 @@ from virtual_agents import Agents
 
 from scrapy_spider_suite.agents.members import Row, State, Tokens, View
 from scrapy_spider_suite.agents.registry import Moved
-from scrapy_spider_suite.agents.tables import UNITS, Assignment, Units
+from scrapy_spider_suite.agents.tables import Assignment, Units
+from scrapy_spider_suite.cluster.both_ways import HandOver
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.handover import HandOver
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.rocks import RocksStore

@@ -17,6 +17,7 @@ from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import Member, Table, moved
 from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.keys import UNITS, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.counters import Counters
@@ -25,12 +26,12 @@ from scrapy_spider_suite.storage.forgetting import Forgetting
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.records import UrlState, state_key
+from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.taking import Taking
-from scrapy_spider_suite.storage.units import UNITS, Units, packed
+from scrapy_spider_suite.storage.units import Units, packed
 
 DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 7)
 FAILED = UrlState(State.FAILED, Event.TIMEOUT, 3, 0, 7)

@@ -16,7 +16,8 @@ from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.members import Answer, Candidate, Post
 from scrapy_spider_suite.agents.office import Office
 from scrapy_spider_suite.agents.registry import Joined, Registry
-from scrapy_spider_suite.agents.tables import UNITS, Units
+from scrapy_spider_suite.agents.tables import Units
+from scrapy_spider_suite.frontier.keys import UNITS
 
 NOON = 1_800_000_000.0
 GRACE = 900.0

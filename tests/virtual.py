@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
@@ -23,7 +24,6 @@ from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.store import Store
 

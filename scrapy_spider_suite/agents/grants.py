@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from scrapy_spider_suite.agents.asking import Asking, Figures, Lease
-from scrapy_spider_suite.agents.asking import Need as Need
+from scrapy_spider_suite.agents.asking import Asking, Figures, Lease, Need
 from scrapy_spider_suite.agents.debts import Debts, Paid, span
 from scrapy_spider_suite.agents.ledger import BATCH, HOLD_MAX, Answer, Batch, Line, Reply
 

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from scrapy_spider_suite.agents.letters import encode_name
-from scrapy_spider_suite.agents.tables import HEAVIEST, LIGHTEST, UNITS, Member, Units
+from scrapy_spider_suite.agents.tables import HEAVIEST, LIGHTEST, Member, Units
+from scrapy_spider_suite.frontier.keys import UNITS
 
 PROTOCOL: Final = 1
 """What agents of one crawl have to agree on: scripts, rows, letters, files of hand-over."""

@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.agents.tables import SETTING, UNITS, Member, Owners
+from scrapy_spider_suite.agents.tables import SETTING, Member, Owners
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.urls.sums import node_of, terminal_of
 
 _FOLDED: Final = 55_440

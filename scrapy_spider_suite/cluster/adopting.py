@@ -22,18 +22,19 @@ from scrapy_spider_suite.agents.members import State as Membership
 from scrapy_spider_suite.agents.members import View
 from scrapy_spider_suite.agents.registry import Moved
 from scrapy_spider_suite.agents.tables import Units
+from scrapy_spider_suite.cluster.both_ways import HandOver
 from scrapy_spider_suite.cluster.courier import Courier
-from scrapy_spider_suite.cluster.handover import HandOver
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.choosing import entries_of, host_of
 from scrapy_spider_suite.packs.formats import is_pack, plain
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import STATE, Label, Writer
-from scrapy_spider_suite.storage.records import UrlState, host_key, state_key
+from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import arrived
 from scrapy_spider_suite.storage.units import packed

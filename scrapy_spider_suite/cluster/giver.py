@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 
 from scrapy_spider_suite.agents.registry import Moved
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.agents.tables import Units as Numbers
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.moving import Mask, Moving, logger
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import CourierError, FencedError, ParcelError, RegistryError
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.storage.forgetting import Forgetting
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import HOST, KEPT, PRINTS, ROW, STATE, Label

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scrapy_spider_suite.agents.members import Row, State, Tokens, View
-from scrapy_spider_suite.agents.tables import UNITS, Assignment, Member, Table, Units
+from scrapy_spider_suite.agents.tables import Assignment, Member, Table, Units
+from scrapy_spider_suite.frontier.keys import UNITS
 
 _NOBODY: Final = 0
 

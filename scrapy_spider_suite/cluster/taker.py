@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.cluster.moving import RETRY, Mask, Moving, logger, mask_of
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.cluster.turns import WAIT
 from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteError
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.storage.parcels import HOST, PRINTS, ROW, STATE, Label
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import unpacked

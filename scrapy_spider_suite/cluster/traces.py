@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.cluster.moving import Mask
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.frontier.keys import UNITS
 
 
 class Traces:

@@ -15,7 +15,6 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 from w3lib.url import canonicalize_url
 
-from scrapy_spider_suite.commands.verb import printable
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.seen.manifest import Manifest
@@ -23,7 +22,7 @@ from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.store import TrieStore
 from scrapy_spider_suite.seen.waiting import waiting_in
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.wording import counted, printable
 
 _TRIE, _SIEVE = "seen-trie", "seen-sieve"  # of the dupefilters, which know URLs by other names
 PLACES = (f"{FOLDER}/seen", _TRIE, f"{FOLDER}/sieve", _SIEVE)

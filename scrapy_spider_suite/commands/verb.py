@@ -16,7 +16,7 @@ from typing import Any
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.wording import printable as printable
+from scrapy_spider_suite.wording import printable
 
 Row = dict[str, Any]
 

@@ -21,6 +21,7 @@ from scrapy_spider_suite.control.operator import WAITING, Result, Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
 from scrapy_spider_suite.frontier.subjects import Kind, Subject
@@ -30,7 +31,7 @@ from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS
-from scrapy_spider_suite.storage.records import UrlState, host_key
+from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.robots import BUCKETS
 from scrapy_spider_suite.urls.domains import registered_domain
 

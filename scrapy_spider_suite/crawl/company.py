@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_spider_suite.agents.addresses import AddressBook, Standing
 from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.errors import FencedError, RegistryError
-from scrapy_spider_suite.frontier.workbench import AddressState
+from scrapy_spider_suite.frontier.states import AddressState
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.agents.registry import Registry

@@ -19,9 +19,9 @@ from scrapy_spider_suite.agents.members import SKEW_MAX, Candidate
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.agents.seats import seat_of
 from scrapy_spider_suite.agents.streams import Streams
+from scrapy_spider_suite.cluster.both_ways import HandOver
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.handover import HandOver
 from scrapy_spider_suite.cluster.peer import Peer, no_time
 from scrapy_spider_suite.cluster.tcp import TcpCourier
 from scrapy_spider_suite.cluster.watched import watched

@@ -18,8 +18,9 @@ from scrapy.exceptions import DownloadTimeoutError
 from scrapy.signals import spider_closed
 
 from scrapy_spider_suite.agents.addresses import Standing
+from scrapy_spider_suite.agents.asking import Need
 from scrapy_spider_suite.agents.clocks import boottime
-from scrapy_spider_suite.agents.grants import Grants, Need
+from scrapy_spider_suite.agents.grants import Grants
 from scrapy_spider_suite.agents.ledger import Batch, Ledger, address_key, host_key
 from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.lending import Lending
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_spider_suite.crawl.core import CrawlCore
-    from scrapy_spider_suite.frontier.workbench import AddressState, HostState
+    from scrapy_spider_suite.frontier.states import AddressState, HostState
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.settings.suite import SuiteSettings
 

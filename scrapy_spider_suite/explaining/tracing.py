@@ -9,12 +9,13 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
 from scrapy_spider_suite.storage.plans import Plan
 from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState, host_key, state_key
+from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.revisits import ROWS, plan_of
 from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.sitemaps import lastmod

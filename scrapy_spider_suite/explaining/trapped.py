@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.mining import Miner
-from scrapy_spider_suite.storage.records import host_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, LAST, Traps
 from scrapy_spider_suite.urls.normalize import host_of

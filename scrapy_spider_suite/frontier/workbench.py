@@ -20,11 +20,14 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from scrapy_spider_suite.frontier.policy import Bar
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.states import FOREVER as FOREVER
-from scrapy_spider_suite.frontier.states import SLACK, SPARE
-from scrapy_spider_suite.frontier.states import AddressState as AddressState
-from scrapy_spider_suite.frontier.states import HostState as HostState
-from scrapy_spider_suite.frontier.states import Visit as Visit
+from scrapy_spider_suite.frontier.states import (
+    FOREVER,
+    SLACK,
+    SPARE,
+    AddressState,
+    HostState,
+    Visit,
+)
 
 _REPAIRS = 1_000
 """Records that are brought up to date before anyone else has a turn again: after a change of the

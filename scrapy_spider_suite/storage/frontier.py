@@ -16,8 +16,9 @@ from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.frontier.states import FOREVER, AddressState, HostState
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
+from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.clearance import Clearance

@@ -7,7 +7,8 @@ from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
+from scrapy_spider_suite.frontier.states import HostState, Visit
+from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.demand import Demand

@@ -23,6 +23,7 @@ import numpy as np
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.seen.rows import (
     Mask,
     Rows,
@@ -40,7 +41,7 @@ from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.asked import asked_for, due_again
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import DROPPED, HOST, PRINTS, SIEVE, Item, Reader
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
+from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.settling import Clock, Steps, ended, settled, still
 from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.units import Units

@@ -9,6 +9,7 @@ from typing import Any
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.guards.status import CrawlState, read_status, state_of
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
@@ -18,7 +19,7 @@ from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.planning import wrong_plans
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, host_key
+from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.residents import HELD
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.seeds import tag_of

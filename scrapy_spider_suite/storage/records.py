@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key as host_key
-from scrapy_spider_suite.frontier.keys import state_key as state_key
+from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 3

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
 from scrapy_spider_suite.storage.fronts import Fronts, before
 from scrapy_spider_suite.storage.hostrecords import HostRecords

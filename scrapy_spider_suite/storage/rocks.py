@@ -10,12 +10,13 @@ from pathlib import Path
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.database import Database
 from scrapy_spider_suite.storage.erasing import Eraser
 from scrapy_spider_suite.storage.kv import KV, PrefixedKV
-from scrapy_spider_suite.storage.records import HostRecord, host_key, pack_row, unpack_row
+from scrapy_spider_suite.storage.records import HostRecord, pack_row, unpack_row
 from scrapy_spider_suite.storage.records import after as end_of
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.sieved import Sieved

@@ -13,11 +13,12 @@ from urllib.parse import unquote
 import xxhash
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY, Grounds
-from scrapy_spider_suite.storage.records import HostRecord, state_key
+from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.standins import StandIns
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.domains import registered_domain

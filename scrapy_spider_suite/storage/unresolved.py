@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scrapy_spider_suite.frontier.workbench import HostState, Workbench
+from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.workbench import Workbench
 
 _AHEAD = 1.0
 """Seconds before its time at which the name of a host is looked up."""

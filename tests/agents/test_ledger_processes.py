@@ -14,7 +14,8 @@ import pytest
 from contenders import fetches_in, gaps
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents.grants import SLACK, Grants, Need
+from scrapy_spider_suite.agents.asking import Need
+from scrapy_spider_suite.agents.grants import SLACK, Grants
 from scrapy_spider_suite.agents.ledger_redis import RedisLedger
 from scrapy_spider_suite.agents.lending import Lending
 

@@ -7,13 +7,13 @@ import pytest
 from membership import ALL, FETCH, GRACE, NOON, InTown, Town, back, beat, candidate, held, units
 
 from scrapy_spider_suite.agents.members import HEARTBEAT, SILENCE, State
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.errors import (
     ClusterError,
     FencedError,
     JoinRefusedError,
     RegistryError,
 )
+from scrapy_spider_suite.frontier.keys import UNITS
 
 THIRD = ALL[::3]
 

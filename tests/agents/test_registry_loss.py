@@ -7,8 +7,8 @@ import pytest
 from membership import ALL, GRACE, InTown, Town, back, beat, candidate, held, two, units
 
 from scrapy_spider_suite.agents.members import SILENCE
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError
+from scrapy_spider_suite.frontier.keys import UNITS
 
 EVEN, ODD = ALL[::2], ALL[1::2]
 

@@ -19,8 +19,8 @@ from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.registry import Registry
 from scrapy_spider_suite.agents.scripts import WORLD
 from scrapy_spider_suite.agents.server import Server
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
+from scrapy_spider_suite.frontier.keys import UNITS
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from virtual import WALL, all_urls, entry, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.members import Row, State, View
-from scrapy_spider_suite.cluster import adopting, giver, handover
+from scrapy_spider_suite.cluster import adopting, both_ways, giver
 from scrapy_spider_suite.cluster.adopting import (
     Adopted,
     adopted,
@@ -28,6 +28,7 @@ from scrapy_spider_suite.cluster.adopting import (
 from scrapy_spider_suite.cluster.courier import CourierCounters, Inbox
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.packs.pages import records
 from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.storage.archive import ARCHIVED
@@ -36,7 +37,6 @@ from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
@@ -249,8 +249,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is looked at more often than in a crawl."""
     monkeypatch.setattr(adopting, "_BEAT", 0.02)
     monkeypatch.setattr(giver, "_LOOK", 0.02)
-    monkeypatch.setattr(handover, "_LOOK", 0.02)
-    monkeypatch.setattr(handover, "_FIRST", 0.1)
+    monkeypatch.setattr(both_ways, "_LOOK", 0.02)
+    monkeypatch.setattr(both_ways, "_FIRST", 0.1)
 
 
 @pytest.mark.usefixtures("soon")
@@ -271,7 +271,7 @@ def test_what_is_called_off_again_and_again_is_not_waited_for(
 ) -> None:
     """Though each time it gets on for a while."""
     monkeypatch.setattr(giver, "SILENCE", 0.05)
-    monkeypatch.setattr(handover, "_MOST", 0.1)
+    monkeypatch.setattr(both_ways, "_MOST", 0.1)
     courier = Slow(beat, keeps=False)
     with pytest.raises(CourierError, match="nobody has taken anything"):
         asyncio.run(adopt(tmp_path, courier, 3.0))

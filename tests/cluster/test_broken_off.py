@@ -10,8 +10,8 @@ import pytest
 from handovers import Side, drain, label, units_of
 
 from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.cluster.both_ways import HandOver
 from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.handover import HandOver
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.taking import Taking

@@ -13,7 +13,7 @@ from handing import Handing, names_of
 from virtual import Web, all_urls, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.cluster import giver, handover, moving
+from scrapy_spider_suite.cluster import both_ways, giver, moving
 from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.moving import Mask
 from scrapy_spider_suite.cluster.taker import Taker
@@ -222,7 +222,7 @@ def test_kills_and_changes_at_any_moment(
 
     Only what was in flight at a kill is fetched twice.
     """
-    monkeypatch.setattr(handover, "PARCEL_URLS", 150)
+    monkeypatch.setattr(both_ways, "PARCEL_URLS", 150)
     web = trees(16, 40, 16)
     draw = Random(7)
 

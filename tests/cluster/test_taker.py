@@ -12,13 +12,14 @@ import pytest
 from handovers import Side, drain, label, units_of
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.tables import UNITS, Member
+from scrapy_spider_suite.agents.tables import Member
 from scrapy_spider_suite.cluster import moving, taker
 from scrapy_spider_suite.cluster.moving import Moving
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.taker import MOST_LATE, TRIES, Taker
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import CourierError, JobDamagedError, StoreWriteError
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.taking import Taking

@@ -14,13 +14,13 @@ from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots import judge
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.twins import Twins, site_of

@@ -18,6 +18,7 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 from websites import Answer, Site, Visit, links, moved, running
 
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.revisits import Revisiting
 from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.job.directory import FOLDER
@@ -27,7 +28,6 @@ from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.plans import UNPACKED, Plan
 from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits, plan_of
 from scrapy_spider_suite.storage.rocks import RocksStore
 

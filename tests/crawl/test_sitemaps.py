@@ -15,10 +15,10 @@ from websites import Answer, Site, links, moved, running
 from scrapy_spider_suite.crawl import sitemaps
 from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.explaining.tracing import trace
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.sitemaps import voucher_of_sitemap
 from scrapy_spider_suite.urls.normalize import normalize
 

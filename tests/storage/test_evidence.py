@@ -11,11 +11,12 @@ from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
 from virtual import entry
 
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage import traps as module
 from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
+from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
 from scrapy_spider_suite.storage.store import MemoryStore

@@ -21,9 +21,10 @@ from virtual import WALL, entry
 
 import scrapy_spider_suite
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.keys import UNITS, state_key
 from scrapy_spider_suite.frontier.revisits import History
+from scrapy_spider_suite.frontier.states import FOREVER
 from scrapy_spider_suite.frontier.validators import Validators
-from scrapy_spider_suite.frontier.workbench import FOREVER
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.database import FAMILIES
@@ -31,8 +32,7 @@ from scrapy_spider_suite.storage.families import COLUMNS, GOES, MORE, STAYS
 from scrapy_spider_suite.storage.giving import given as begun
 from scrapy_spider_suite.storage.parcels import Reader, Writer, intact
 from scrapy_spider_suite.storage.plans import Plan, row_of
-from scrapy_spider_suite.storage.records import state_key
-from scrapy_spider_suite.storage.units import UNITS, Units, packed, unpacked
+from scrapy_spider_suite.storage.units import Units, packed, unpacked
 from scrapy_spider_suite.storage.values import ValueCodec
 
 RANK = {"": -1, "pending": 0, "failed": 1, "done": 2}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 from scrapy_spider_suite.errors import ParcelError
-from scrapy_spider_suite.frontier.keys import slot_of
+from scrapy_spider_suite.frontier.keys import slot_of, state_key
 from scrapy_spider_suite.frontier.revisits import History
 from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.storage.cookies import pack_cookies
@@ -28,7 +28,6 @@ from scrapy_spider_suite.storage.giving import ROWS
 from scrapy_spider_suite.storage.parcels import Item, Label, Reader, Writer
 from scrapy_spider_suite.storage.plans import Packed, Plan, row_of
 from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import state_key
 from scrapy_spider_suite.storage.settling import settled
 from scrapy_spider_suite.storage.values import ValueCodec
 

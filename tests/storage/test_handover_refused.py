@@ -12,6 +12,7 @@ from handovers import DONE, Side, drain, label, units_of
 from virtual import entry
 
 from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisits import History
 from scrapy_spider_suite.frontier.validators import Validators
@@ -19,14 +20,7 @@ from scrapy_spider_suite.storage.families import part_of
 from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, ROW, STATE
 from scrapy_spider_suite.storage.parcels import Label, Writer
 from scrapy_spider_suite.storage.plans import Packed, Plan, row_of
-from scrapy_spider_suite.storage.records import (
-    MOST,
-    HostRecord,
-    UrlState,
-    host_key,
-    pack_row,
-    state_key,
-)
+from scrapy_spider_suite.storage.records import MOST, HostRecord, UrlState, pack_row
 from scrapy_spider_suite.storage.units import packed
 
 

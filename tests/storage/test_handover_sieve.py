@@ -18,18 +18,18 @@ from virtual import WALL, entry
 
 from scrapy_spider_suite.errors import JobError, ParcelError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.keys import slot_of
+from scrapy_spider_suite.frontier.keys import UNITS, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.manifest import Manifest
 from scrapy_spider_suite.storage import printed
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.parcels import DROPPED, PRINTS, SIEVE, Writer
-from scrapy_spider_suite.storage.records import UrlState, state_key
+from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.settling import settled
 from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.taking import Taking
-from scrapy_spider_suite.storage.units import UNITS, Units
+from scrapy_spider_suite.storage.units import Units
 
 PAGE = "http://elsewhere.t/"
 HOSTS = [f"h{n}.t" for n in range(5)]

@@ -12,10 +12,11 @@ from virtual import POLICY, WALL
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
+from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.waiting import RESIDENT
 

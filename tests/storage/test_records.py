@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, order_key
+from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import (
@@ -23,9 +24,7 @@ from scrapy_spider_suite.storage.records import (
     HostRecord,
     UrlState,
     after,
-    host_key,
     pack_row,
-    state_key,
     unpack_row,
 )
 from scrapy_spider_suite.storage.store import MemoryStore

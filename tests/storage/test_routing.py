@@ -20,6 +20,7 @@ from scrapy_spider_suite.agents.exchange import BOUNDS
 from scrapy_spider_suite.agents.letters import Packer
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.seeds.lines import Seed
 from scrapy_spider_suite.seeds.sowing import planter
@@ -27,7 +28,7 @@ from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV, MemoryKV
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.outbox import LEAST, Outbox
-from scrapy_spider_suite.storage.records import UrlState, host_key, pack_row, state_key
+from scrapy_spider_suite.storage.records import UrlState, pack_row
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing, arrived
 from scrapy_spider_suite.storage.seeds import note, seeds

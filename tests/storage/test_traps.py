@@ -13,12 +13,13 @@ from virtual import entry
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage import grounds
 from scrapy_spider_suite.storage.grounds import Grounds, pack, unpack
-from scrapy_spider_suite.storage.records import HostRecord, UrlState, state_key
+from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 from scrapy_spider_suite.storage.traps import Traps

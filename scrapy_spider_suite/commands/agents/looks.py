@@ -13,9 +13,10 @@ from scrapy_spider_suite.commands.agents.asking import Heard, Question, ask, the
 from scrapy_spider_suite.commands.agents.shown import OF_ONE, SHOWN, show_counts
 from scrapy_spider_suite.commands.agents.spreading import Spread, holders, owners, spread
 from scrapy_spider_suite.commands.agents.words import REFUSED, list_of, words_of
-from scrapy_spider_suite.commands.verb import Call, Verb, printable
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.wording import printable
 
 WAIT: Final = 60.0
 """Seconds that an agent has to look."""

@@ -15,11 +15,11 @@ from scrapy_spider_suite.commands.agents.answers import total
 from scrapy_spider_suite.commands.agents.reports import show_report
 from scrapy_spider_suite.commands.agents.spreading import Spread
 from scrapy_spider_suite.commands.frontier_verbs.manifest import show as show_one
-from scrapy_spider_suite.commands.verb import Call, Row, printable, shown
+from scrapy_spider_suite.commands.verb import Call, Row, shown
 from scrapy_spider_suite.explaining.waits import counts_of, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.monitor.fetchreader import fetches
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.wording import counted, printable
 
 Found = Mapping[str, list[Any]]
 """What each agent has found, by its name; sorted."""

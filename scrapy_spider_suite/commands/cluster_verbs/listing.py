@@ -8,11 +8,12 @@ from collections import Counter
 from scrapy_spider_suite.agents.members import Row as Member
 from scrapy_spider_suite.agents.members import State
 from scrapy_spider_suite.agents.office import Overview
-from scrapy_spider_suite.agents.tables import UNITS, Table
+from scrapy_spider_suite.agents.tables import Table
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.wording import counted
 
 _COLUMNS = (

@@ -29,6 +29,7 @@ from scrapy_spider_suite.explaining.trapped import MINING
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots import origin_of
@@ -36,7 +37,7 @@ from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.storage.records import HostRecord, state_key
+from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.wording import counted
 

@@ -16,13 +16,14 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     progress,
     tell_absent,
 )
-from scrapy_spider_suite.commands.verb import Call, Verb, printable
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs import Damage, Page
 from scrapy_spider_suite.packs.formats import OPEN, final
 from scrapy_spider_suite.packs.heads import split
 from scrapy_spider_suite.packs.scan import scan
 from scrapy_spider_suite.packs.times import stamp
 from scrapy_spider_suite.urls.normalize import normalize
+from scrapy_spider_suite.wording import printable
 
 
 def _at(text: str) -> datetime:

@@ -17,12 +17,12 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     paths_of,
     progress,
 )
-from scrapy_spider_suite.commands.verb import Call, Verb, add_limit, printable
+from scrapy_spider_suite.commands.verb import Call, Verb, add_limit
 from scrapy_spider_suite.errors import PackError, SearchError
 from scrapy_spider_suite.packs.formats import is_pack
 from scrapy_spider_suite.search import open_index, require
 from scrapy_spider_suite.search.process import FollowProcess
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.wording import counted, printable
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.search.searching import Hit

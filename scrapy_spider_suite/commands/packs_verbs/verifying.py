@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
-from scrapy_spider_suite.commands.verb import Call, Verb, printable
+from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs.formats import final
 from scrapy_spider_suite.packs.verify import (
     Finding,
@@ -16,7 +16,7 @@ from scrapy_spider_suite.packs.verify import (
     verify_pack,
     verify_texts,
 )
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.wording import counted, printable
 
 
 def _run(call: Call) -> int:

@@ -26,7 +26,6 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.agents.tables import UNITS
 from scrapy_spider_suite.cluster.courier import Courier, label_in
 from scrapy_spider_suite.cluster.giver import Give, Giver, Parcel
 from scrapy_spider_suite.cluster.moving import Mask, Moving, mask_of
@@ -34,6 +33,7 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.taker import Taker
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.frontier.keys import UNITS
 from scrapy_spider_suite.storage.giving import Giving, given
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import Label
@@ -266,4 +266,3 @@ class HandOver:
 
         await moving.through(steps)
         self._traces.looked(unknown, found)
-
