@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 
-from scrapy_spider_suite.crawl.collecting import CalmCollector
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.runtime.event_loop import CalmCollector
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.store import MemoryStore
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
-from scrapy_spider_suite.guards.exitcodes import MEANINGS
 from scrapy_spider_suite.profiles import LEAN
+from scrapy_spider_suite.runtime.refusal import MEANINGS
 from scrapy_spider_suite.settings.declarations import Derived, full_name, words
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.urls.filters import ATOMS, Stage

@@ -2,7 +2,7 @@
 
 It reads and checks all settings of the suite, chooses the profile and puts the suite's components
 into Scrapy's settings, at add-on priority. What it may not do is end in a plain, impolite crawl:
-when it cannot do its work it refuses the crawl (see :mod:`scrapy_spider_suite.refusal`).
+when it cannot do its work it refuses the crawl (see :mod:`scrapy_spider_suite.runtime.refusal`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_instal
 
 from scrapy_spider_suite import movingover, profiles, search
 from scrapy_spider_suite.errors import SearchError, SettingsError
-from scrapy_spider_suite.refusal import (
+from scrapy_spider_suite.runtime.refusal import (
     ASYNCIO_REACTOR,
     is_refused,
     refuse,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 LOOP = "ASYNCIO_EVENT_LOOP"
-PREFERRED_LOOP = "scrapy_spider_suite.eventloop.PreferredLoop"
+PREFERRED_LOOP = "scrapy_spider_suite.runtime.event_loop.PreferredLoop"
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import re
 
 from scrapy_spider_suite.dns.addresses import special_kind
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.runtime.refusal import refuse
 
 logger = logging.getLogger(__name__)
 

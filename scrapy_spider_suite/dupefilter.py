@@ -24,8 +24,8 @@ from scrapy.utils.request import RequestFingerprinter, referer_str
 from w3lib.url import canonicalize_url
 
 from scrapy_spider_suite.errors import JobError, SettingsError, StoreWriteError
-from scrapy_spider_suite.job.temporary import TemporaryFolder
-from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.runtime.files import TemporaryFolder
+from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.seen.checkpoint import Checkpoint
 from scrapy_spider_suite.seen.sieveset import SieveSet
 from scrapy_spider_suite.seen.store import TrieStore

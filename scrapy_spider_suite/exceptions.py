@@ -23,7 +23,7 @@ from scrapy.exceptions import DownloadFailedError, IgnoreRequest
 from scrapy.http import Response
 
 from scrapy_spider_suite.errors import PrivateAddressError
-from scrapy_spider_suite.headers import header
+from scrapy_spider_suite.runtime.http_fields import header
 
 
 class RobotsForbidden(IgnoreRequest):

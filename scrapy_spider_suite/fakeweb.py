@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.testing.config import FakeWebConfig
 from scrapy_spider_suite.testing.process import FakeWebProcess

@@ -41,9 +41,8 @@ from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.guards.exitcodes import NO_PAGES, SEEDS_UNREAD
 from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
-from scrapy_spider_suite.refusal import refuse
+from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.suite import suite_settings

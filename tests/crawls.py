@@ -23,7 +23,7 @@ import json, logging, sys
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.utils.misc import load_object
-from scrapy_spider_suite.guards.exitcodes import code_of_error
+from scrapy_spider_suite.runtime.refusal import code_of_error
 job = json.loads(sys.argv[1])
 process = AsyncCrawlerProcess(job["settings"])
 crawler = process.create_crawler(load_object(job["spider"]))

@@ -16,7 +16,7 @@ from projects import Project, environment
 from running import until
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.guards.exitcodes import ExitCode
+from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "running.md").read_text(encoding="utf-8")

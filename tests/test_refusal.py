@@ -8,7 +8,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.refusal import RefusedCrawl
+from scrapy_spider_suite.runtime.refusal import RefusedCrawl
 
 
 def test_a_refused_crawl_has_no_scheduler() -> None:

@@ -25,8 +25,9 @@ from scrapy_spider_suite.agents.packets import (
 )
 from scrapy_spider_suite.agents.receiving import Incoming, Verdict
 from scrapy_spider_suite.agents.sending import Outgoing
-from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
+from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Received
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.runtime.tasks import Once
 
 BOUNDS: Final = Bounds(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 << 16)
 """A letter is a datagram."""

@@ -25,8 +25,8 @@ from typing import Final
 from scrapy_spider_suite.agents import accounts
 from scrapy_spider_suite.agents.accounts import Account, Marker
 from scrapy_spider_suite.agents.ledger import Batch, Reply, check
-from scrapy_spider_suite.agents.seats import boot_id
 from scrapy_spider_suite.errors import LedgerError
+from scrapy_spider_suite.runtime.clock import boot_id
 
 _SPARE: Final = 16
 """Accounts that are over, and are removed with a call, beside as many as it has keys: there are

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from scrapy_spider_suite.agents.asking import Need
-from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.grants import Grants
 from scrapy_spider_suite.agents.ledger import Ledger
 from scrapy_spider_suite.errors import LedgerError
+from scrapy_spider_suite.runtime.clock import boottime
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from scrapy_spider_suite.agents.calls import (
 )
 from scrapy_spider_suite.agents.scripts import alone
 from scrapy_spider_suite.agents.server import Server
-from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.errors import CallError, RegistryError
+from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.wording import counted
 
 logger = logging.getLogger(__name__)

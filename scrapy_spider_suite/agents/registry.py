@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 
 from scrapy_spider_suite.agents.addresses import Question
-from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.desk import TIMEOUT, Desk
 from scrapy_spider_suite.agents.lease import Lease, Skew
 from scrapy_spider_suite.agents.members import (
@@ -44,6 +43,7 @@ from scrapy_spider_suite.agents.members import (
 from scrapy_spider_suite.agents.packets import KEY_MIN
 from scrapy_spider_suite.agents.tables import Units
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
+from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.wording import counted
 
 CHUNK: Final = 4_096

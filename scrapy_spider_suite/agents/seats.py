@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Final
 
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id() -> str:
-    """What this run of the machine is known by; the same for all processes until it is over.
-
-    Raises `OSError`: the system does not tell.
-    """
-    return _BOOT.read_text(encoding="ascii").strip()
+from scrapy_spider_suite.runtime.clock import boot_id
 
 
 def seat_of(folder: Path) -> str:

@@ -47,9 +47,9 @@ from scrapy_spider_suite.agents.letters import (
 from scrapy_spider_suite.agents.posting import Post, Posts
 from scrapy_spider_suite.agents.scripts import fenced
 from scrapy_spider_suite.agents.server import LOST, connect, place, said
-from scrapy_spider_suite.agents.steps import forever
-from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Once, Received
+from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Received
 from scrapy_spider_suite.errors import FencedError, LetterError, LetterTooLargeError
+from scrapy_spider_suite.runtime.tasks import Once, forever
 
 BOUNDS: Final = Bounds(48 << 10, 1 << 20, 1 << 20)
 """Letters of some 1,500 URLs."""

@@ -10,7 +10,6 @@ in the outbox, from where it is sent again, perhaps in other letters.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol
@@ -102,24 +101,6 @@ class MailCounters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class Once:
-    """Says each kind of trouble once: who sends a million bad datagrams gets one line for them."""
-
-    def __init__(self, logger: logging.Logger, name: str) -> None:
-        self._logger = logger
-        self._name = name
-        self._said: set[str] = set()
-
-    def say(self, kind: str, why: object) -> None:
-        """Log *why*, unless something of this *kind* was logged and is not `over`."""
-        if kind not in self._said:
-            self._said.add(kind)
-            text = " ".join(str(why).split())
-            self._logger.warning(f"{self._name}: {text} (said once; further ones are counted)")
-
-    def over(self, kind: str) -> None:
-        """The trouble is over: the next of its *kind* is worth a line again."""
-        self._said.discard(kind)
 
 
 class Transport(Protocol):

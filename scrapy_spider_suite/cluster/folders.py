@@ -26,8 +26,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite import durable
-from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.courier import (
     PIECE,
     CourierCounters,
@@ -39,8 +37,9 @@ from scrapy_spider_suite.cluster.courier import (
     one_line,
     part_of,
 )
-from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.tasks import Once, watched
 from scrapy_spider_suite.storage.parcels import Label
 
 LOOK: Final = 1.0
@@ -282,7 +281,7 @@ class FolderCourier:
     def _answer(self, label: Label, end: str, text: str) -> None:
         place = self._folder / as_file(label.sender)
         place.mkdir(parents=True, exist_ok=True)
-        durable.replace(place / f"{label.parcel}{end}", text.encode())
+        files.replace(place / f"{label.parcel}{end}", text.encode())
 
     def _refuse(self, path: Path, error: ParcelError) -> None:
         self.counters.bad += 1
@@ -339,6 +338,6 @@ def _copy(path: Path, to: Path, at: int, size: int) -> None:
 
 
 def _finish(part: Path, whole: Path) -> None:
-    durable.sync(part)
+    files.sync(part)
     part.replace(whole)
-    durable.sync(whole.parent)
+    files.sync(whole.parent)

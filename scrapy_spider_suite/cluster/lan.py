@@ -21,12 +21,11 @@ from typing import Any, Final, NamedTuple
 from scrapy_spider_suite.agents.letters import Letter
 from scrapy_spider_suite.agents.members import SKEW_MAX, Post
 from scrapy_spider_suite.agents.tables import Member
-from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.greeting import AGREE, MEET, REFUSE, Greeting, Tell
 from scrapy_spider_suite.cluster.late import Late
 from scrapy_spider_suite.cluster.members import HAS_ENDED
 from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.cluster.watched import watched
+from scrapy_spider_suite.runtime.tasks import Once, watched
 from scrapy_spider_suite.storage.kv import KV
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
-from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.members import Post
+from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.storage.kv import KV
 
 ENDED: Final = b"ended"

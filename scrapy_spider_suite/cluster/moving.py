@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from scrapy_spider_suite.agents.ring import Ring
-from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.turns import Turns
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.printed import refuse_sieve
 from scrapy_spider_suite.storage.settling import Clock, Steps

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.members import (
     HEARTBEAT,
     Candidate,
@@ -27,8 +26,9 @@ from scrapy_spider_suite.agents.members import (
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.cluster.members import HAS_ENDED
 from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
+from scrapy_spider_suite.runtime.clock import boottime
+from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.wording import counted
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.control.actions import Action, Answer
-from scrapy_spider_suite.job import jsonlog
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 from scrapy_spider_suite.settings.shared import SECRETS, Secret
 
@@ -25,11 +25,11 @@ class AuditLog:
 
         All of them or none. *by* says who carried them out (``process 123``). Raises `OSError`.
         """
-        jsonlog.append(self.path, *(_row(action, answer, wall, by) for action, answer in rows))
+        files.append(self.path, *(_row(action, answer, wall, by) for action, answer in rows))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All that was written, the oldest first; lines that were torn are left out."""
-        return jsonlog.rows(self.path)
+        return files.rows(self.path)
 
 
 def _discreet(action: Action) -> Mapping[str, Any]:

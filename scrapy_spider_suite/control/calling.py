@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.agents.calls import KEPT, Call, Reply
 from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.control.audit import AuditLog
@@ -22,6 +21,7 @@ from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.looking import Lookers
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ActionError, CallError
+from scrapy_spider_suite.runtime import files
 
 _SUFFIX: Final = "-call"
 """Ends the ids of actions that come from calls: they never are those of others."""
@@ -105,7 +105,7 @@ class Calling:
 
     def _leave(self, action: Action) -> None:
         self._actions.leave(action)
-        durable.sync(self._actions.path)
+        files.sync(self._actions.path)
 
     async def _earlier(self) -> dict[str, Answer]:
         """What was carried out of calls that may come again: the audit log has it."""

@@ -29,9 +29,9 @@ from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
 from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.runtime import files
 
 _NAME = "actions"
 _WRITING = 2.0
@@ -207,7 +207,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _write(new: Path, path: Path, data: bytes) -> None:
-    durable.write(new, data)
+    files.write(new, data)
     os.replace(new, path)
 
 

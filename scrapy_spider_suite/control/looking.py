@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scrapy_spider_suite.processes import spawn
+from scrapy_spider_suite.runtime.helper_processes import spawn
 
 MODULE: Final = "scrapy_spider_suite.commands.reading"
 OUT: Final = 8 << 20

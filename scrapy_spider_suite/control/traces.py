@@ -12,11 +12,11 @@ from typing import BinaryIO, Final, cast
 
 from backports import zstd
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.graph.names import reverse_host
 from scrapy_spider_suite.monitor import fetchfiles
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
 from scrapy_spider_suite.monitor.fetchreader import host_of as host_of_field
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.naming import host_pattern
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -102,7 +102,7 @@ def _rewrite(path: Path, names: Names, change: Callable[[bytes], bytes]) -> int:
         if not _holds(file, names):
             return 0
     count = 0
-    with durable.replacing(path) as new, _opened(path) as source, _made(new, path) as target:
+    with files.replacing(path) as new, _opened(path) as source, _made(new, path) as target:
         for line in source:
             kept = change(line)
             count += kept != line

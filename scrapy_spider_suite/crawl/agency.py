@@ -25,7 +25,6 @@ from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.cluster.mail import Mail, from_anybody, nobody_listens, to_anybody
 from scrapy_spider_suite.cluster.members import Members
 from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.facts import Facts
 from scrapy_spider_suite.crawl.neighbouring import agents_of, check_names, neighbour_of
 from scrapy_spider_suite.crawl.owing import owes_too_much
@@ -34,6 +33,7 @@ from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.crawl.sharing import NO_CLIENT, replace_sharing, sharing_of
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import SuiteSettings, refuse_short_lease
 from scrapy_spider_suite.signals import settings_changed, settings_changing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.refusal import refuse, running_command
+from scrapy_spider_suite.runtime.refusal import refuse, running_command
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from scrapy_spider_suite.crawl.damage import reading
-from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 
 if TYPE_CHECKING:

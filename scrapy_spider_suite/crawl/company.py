@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from scrapy_spider_suite.agents.addresses import AddressBook, Standing
-from scrapy_spider_suite.agents.transport import Once
 from scrapy_spider_suite.errors import FencedError, RegistryError
 from scrapy_spider_suite.frontier.states import AddressState
+from scrapy_spider_suite.runtime.tasks import Once
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.agents.registry import Registry

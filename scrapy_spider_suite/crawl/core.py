@@ -36,7 +36,7 @@ from scrapy_spider_suite.crawl.visits import Visits
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.job.directory import Job, close_job, job_of
-from scrapy_spider_suite.job.temporary import TemporaryFolder
+from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE

@@ -17,9 +17,9 @@ from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.headers import header, media_type
 from scrapy_spider_suite.job.directory import close_job, job_of
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
+from scrapy_spider_suite.runtime.http_fields import header, media_type
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.urls.edges import link_texts
 from scrapy_spider_suite.urls.filters.subject import Page

@@ -18,8 +18,8 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.utils.project import data_path
 
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.guards.exitcodes import DISK_ERROR
 from scrapy_spider_suite.guards.room import Folder, Shortage, headroom, in_units, shortage
+from scrapy_spider_suite.runtime.refusal import DISK_ERROR
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:

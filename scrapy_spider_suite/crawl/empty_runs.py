@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.lifelong import ANSWERED, STARTED, holds
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
-from scrapy_spider_suite.guards.exitcodes import NO_PAGES
+from scrapy_spider_suite.runtime.refusal import NO_PAGES
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.wording import counted
 

@@ -18,14 +18,14 @@ from scrapy import signals
 
 from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.crawl.caps import REASONS
-from scrapy_spider_suite.crawl.collecting import CalmCollector
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.gauges import set_gauges
 from scrapy_spider_suite.crawl.sifting import Flusher
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.guards.exitcodes import DAMAGED
+from scrapy_spider_suite.runtime.event_loop import CalmCollector
+from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.storage.archiving import archiver_of
 from scrapy_spider_suite.storage.rocks import RocksStore

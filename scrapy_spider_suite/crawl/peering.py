@@ -24,11 +24,11 @@ from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.peer import Peer, no_time
 from scrapy_spider_suite.cluster.tcp import TcpCourier
-from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
+from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from scrapy_spider_suite.errors import UnstorableError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, TRUNCATE
-from scrapy_spider_suite.headers import header
+from scrapy_spider_suite.runtime.http_fields import header
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 from scrapy_spider_suite.urls.sitemaps import BYTES_MAX

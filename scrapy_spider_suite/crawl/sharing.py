@@ -19,15 +19,15 @@ from scrapy.signals import spider_closed
 
 from scrapy_spider_suite.agents.addresses import Standing
 from scrapy_spider_suite.agents.asking import Need
-from scrapy_spider_suite.agents.clocks import boottime
 from scrapy_spider_suite.agents.grants import Grants
 from scrapy_spider_suite.agents.ledger import Batch, Ledger, address_key, host_key
 from scrapy_spider_suite.agents.ledger_file import FileLedger
 from scrapy_spider_suite.agents.lending import Lending
-from scrapy_spider_suite.cluster.watched import watched
 from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
+from scrapy_spider_suite.runtime.clock import boottime
+from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 from scrapy_spider_suite.storage.permits import NEAR
 

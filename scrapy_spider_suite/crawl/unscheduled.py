@@ -20,7 +20,7 @@ from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.supervision import Leaving
 from scrapy_spider_suite.crawl.trust import trust_start
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.guards.exitcodes import NO_PAGES, ExitCode, code_of_reason
+from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, code_of_reason
 from scrapy_spider_suite.settings.project import is_crawl
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.filtering import filtering_of
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.job.chronicle import Chronicle, digest_of
+from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.seeds.lines import Kind, Source
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.project import LIVE, uses_job

@@ -20,7 +20,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.values import ValueCodec

@@ -21,9 +21,9 @@ from scrapy.logformatter import DOWNLOADERRORMSG_LONG, DOWNLOADERRORMSG_SHORT
 from scrapy.utils.log import LogCounterHandler
 
 from scrapy_spider_suite.crawl.events import event_of_error
-from scrapy_spider_suite.extensions.ticking import Ticker
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.monitor.folding import INTERVAL, REST, Folding, Held
+from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 

@@ -19,7 +19,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.extensions.ticking import Ticker
+from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed

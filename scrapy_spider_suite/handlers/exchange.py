@@ -24,7 +24,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH
 
 from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
 from scrapy_spider_suite.handlers.reader import End, ResponseReader
-from scrapy_spider_suite.headers import media_type
+from scrapy_spider_suite.runtime.http_fields import media_type
 
 if TYPE_CHECKING:
     import asyncio

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_spider_suite.job import jsonlog
+from scrapy_spider_suite.runtime import files
 
 NAME: Final = "chronicle.jsonl"
 
@@ -40,11 +40,11 @@ class Chronicle:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All that was written, the oldest first."""
-        return jsonlog.rows(self.path)
+        return files.rows(self.path)
 
     def append(self, *rows: dict[str, Any]) -> None:
         """Write *rows*. Raises `OSError`."""
-        jsonlog.append(self.path, *rows)
+        files.append(self.path, *rows)
 
     def last(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The settings, and the texts of the filters by stage, that held at the last begin."""

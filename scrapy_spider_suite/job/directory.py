@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import (
     JobDamagedError,
     JobError,
@@ -27,6 +26,7 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     JobSettingsError,
 )
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -89,7 +89,7 @@ class JobFile:
     def write(self, folder: Path) -> None:
         """Write ``job.json``, whole or not at all."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        durable.replace(folder / "job.json", f"{json.dumps(fields, indent=1)}\n".encode())
+        files.replace(folder / "job.json", f"{json.dumps(fields, indent=1)}\n".encode())
 
 
 _WAY_OUT = "; look at it with `scrapy frontier check`, or begin anew with another JOBDIR"

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
@@ -65,7 +65,7 @@ def _partial(target: Path) -> Iterator[Path]:
         yield new
         # What has come there meanwhile is not replaced: a directory with something in it, a file.
         os.rename(new, target)
-        durable.sync(target.absolute().parent)
+        files.sync(target.absolute().parent)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -93,7 +93,7 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
     described = replace(described, id=uuid.uuid4().hex, origin=described.id)
     described.write(folder)
     for path in (folder, new):
-        durable.sync(path)
+        files.sync(path)
     return described
 
 
@@ -144,4 +144,4 @@ def _copy(path: Path, to: Path) -> None:
         else:
             return
         if not to.is_symlink():
-            durable.sync(to)
+            files.sync(to)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.formats import OPEN, is_pack, plain
 from scrapy_spider_suite.packs.packfile import INDEX
+from scrapy_spider_suite.runtime import files
 
 MARK: Final = ".uploaded"
 
@@ -61,12 +61,12 @@ def _read(pack: Path) -> dict[str, Any]:
 
 def mark(pack: Path, done: Uploaded) -> None:
     """Note that *pack* has been uploaded. Raises `OSError`."""
-    durable.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
+    files.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
 
 
 def begin(pack: Path, url: str) -> None:
     """Note that what is at *url* is *pack*'s own from now on. Raises `OSError`."""
-    durable.replace(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
+    files.replace(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
 
 
 def unmark(pack: Path) -> None:

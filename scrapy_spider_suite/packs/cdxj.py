@@ -21,12 +21,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.headers import media_type
 from scrapy_spider_suite.packs import heads
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.pages import FIELDS
 from scrapy_spider_suite.packs.surt import surt
 from scrapy_spider_suite.packs.warc import Record, clean_url
+from scrapy_spider_suite.runtime.http_fields import media_type
 
 REVISIT: Final = "warc/revisit"
 """The type of a revisit, as indexes have it."""

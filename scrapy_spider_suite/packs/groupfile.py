@@ -13,9 +13,9 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.formats import OPEN
-from scrapy_spider_suite.packs.locking import locked
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import locked
 
 
 class GroupFile:
@@ -36,7 +36,7 @@ class GroupFile:
             locked(self._file)
             write_all(self._file, start)
             if power:
-                durable.sync(path.parent)
+                files.sync(path.parent)
         except OSError:
             self._file.close()
             self.open_path.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ class GroupFile:
         if not self._named:
             os.rename(self.open_path, self.path)
             self._named = True
-        durable.sync(self.path.parent)
+        files.sync(self.path.parent)
 
     @property
     def named(self) -> bool:

@@ -16,13 +16,13 @@ from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.container import RECORD_MAX
 from scrapy_spider_suite.packs.formats import OPEN, final
 from scrapy_spider_suite.packs.groupfile import GroupFile, write_all
-from scrapy_spider_suite.packs.locking import locked
 from scrapy_spider_suite.packs.members import GzipContainer, MemberContainer, ZstdContainer
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import locked
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def recover_items(path: Path, size: int) -> Recovered | None:
         os.rename(path, final(path))
     else:
         path.unlink()
-    durable.sync(path.parent)
+    files.sync(path.parent)
     return Recovered(final(path) if kept else None, there - kept, max(0, size - there))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.container import Frame
 from scrapy_spider_suite.packs.formats import OPEN
 from scrapy_spider_suite.packs.itemfile import container_of, is_item_pack
 from scrapy_spider_suite.packs.redaction import Subject
+from scrapy_spider_suite.runtime import files as durable
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import BinaryIO
+
+from scrapy_spider_suite.runtime.files import locked
 
 
 @contextmanager
@@ -19,10 +19,3 @@ def indexes_held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
         yield locked(lock, wait=wait)
 
 
-def locked(file: BinaryIO, *, wait: bool = False) -> bool:
-    """Lock *file* (flock); False if another process has it locked, and it is not to *wait*."""
-    try:
-        flock(file, LOCK_EX | (0 if wait else LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
 from scrapy_spider_suite.packs.index import due, merge
-from scrapy_spider_suite.processes import spawn, words_of
+from scrapy_spider_suite.runtime.helper_processes import spawn, words_of
 
 
 class Merging:

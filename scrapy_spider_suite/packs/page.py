@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.headers import media_type
 from scrapy_spider_suite.packs import heads, pages
 from scrapy_spider_suite.packs.container import Place
 from scrapy_spider_suite.packs.heads import Head
@@ -16,6 +15,7 @@ from scrapy_spider_suite.packs.outlinks import links_in
 from scrapy_spider_suite.packs.pages import Link
 from scrapy_spider_suite.packs.payload import decode
 from scrapy_spider_suite.packs.warc import IDENTICAL, Record
+from scrapy_spider_suite.runtime.http_fields import media_type
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.packs.reader import Packs

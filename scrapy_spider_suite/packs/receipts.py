@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.warc import date
+from scrapy_spider_suite.runtime import files
 
 RECEIPTS: Final = "redactions.jsonl"
 """What was taken out, when: the subject as a digest only."""
@@ -76,7 +76,7 @@ class Receipts:
         row = {"id": uuid.uuid4().hex, "time": date(now), "subject_sha256": self._digest, **facts}
         lines = [line for line in self._lines() if not self._row_of(line)]
         lines.append(json.dumps(row).encode())
-        durable.replace(self._path, b"".join(line + b"\n" for line in lines))
+        files.replace(self._path, b"".join(line + b"\n" for line in lines))
 
     def _lines(self) -> list[bytes]:
         return self._path.read_bytes().splitlines() if self._path.exists() else []

@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs.container import RECORD_MAX, Container
 from scrapy_spider_suite.packs.formats import OPEN, container, final, format_of, is_pack, plain
 from scrapy_spider_suite.packs.indexing import build_index
-from scrapy_spider_suite.packs.locking import locked
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan_from
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import locked
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
         logger.warning("No index for %s: %s", target, error)
     os.rename(path, target)
     index_path(path).unlink(missing_ok=True)
-    durable.sync(path.parent)
+    files.sync(path.parent)
     lost = [part for part in damage if part.length]
     return Recovery(target, end, max(0, size - end), records, lost)
 
@@ -118,7 +118,7 @@ def _put_right(
 def _rewrite(
     path: Path, file: BinaryIO, header: bytes, ending: bytes, kept: list[tuple[int, int]]
 ) -> int:
-    with durable.replacing(path) as new, new.open("wb") as out:
+    with files.replacing(path) as new, new.open("wb") as out:
         out.write(header)
         for offset, length in kept:
             file.seek(offset)
@@ -138,4 +138,4 @@ def _copy(source: BinaryIO, target: BinaryIO, length: int) -> None:
 def _remove(path: Path) -> None:
     index_path(path).unlink(missing_ok=True)
     path.unlink()
-    durable.sync(path.parent)
+    files.sync(path.parent)

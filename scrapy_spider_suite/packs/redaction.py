@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, heads
 from scrapy_spider_suite.packs.away import begun, packs_away, packs_missing, unmark
@@ -36,6 +35,7 @@ from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
 from scrapy_spider_suite.packs.sorting import write_lines
 from scrapy_spider_suite.packs.warc import Record, digest
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
 from scrapy_spider_suite.urls.naming import host_pattern, url_pattern
 
@@ -148,7 +148,7 @@ def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:
             write_lines((line + b"\n" for line in found if not _leads(line, subject)), index)
     for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
         path.unlink(missing_ok=True)
-    durable.sync(folder)
+    files.sync(folder)
 
 
 def _elsewhere(folder: Path, subject: Subject) -> list[str]:
@@ -270,7 +270,7 @@ def _redact_pack(path: Path, keep: _Filter, note: Callable[[], object]) -> None:
     index_path(path).unlink(missing_ok=True)
     os.replace(new, path)
     os.replace(index_path(new), index_path(path))
-    durable.sync(path.parent)
+    files.sync(path.parent)
     keep.receipt.packs += 1
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite import durable
+from scrapy_spider_suite.runtime import files as durable
 
 CHUNK: Final = 4 << 20
 """Bytes that are sorted at once: no other thread runs meanwhile, some 6 ms."""

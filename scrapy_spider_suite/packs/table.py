@@ -21,7 +21,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tldextract import TLDExtract
 from tldextract.tldextract import ExtractResult
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.cdxj import is_robots, key_of
 from scrapy_spider_suite.packs.choosing import Choice, host_of
@@ -29,6 +28,7 @@ from scrapy_spider_suite.packs.exporting import Exported, bodies
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.packs.text import text_of
+from scrapy_spider_suite.runtime import files
 
 ROWS: Final = 10_000
 BYTES: Final = 32 << 20
@@ -87,7 +87,7 @@ def export_table(
     rows: list[dict[str, Any]] = []
     size = 0
     with (
-        durable.replacing(target) as new,
+        files.replacing(target) as new,
         pq.ParquetWriter(new, SCHEMA, compression="zstd") as writer,
     ):
         for page, body in bodies(packs, choice, done):

@@ -16,15 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError, PackUploadError
 from scrapy_spider_suite.packs.away import Uploaded, begin, begun, mark, uploaded
 from scrapy_spider_suite.packs.index import is_indexed
 from scrapy_spider_suite.packs.indexing import build_index
 from scrapy_spider_suite.packs.lines import identity
-from scrapy_spider_suite.packs.locking import indexes_held, locked
+from scrapy_spider_suite.packs.locking import indexes_held
 from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.warc import date
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import locked
 
 _WHOLE: Final = frozenset({
     "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf",
@@ -131,13 +132,13 @@ class Target:
     def _rename(self, system: Any, name: str, target: str) -> None:
         """Let *name* take the place of *target*."""
         if self._protocol in _HERE:
-            durable.sync(Path(name))
+            files.sync(Path(name))
         if self._protocol not in _RENAMES and system.exists(target):
             system.rm_file(target)  # WebHDFS renames nothing onto a file, and does not say so
         system.mv(name, target)
         system.invalidate_cache()
         if self._protocol in _HERE:
-            durable.sync(Path(target).parent)
+            files.sync(Path(target).parent)
 
 
 def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | None:
@@ -169,7 +170,7 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
         mark(pack, done)
         if not keep:
             pack.unlink()
-            durable.sync(pack.parent)
+            files.sync(pack.parent)
     return True
 
 

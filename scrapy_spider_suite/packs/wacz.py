@@ -23,13 +23,13 @@ from typing import Any, Final
 
 from w3lib.encoding import html_to_unicode
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.choosing import Choice, entries_of
 from scrapy_spider_suite.packs.exporting import Exported, export_warc
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.pages import Crawl
 from scrapy_spider_suite.packs.reader import Packs, open_packs
+from scrapy_spider_suite.runtime import files
 
 VERSION: Final = "1.1.1"
 LINES: Final = 3000
@@ -57,7 +57,7 @@ def export_wacz(
     if target.exists():
         raise PackError(f"it is there already: {target}")
     with (
-        durable.replacing(target) as new,
+        files.replacing(target) as new,
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name,
     ):
         folder = Path(name)

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import SearchBusyError
-from scrapy_spider_suite.packs.locking import locked
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import locked
 
 FOLDER: Final = "search"
 _NEW: Final = "new"
@@ -78,9 +78,9 @@ class IndexPlace:
 
     def install(self) -> None:
         """Let what is in that folder be the index; not a byte of the other is left. `OSError`."""
-        durable.sync(self.folder / _NEW)
+        files.sync(self.folder / _NEW)
         (self.folder / _NEW).rename(self._numbered(max(self._numbers(), default=0) + 1))
-        durable.sync(self.folder)
+        files.sync(self.folder)
         self._tidy()
 
     def clear(self) -> None:
@@ -88,7 +88,7 @@ class IndexPlace:
         for number in self._numbers():
             self._numbered(number).rename(self.folder / _OLD)
             _remove(self.folder / _OLD)
-        durable.sync(self.folder)
+        files.sync(self.folder)
 
     def _tidy(self) -> None:
         for path in (self.folder / _NEW, self.folder / _OLD):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_spider_suite.processes import spawn
+from scrapy_spider_suite.runtime.helper_processes import spawn
 
 _MODULE: Final = "scrapy_spider_suite.search.follow"
 _LINES: Final = 20

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from scrapy import Request
 
-from scrapy_spider_suite.crawl.inthread import in_thread
-from scrapy_spider_suite.crawl.turns import Turns
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
+from scrapy_spider_suite.runtime.event_loop import Turns, in_thread
 from scrapy_spider_suite.seeds.lines import Kind, Seed, SeedLines, Source
 from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, reason
 from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter

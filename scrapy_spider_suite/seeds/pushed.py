@@ -22,8 +22,8 @@ from scrapy import Request, signals
 from scrapy_spider_suite.agents.pushed import LONGEST, Pushed, Taken
 from scrapy_spider_suite.agents.server import Server, require_client
 from scrapy_spider_suite.crawl.damage import reading
-from scrapy_spider_suite.crawl.turns import Turns
 from scrapy_spider_suite.errors import JobError, RegistryError
+from scrapy_spider_suite.runtime.event_loop import Turns
 from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
 from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad

@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
+from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.catalogue import Catalogue, RangeRow, SegmentRow

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
-from scrapy_spider_suite.processes import spawn, words_of
+from scrapy_spider_suite.runtime.helper_processes import spawn, words_of
 from scrapy_spider_suite.seen import build, catalogue
 from scrapy_spider_suite.seen.log import LENGTH_BITS, FreshLog
 from scrapy_spider_suite.seen.ranges import Range

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import xxhash
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
+from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.seen.filters import WORD
 from scrapy_spider_suite.seen.identity import LOW
 from scrapy_spider_suite.seen.wayback import Way

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.seen.opening import LOCK, lock
+from scrapy_spider_suite.runtime.files import LOCK, lock
 
 
 class Checkpoint:

@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.fingerprints import SLOTS
 
 NAME = "sieve.manifest"
@@ -79,8 +79,8 @@ class Manifest:
         }  # fmt: skip
         body: bytes = msgpack.packb(row)
         new = folder / f"{NAME}.new"
-        durable.write(new, body + xxhash.xxh3_64_digest(body))
+        files.write(new, body + xxhash.xxh3_64_digest(body))
         os.replace(new, folder / NAME)
         # It is in its place now; a disk that cannot say so will say it of the next thing written.
         with suppress(OSError):
-            durable.sync(folder)
+            files.sync(folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import shutil
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobError, JobInUseError, StoreWriteError
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE
 from scrapy_spider_suite.seen.catalogue import Catalogue
@@ -22,27 +20,10 @@ from scrapy_spider_suite.seen.log import FileLog, FreshLog
 from scrapy_spider_suite.seen.ranges import Ranges
 from scrapy_spider_suite.seen.table import Table
 
-LOCK: Final = "lock"
 _ATTEMPTS: Final = 50
 """Times that a reader begins anew."""
 
 
-def lock(folder: Path) -> int:
-    """Take the store in *folder* for this process; closing what is returned gives it back.
-
-    Raises `JobInUseError`, `StoreWriteError`.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreWriteError(f"{folder}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise JobInUseError(f"{folder} is open in another process, or twice in this one") from error
-    return fd
 
 
 def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, dict[str, str]]:
@@ -79,7 +60,7 @@ class Opened:
     fresh: int
 
 
-def opened(
+def open_store(
     folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
 ) -> Opened:
     """Open the store in *folder*.
@@ -89,7 +70,7 @@ def opened(
     """
     for _ in range(_ATTEMPTS if readonly else 1):
         try:
-            found = _opened(folder, log, ids, readonly, verify)
+            found = _open_once(folder, log, ids, readonly, verify)
         except FileNotFoundError:
             continue
         now, _ = catalogues.read(folder) if readonly else (found.catalogue, [])
@@ -99,7 +80,7 @@ def opened(
     raise JobInUseError(f"{folder} changes faster than it can be read: try again")
 
 
-def _opened(
+def _open_once(
     folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
 ) -> Opened:
     catalogue, damaged = catalogue_of(folder, ids, readonly)
@@ -147,6 +128,6 @@ def replay(
         part.live = Table.of(ids[mine], handles[mine])
         part.count = part.live.count
     if not readonly and not fresh.all():
-        durable.sync(folder)
+        files.sync(folder)
         log.forget(handles[~fresh])
     return sum(part.count for part in ranges)

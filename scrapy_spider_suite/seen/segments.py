@@ -21,8 +21,8 @@ import marisa_trie  # type: ignore[import-not-found]
 import numpy as np
 import xxhash
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import buckets, filters, wayback
 from scrapy_spider_suite.seen.catalogue import SegmentRow
 from scrapy_spider_suite.seen.identity import Identity
@@ -200,7 +200,7 @@ def write(
     if width:
         table, way = wayback.table_of(found, np.frombuffer(numbers, np.uint32), width)
         rest += table
-    durable.write(path, text, rest)
+    files.write(path, text, rest)
     sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
     size = len(text) + len(rest)
     return SegmentRow(

@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scrapy_spider_suite.runtime.files import lock
 from scrapy_spider_suite.seen.fingerprints import (
     WIDTHS,
     false_positive_bound,
@@ -26,7 +27,6 @@ from scrapy_spider_suite.seen.fingerprints import (
     key_of,
 )
 from scrapy_spider_suite.seen.flushing import Flush, Verdict, writing
-from scrapy_spider_suite.seen.opening import lock
 from scrapy_spider_suite.seen.parts import PART, SortedParts
 from scrapy_spider_suite.seen.rows import TOP, Mask, Rows, bytes_of, mask_of, rows_of
 from scrapy_spider_suite.seen.waiting import Item, WaitingLog

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from scrapy_spider_suite.errors import JobDamagedError, JobError, UnknownUrlError
+from scrapy_spider_suite.runtime.files import lock
 from scrapy_spider_suite.seen import opening
 from scrapy_spider_suite.seen.build import SPLIT
 from scrapy_spider_suite.seen.checking import Finding, check
@@ -63,9 +64,9 @@ class TrieStore:
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
-        self._lock = None if readonly else opening.lock(self.path)
+        self._lock = None if readonly else lock(self.path)
         try:
-            opened = opening.opened(self.path, log, ids, readonly, verify)
+            opened = opening.open_store(self.path, log, ids, readonly, verify)
         except BaseException:
             self._unlock()
             raise

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import catalogue as catalogues
 from scrapy_spider_suite.seen.building import MADE, Building
 from scrapy_spider_suite.seen.catalogue import Catalogue
@@ -121,7 +121,7 @@ class Upkeep:
                     raise error
         self._log.sync()
         try:
-            durable.sync(self._folder)
+            files.sync(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         self._forget(self._rubbish + self._spent)
@@ -159,7 +159,7 @@ class Upkeep:
             made.mkdir(parents=True, exist_ok=True)
             catalogues.write(made, after)
             catalogues.install(made, self._folder)
-            durable.sync(self._folder)
+            files.sync(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         finally:

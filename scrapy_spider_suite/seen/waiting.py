@@ -16,8 +16,8 @@ from struct import Struct
 
 import xxhash
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.identity import decode, encode
 from scrapy_spider_suite.seen.sortedfile import write_all
 
@@ -112,7 +112,7 @@ class WaitingLog:
         """Have the items before number *end* on the medium. Raises `OSError`."""
         for start in self._starts():
             if start < end:
-                durable.sync(self._path(start))
+                files.sync(self._path(start))
 
     def drop(self, end: int) -> None:
         """Forget the items before number *end*, as far as they fill files."""

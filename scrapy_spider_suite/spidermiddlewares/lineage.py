@@ -16,8 +16,8 @@ from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.crawl.lifelong import STARTED, holds, note
 from scrapy_spider_suite.crawl.requests import disown
 from scrapy_spider_suite.crawl.trust import trust_start
-from scrapy_spider_suite.crawl.turns import Turns
 from scrapy_spider_suite.items import PageItem
+from scrapy_spider_suite.runtime.event_loop import Turns
 from scrapy_spider_suite.signals import item_not_exported
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.seen.identity import MAX_KEY, encode, host_of_key
 from scrapy_spider_suite.storage.records import UrlState
@@ -104,10 +104,10 @@ class Archive:
                 if path.is_file() and path.name not in _LEFT_OUT:
                     if path.match(_COPIED):
                         shutil.copyfile(path, target / path.name)
-                        durable.sync(target / path.name)
+                        files.sync(target / path.name)
                     else:
                         link(path, target / path.name)
-            durable.sync(target)
+            files.sync(target)
         except OSError as error:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 
@@ -153,4 +153,4 @@ def link(path: Path, target: Path) -> None:
         os.link(path, target)
     except OSError:
         shutil.copyfile(path, target)
-        durable.sync(target)
+        files.sync(target)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scrapy_spider_suite import durable
+from scrapy_spider_suite.runtime import files as durable
 
 _NAME = "files.json"
 _COMPARED = ("*.sst", "MANIFEST-*", "CURRENT")

@@ -12,6 +12,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.guards.status import CrawlState, read_status, state_of
+from scrapy_spider_suite.runtime.files import LockedFolder
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archiving import archived
@@ -26,7 +27,6 @@ from scrapy_spider_suite.storage.seeds import tag_of
 from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
 from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.sifting import entry_of, rows_in
-from scrapy_spider_suite.storage.temporary import LockedFolder
 from scrapy_spider_suite.storage.unextracted import Unextracted
 from scrapy_spider_suite.storage.waiting import RESIDENT
 from scrapy_spider_suite.wording import counted

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
 from scrapy_spider_suite.seen.manifest import NAME, Manifest
 from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve, SieveStatistics
@@ -133,7 +133,7 @@ class Sieved:
             for path in self.sieve.path.iterdir():
                 if path.name == NAME or path.suffix == ".rows":
                     link(path, target / path.name)
-            durable.sync(target)
+            files.sync(target)
         except OSError as error:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 

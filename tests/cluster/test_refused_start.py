@@ -23,8 +23,8 @@ from scrapy_spider_suite.cluster import peer
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.crawl.peering import Peering
 from scrapy_spider_suite.errors import JobError, RegistryError
-from scrapy_spider_suite.guards.exitcodes import ExitCode
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.storage.reader import StoreReader
 
 LATE = 100.0

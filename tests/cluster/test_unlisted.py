@@ -12,7 +12,7 @@ from redis_servers import free_port
 from running import until
 from websites import Site, running
 
-from scrapy_spider_suite.guards.exitcodes import ExitCode
+from scrapy_spider_suite.runtime.refusal import ExitCode
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""

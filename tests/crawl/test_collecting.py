@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 
-from scrapy_spider_suite.crawl.collecting import CalmCollector
+from scrapy_spider_suite.runtime.event_loop import CalmCollector
 
 
 class Itself:

@@ -10,8 +10,8 @@ from crawls import Crawl, crawl
 from frontier_command import scrapy
 from websites import Site, running
 
-from scrapy_spider_suite.guards.exitcodes import DAMAGED, ExitCode, code_of_reason
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.runtime.refusal import DAMAGED, ExitCode, code_of_reason
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.rocks import RocksStore
 

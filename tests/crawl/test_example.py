@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from projects import scrapy
 
-from scrapy_spider_suite.guards.exitcodes import ExitCode
+from scrapy_spider_suite.runtime.refusal import ExitCode
 
 ROOT = Path(__file__).parents[2]
 

@@ -75,7 +75,7 @@ def test_a_job_that_was_upgraded_is_finished(spider: str, tmp_path: Path) -> Non
     refused = frontier("pause", *on)
     assert (refused.code, "older data format: upgrade it with" in refused.out) == (2, True)
     assert list((job / FOLDER / "actions").iterdir()) == []  # not to be done some day
-    _killed(job, "scrapy_spider_suite.durable.os.replace")
+    _killed(job, "scrapy_spider_suite.runtime.files.os.replace")
     assert (job / FOLDER / "job.json").read_bytes() == described
     _killed(job, "scrapy_spider_suite.storage.rocks.RocksStore.flush")
     assert _format(job) == FORMAT

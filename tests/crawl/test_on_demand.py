@@ -28,13 +28,13 @@ from scrapy_spider_suite.crawl import extracting
 from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Page as StoredPage
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.packs.stored import Finder, Stored
+from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage import inventory

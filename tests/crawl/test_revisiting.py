@@ -20,10 +20,10 @@ from websites import Answer, Site, Visit, links, moved, running
 
 from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.revisits import Revisiting
-from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
+from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.plans import UNPACKED, Plan

@@ -21,7 +21,6 @@ from scrapy_spider_suite.crawl.commitlog import FrontierLog, PlainLog
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.guards.exitcodes import DAMAGED
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records
 from scrapy_spider_suite.packs.packing import Packing
@@ -29,6 +28,7 @@ from scrapy_spider_suite.packs.warc import URL_MAX, Record
 from scrapy_spider_suite.pages.digests import payload_digest
 from scrapy_spider_suite.pages.originals import PAYLOADS
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
+from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 Run = Callable[[Any], Crawled]

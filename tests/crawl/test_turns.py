@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scrapy_spider_suite.crawl.turns import SLICE, Turns, calm_turn
+from scrapy_spider_suite.runtime.event_loop import SLICE, Turns, calm_turn
 
 
 async def _turns_of_a_neighbour(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.extensions.ticking import SHARE, Ticker
+from scrapy_spider_suite.runtime.tasks import SHARE, Ticker
 from tests.helpers_codec import in_a_loop, until
 
 

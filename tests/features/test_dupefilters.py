@@ -23,7 +23,7 @@ from websites import Site, links
 from scrapy_spider_suite import dupefilter
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
 from scrapy_spider_suite.errors import JobDamagedError, SettingsError
-from scrapy_spider_suite.job.temporary import PREFIX
+from scrapy_spider_suite.runtime.files import PREFIX
 
 BOTH = [SieveDupeFilter, TrieDupeFilter]
 both = pytest.mark.parametrize("filter_", BOTH)

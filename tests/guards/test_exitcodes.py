@@ -11,7 +11,7 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     SettingsError,
 )
-from scrapy_spider_suite.guards.exitcodes import MEANINGS, ExitCode, code_of_error, code_of_reason
+from scrapy_spider_suite.runtime.refusal import MEANINGS, ExitCode, code_of_error, code_of_reason
 
 
 @pytest.mark.parametrize(

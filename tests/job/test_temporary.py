@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.temporary import PREFIX, TemporaryFolder
+from scrapy_spider_suite.runtime.files import PREFIX, TemporaryFolder
 
 HOLD = """
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.temporary import TemporaryFolder
+from scrapy_spider_suite.runtime.files import TemporaryFolder
 folder = TemporaryFolder()
 (folder.path / "store").mkdir()
 print(folder.path, flush=True)

@@ -12,8 +12,8 @@ import pytest
 from packed import NOW, fetch, head
 from searched import contents, expected, followed, hits, page, write
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.packs import FORMATS, verify
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.search.follower import Follower
 from scrapy_spider_suite.search.journal import TRIES, Journal
 from scrapy_spider_suite.search.place import IndexPlace
@@ -95,7 +95,7 @@ def test_a_damaged_index(tmp_path: Path) -> None:
         else:
             data[-1] ^= 1
         # As another file: what maps this one would end with SIGBUS if it were cut off under it.
-        durable.replace(path, bytes(data))
+        files.replace(path, bytes(data))
         found += [finding.path for finding in verify(tmp_path) if finding.kind == "index"]
         progress = Follower(tmp_path).step()
         assert str(index) in progress.rebuilt, path

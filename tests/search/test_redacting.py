@@ -10,10 +10,10 @@ import pytest
 from packed import NOW, fetch, plan
 from searched import contents, expected, followed, hits, page, write
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import SearchBusyError
 from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
 from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.search import redacting, rewriting
 from scrapy_spider_suite.search.follower import Follower
 from scrapy_spider_suite.search.place import IndexPlace

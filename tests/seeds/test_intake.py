@@ -18,8 +18,8 @@ from scrapy.http import Response
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.guards.exitcodes import ExitCode, code_of_reason
 from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.runtime.refusal import ExitCode, code_of_reason
 from scrapy_spider_suite.seeds import intake
 from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.settings.changing import change_setting
@@ -232,7 +232,7 @@ def test_a_crawl_in_memory_holds_some_seeds_only(
     """Without a job an ordinary spider's requests are in memory: the list waits."""
     monkeypatch.setattr(intake, "_IN_MEMORY", 5)
     monkeypatch.setattr(intake, "_ROOM", 0.01)
-    monkeypatch.setattr("scrapy_spider_suite.crawl.turns.SLICE", 0.0)
+    monkeypatch.setattr("scrapy_spider_suite.runtime.event_loop.SLICE", 0.0)
     monkeypatch.setattr("scrapy_spider_suite.seeds.sowing._PIECE", 2)
     path = tmp_path / "seeds"
     path.write_text("".join(f"{site.url}/{n}\n" for n in range(60)))

@@ -15,9 +15,9 @@ from contracts_seen import SeenContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import parts
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.sieve import Sieve
@@ -460,8 +460,8 @@ def test_a_disk_that_cannot_sync_names(path: Path, monkeypatch: Any) -> None:
             raise OSError(5, "Input/output error")
         sync(path)
 
-    sieve, sync = opened(path), durable.sync
-    monkeypatch.setattr(durable, "sync", failing)
+    sieve, sync = opened(path), files.sync
+    monkeypatch.setattr(files, "sync", failing)
     assert sieve.add(map(url, range(100))) == [url(number) for number in range(100)]
     sieve.close()
     assert opened(path).add(map(url, range(101))) == [url(100)]

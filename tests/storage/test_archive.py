@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from virtual import WALL, entry
 
-from scrapy_spider_suite import durable
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.storage import archiving
 from scrapy_spider_suite.storage.archive import ARCHIVED, FOLDER, Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archived, bring_back, holding
@@ -239,7 +239,7 @@ def test_a_copy_is_on_the_medium(
     fill(store, DONE, *PORTS)
     move(store)
     synced: list[Path] = []
-    monkeypatch.setattr(durable, "sync", synced.append)
+    monkeypatch.setattr(files, "sync", synced.append)
     store.checkpoint(tmp_path / "copy")
     folder = tmp_path / "copy" / FOLDER
     assert folder in synced

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options
 
-from scrapy_spider_suite import durable
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.storage import database
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.tuning import Tuning
@@ -137,7 +137,7 @@ def test_small_files_are_on_the_medium_before_they_count(
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "replace", note_replace)
-    durable.replace(tmp_path / "a.json", b"text")
+    files.replace(tmp_path / "a.json", b"text")
     assert done == ["sync a.json.new", "a.json.new to a.json, text", f"sync {tmp_path.name}"]
     assert (tmp_path / "a.json").read_text() == "text"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

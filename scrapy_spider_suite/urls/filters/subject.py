@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from scrapy_spider_suite.headers import media_type
+from scrapy_spider_suite.runtime.http_fields import media_type
 
 
 class Fact(Enum):

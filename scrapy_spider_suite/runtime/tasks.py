@@ -1,0 +1,123 @@
+"""Work that is done again and again for as long as an agent lives, whatever happens to it.
+
+Tasks that live as long as an agent: what nobody foresaw ends one of them, but not in silence.
+
+Something done again and again while a crawl runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
+"""Seconds until what failed is tried again: at first, and at most."""
+
+_UNFORESEEN: Final = "unforeseen"
+
+
+async def forever(
+    step: Callable[[], Awaitable[None]], failed: Callable[[Exception], str],
+    over: Callable[[str], None], what: str,
+) -> None:  # fmt: skip
+    """Do *step* until it is cancelled, and after a pause where it fails.
+
+    *failed* takes note of an error and returns of what kind it is; "" for one that nobody foresaw,
+    which is logged as one of *what*. *over* is told the kind when the next step does not fail.
+    """
+    pause, kind = FIRST_PAUSE, ""
+    while True:
+        try:
+            await step()
+        except Exception as error:  # without what it does the crawl would stand still, in silence
+            before, kind = kind, failed(error) or _UNFORESEEN
+            if kind == _UNFORESEEN != before:
+                logger.critical("%s: %r; tried again, report this", what, error, exc_info=error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE)
+        else:
+            if kind:
+                over(kind)
+            pause, kind = FIRST_PAUSE, ""
+
+
+def watched(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+    """A task that does *work*; an error that ends it is logged as one of *what*."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical(
+                "%s of this agent do not go on; start it again, and report this", what,
+                exc_info=error,
+            )  # fmt: skip
+
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(ended)
+    return task
+
+
+SHARE = 50
+
+
+class Ticker:
+    """Calls *action* every *period* seconds, from `start` to `stop`, on the running loop.
+
+    Less often if it takes long: at most one part in `SHARE` of the time is spent on it. An action
+    that raises is called again; that is logged once, until it has worked again.
+    """
+
+    def __init__(self, period: float, action: Callable[[], None]) -> None:
+        self._period = period
+        self._action = action
+        self._timer: asyncio.TimerHandle | None = None
+        self._failing = False
+
+    def start(self) -> None:
+        """Begin; the first call comes after one period."""
+        self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
+
+    def stop(self) -> None:
+        """End; stopping twice, or what was never started, does nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        began = time.monotonic()
+        try:
+            self._action()
+        except Exception:  # what is done again and again may work the next time
+            if not self._failing:
+                logger.exception("%r failed; it is tried again", self._action)
+            self._failing = True
+        else:
+            self._failing = False
+        took = time.monotonic() - began
+        pause = max(self._period, took * SHARE)
+        if self._timer is not None:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+
+
+class Once:
+    """Says each kind of trouble once: who sends a million bad datagrams gets one line for them."""
+
+    def __init__(self, logger: logging.Logger, name: str) -> None:
+        self._logger = logger
+        self._name = name
+        self._said: set[str] = set()
+
+    def say(self, kind: str, why: object) -> None:
+        """Log *why*, unless something of this *kind* was logged and is not `over`."""
+        if kind not in self._said:
+            self._said.add(kind)
+            text = " ".join(str(why).split())
+            self._logger.warning(f"{self._name}: {text} (said once; further ones are counted)")
+
+    def over(self, kind: str) -> None:
+        """The trouble is over: the next of its *kind* is worth a line again."""
+        self._said.discard(kind)
