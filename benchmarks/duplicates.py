@@ -22,10 +22,10 @@ from typing import TypeVar
 from extract import made_up_page
 from growing import microseconds
 
-from scrapy_spider_suite.pages.digests import payload_digest, structural_digest
 from scrapy_spider_suite.pages.near import NearIndex, Signature, signature
 from scrapy_spider_suite.pages.originals import NEAR, Original, Originals
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest
 
 T = TypeVar("T")
 MEMORY = 16 << 20
@@ -96,12 +96,12 @@ def main() -> None:
     options = parser.parse_args()
     pages = pages_of(options.pages, 100 if options.small else 2_000)
     print(f"{len(pages):,} pages of {sum(map(len, pages)) / len(pages):,.0f} bytes")
-    timed("payload: SHA-1", payload_digest, pages)
+    timed("payload: SHA-1", sha1_of, pages)
     timed("structure", lambda page: structural_digest(page, "a.test"), pages)
     timed("near: 64 MinHashes", signature, pages)
     with tempfile.TemporaryDirectory() as folder:
         store = RocksStore(Path(folder) / "db")
-        payloads = on_disk("payloads", store, [payload_digest(page) for page in pages])
+        payloads = on_disk("payloads", store, [sha1_of(page) for page in pages])
         structures = on_disk("structures", store, [structural_digest(page) for page in pages])
         signatures = (found for page in pages if (found := signature(page)) is not None)
         near = in_memory(store, MEMORY >> 4 if options.small else MEMORY, signatures)

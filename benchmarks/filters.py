@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy_spider_suite.urls.filters import Filter, Stage, Subject
-from scrapy_spider_suite.urls.filters.regexes import BODY_MAX, STEPS_MAX, body_contains
+from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_contains
 from scrapy_spider_suite.urls.normalize import normalize
 
 FILTERS = (

@@ -36,9 +36,7 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.extract import PageLinks, extract
 from scrapy_spider_suite.urls.filters import Filter, Stage, Subject
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.normalizer import Normalizer
-from scrapy_spider_suite.urls.options import WORDS, Options, UrlRules
-from scrapy_spider_suite.urls.rewriting import Rules
+from scrapy_spider_suite.urls.normalizer import WORDS, Normalizer, Options, Rules, UrlRules
 from scrapy_spider_suite.urls.scope import Scope
 
 TYPE = "text/html; charset=utf-8"

@@ -150,8 +150,7 @@ def crawl(sites: dict[str, str], packs: Path | None) -> dict[str, Any]:
 
 def edges(bodies: list[bytes]) -> tuple[float, float]:
     """Seconds that reading how links link takes longer, a page; and how many there are."""
-    from scrapy_spider_suite.urls.edges import extract_edges
-    from scrapy_spider_suite.urls.extract import extract
+    from scrapy_spider_suite.urls.extract import extract, extract_edges
 
     links = sum(len(extract_edges(body, url="http://a.test/")[1]) for body in bodies)
     with_kinds = _best(lambda: [extract_edges(body, url="http://a.test/") for body in bodies])

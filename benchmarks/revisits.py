@@ -42,10 +42,10 @@ from scrapy_spider_suite.frontier.revisits import (
     interval_for,
 )
 from scrapy_spider_suite.frontier.validators import Validators
-from scrapy_spider_suite.pages.digests import payload_digest
 from scrapy_spider_suite.storage.plans import row_of
 from scrapy_spider_suite.storage.revisits import Revisits
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.page_digests import sha1_of
 
 CLASSES = ((0.23, 0.2, 1), (0.15, 1, 7), (0.16, 7, 30), (0.16, 30, 120), (0.30, 120, 1000))
 """Parts of the pages, and the days between two changes, from and to."""
@@ -242,7 +242,7 @@ def rows(number: int, rounds: int) -> None:
         store.close()
     began = time.process_time()
     for _ in range(number):
-        payload_digest(b"x" * 6_000)
+        sha1_of(b"x" * 6_000)
         Validators.of(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
     print(f"digest and validators: {(time.process_time() - began) / number * 1e6:.0f} us a page")
 

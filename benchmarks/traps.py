@@ -41,8 +41,8 @@ from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, ordinary
 from scrapy_spider_suite.testing.traps import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.extract import extract
-from scrapy_spider_suite.urls.likeness import likeness
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.page_digests import likeness
 
 PARTS = ("links", "likeness, if of each", "learning of traps, as it is")
 LISTS = ("mixed_500k.txt.xz", "sitemaps_300k.txt.xz")

@@ -44,9 +44,9 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.seeds.intake import Seeding
-from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -180,7 +180,7 @@ def _prepare() -> None:
     from scrapy.settings import default_settings as scrapys
 
     from scrapy_spider_suite import profiles
-    from scrapy_spider_suite.urls import domains
+    from scrapy_spider_suite.urls import hosts as domains
 
     listed = [each for kind in profiles.COMPONENTS.values() for each in kind]
     paths = [

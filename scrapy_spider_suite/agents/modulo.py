@@ -14,7 +14,7 @@ import numpy as np
 from scrapy_spider_suite.agents.tables import SETTING, Member, Owners
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.keys import UNITS
-from scrapy_spider_suite.urls.sums import node_of, terminal_of
+from scrapy_spider_suite.urls.hosts import node_of, terminal_of
 
 _FOLDED: Final = 55_440
 """Below 65,536, and a multiple of each number up to 12, and of 14, 15, 16, 18, 20, 21, 22, 24, …"""

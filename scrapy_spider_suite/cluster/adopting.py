@@ -29,7 +29,7 @@ from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
-from scrapy_spider_suite.packs.choosing import entries_of, host_of
+from scrapy_spider_suite.packs.choosing import entries_of
 from scrapy_spider_suite.packs.formats import is_pack, plain
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
@@ -38,6 +38,7 @@ from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import arrived
 from scrapy_spider_suite.storage.units import packed
+from scrapy_spider_suite.urls.hosts import host_of
 
 PATIENCE: Final = 120.0
 """Seconds in which nothing gets on, after which whoever adopts is told so."""

@@ -24,7 +24,6 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots import origin_of
-from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.pages.originals import NEAR, PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.storage import sitemaps
@@ -33,7 +32,8 @@ from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS
 from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.robots import BUCKETS
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.hosts import registered_domain
 
 _ROWS = 50
 _BUCKETS = 32

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 
 KNOWN = "known"
 """The fact of a receipt that says whether there was anything to be dropped."""

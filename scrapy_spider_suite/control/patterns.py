@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.subjects import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
 

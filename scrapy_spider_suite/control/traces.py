@@ -12,12 +12,11 @@ from typing import BinaryIO, Final, cast
 
 from backports import zstd
 
-from scrapy_spider_suite.graph.names import reverse_host
 from scrapy_spider_suite.monitor import fetchfiles
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
 from scrapy_spider_suite.monitor.fetchreader import host_of as host_of_field
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.urls.naming import host_pattern
+from scrapy_spider_suite.urls.hosts import host_pattern, reverse_host
 from scrapy_spider_suite.urls.normalize import host_of
 
 _URL, _VIA = 4, 5

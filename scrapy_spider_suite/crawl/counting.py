@@ -21,8 +21,8 @@ from scrapy_spider_suite.job.directory import close_job, job_of
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.runtime.http_fields import header, media_type
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.urls.edges import link_texts
-from scrapy_spider_suite.urls.filters.subject import Page
+from scrapy_spider_suite.urls.extract import link_texts
+from scrapy_spider_suite.urls.filters.atom_registry import Page
 from scrapy_spider_suite.urls.normalize import normalize
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import Original as PackedOriginal
 from scrapy_spider_suite.packs.warc import IDENTICAL
-from scrapy_spider_suite.pages.digests import labelled, payload_digest, structural_digest
 from scrapy_spider_suite.pages.originals import (
     NEAR,
     PAYLOADS,
@@ -34,6 +33,7 @@ from scrapy_spider_suite.pages.originals import (
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.storage.plans import Packed
 from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -102,7 +102,7 @@ class DuplicatePages:
         if self._payloads is not None:
             # Of what is packed, the bytes in the record count: compressed ones, as they were sent.
             body = lease.fetches[-1].body if lease.fetches else answer.body
-            found.payload = payload_digest(body)
+            found.payload = sha1_of(body)
             original = self._payloads.find(found.payload)
             first = self._first(found.payload, lease, found)
             self._meet("payload", found, original or first, answer.url)
@@ -110,7 +110,7 @@ class DuplicatePages:
             self._compare(answer, lease, found)
         if original is None or self._packs is None:
             return False
-        found.packed = Packed(original.url, original.when, labelled(found.payload))
+        found.packed = Packed(original.url, original.when, warc_digest(found.payload))
         return True
 
     def _compare(self, answer: HtmlResponse, lease: Lease, found: Likeness) -> None:
@@ -197,7 +197,7 @@ class DuplicatePages:
             return None
         lease.holds += 1
         self._waiting.setdefault(first, []).append(lease)
-        return Packed(known.url, known.when, labelled(found.payload))
+        return Packed(known.url, known.when, warc_digest(found.payload))
 
     def _leave(self, lease: Lease, found: Likeness) -> None:
         for digest in (found.payload, found.structure):

@@ -11,9 +11,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.urls.normalizer import Normalizer, Plugin
-from scrapy_spider_suite.urls.options import Options, UrlRules
-from scrapy_spider_suite.urls.rewriting import Rules
+from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Plugin, Rules, UrlRules
 from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.twins import Twins
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy.http import HtmlResponse, Response
 
 from scrapy_spider_suite.crawl.requests import SITEMAP
-from scrapy_spider_suite.urls.edges import Edge, extract_edges
-from scrapy_spider_suite.urls.extract import Context, PageLinks, extract
+from scrapy_spider_suite.urls.extract import Context, Edge, PageLinks, extract, extract_edges
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.settings.suite import SuiteSettings

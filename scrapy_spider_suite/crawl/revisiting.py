@@ -28,9 +28,9 @@ from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.packs import Original
 from scrapy_spider_suite.packs.pages import payload_digest as record_digest
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
-from scrapy_spider_suite.pages.digests import payload_digest
 from scrapy_spider_suite.storage.planning import Found
 from scrapy_spider_suite.storage.plans import UNPACKED, Packed, Plan
+from scrapy_spider_suite.urls.page_digests import sha1_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
@@ -202,7 +202,7 @@ class PageRevisiting:
             request.errback = None  # nothing went wrong
             raise NotModified(f"{request.url} has not changed", answer)
         if 200 <= answer.status < 300 and _is_plain(request):
-            lease.found = Found(time.time(), payload_digest(answer.body), _validators(answer))
+            lease.found = Found(time.time(), sha1_of(answer.body), _validators(answer))
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
         """Nothing more will come of *lease*: say how the last of its answers is to be packed.

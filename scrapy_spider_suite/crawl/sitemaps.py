@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict
 from scrapy_spider_suite.runtime.event_loop import in_thread
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.sitemaps import BadSitemap, Location, read
 

@@ -20,7 +20,7 @@ from ipaddress import (
     ip_network,
 )
 
-from scrapy_spider_suite.frontier.carried import carried
+from scrapy_spider_suite.urls.host_patterns import carried
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -14,9 +14,8 @@ from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, LAST, Traps
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.permutations import sorted_query
-from scrapy_spider_suite.urls.spaces import folders, local
 from scrapy_spider_suite.urls.traps import Refusal, Trap
+from scrapy_spider_suite.urls.url_spaces import folders, local, sorted_query
 
 MINING = "mining"
 """The rule by which what nobody linked to is forgotten."""

@@ -27,7 +27,6 @@ from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import Fetch, write
 from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.pages.digests import labelled, payload_digest
 from scrapy_spider_suite.runtime.http_fields import header, media_type
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import Ticker
@@ -35,6 +34,7 @@ from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.tallies import OTHER, Tallies
+from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -225,7 +225,7 @@ def _digest(response: Response | None) -> str:
     """SHA-1 in base 32, as WARC files have it; none for an empty body."""
     if response is None or not response.body:
         return ""
-    return labelled(payload_digest(response.body)).removeprefix("sha1:")
+    return warc_digest(sha1_of(response.body)).removeprefix("sha1:")
 
 
 def _address(booked: str | None, response: Response | None) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.hours import Hours
-from scrapy_spider_suite.frontier.subjects import Kind, Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject, Subjects
 
 
 @dataclass(frozen=True, slots=True)

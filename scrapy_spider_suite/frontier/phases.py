@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scrapy_spider_suite.urls.sums import phase_of
+from scrapy_spider_suite.urls.hosts import phase_of
 from scrapy_spider_suite.wording import counted
 
 

@@ -16,7 +16,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
 from scrapy_spider_suite.frontier.phases import Phases
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.frontier.subjects import Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import Subject, Subjects
 from scrapy_spider_suite.urls.traps import Limits
 
 _BLOCKED = "blocked"

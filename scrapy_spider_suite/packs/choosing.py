@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 import xxhash
 
@@ -27,6 +26,7 @@ from scrapy_spider_suite.packs.packfile import index_path
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.reader import PAGES, Packs
 from scrapy_spider_suite.packs.scan import Damage, Group, scan_from
+from scrapy_spider_suite.urls.hosts import is_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,20 +77,8 @@ class Chosen(NamedTuple):
     entry: Entry
 
 
-def is_of(url: str, host: str) -> bool:
-    """Whether *url* is of *host*, which may be ``*.example.com``."""
-    name = host_of(url)
-    if host.startswith("*."):
-        return name == host[2:] or name.endswith(host[1:])
-    return name == host
 
 
-def host_of(url: str) -> str:
-    """The host of *url* in lower case, without a dot at its end; "" if it has none."""
-    try:
-        return (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:
-        return ""
 
 
 def entries_of(pack: Path) -> Iterator[Entry]:

@@ -13,13 +13,14 @@ from typing import Any, Final
 import xxhash
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.choosing import Bundle, Choice, fetches, host_of, pages
+from scrapy_spider_suite.packs.choosing import Bundle, Choice, fetches, pages
 from scrapy_spider_suite.packs.formats import OPEN, container
 from scrapy_spider_suite.packs.packfile import PackFile
 from scrapy_spider_suite.packs.page import Page
 from scrapy_spider_suite.packs.pages import Crawl, warcinfo
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.runtime import files as durable
+from scrapy_spider_suite.urls.hosts import host_of
 
 FILE_MAX: Final = 1 << 30
 """Bytes at which a file of several is ended, as is usual with WARC."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.pages import Link
-from scrapy_spider_suite.urls.edges import extract_edges
+from scrapy_spider_suite.urls.extract import extract_edges
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.packs.page import Page

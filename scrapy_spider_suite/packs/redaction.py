@@ -20,7 +20,6 @@ from typing import BinaryIO, Final
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, heads
 from scrapy_spider_suite.packs.away import begun, packs_away, packs_missing, unmark
-from scrapy_spider_suite.packs.choosing import is_of
 from scrapy_spider_suite.packs.container import Container
 from scrapy_spider_suite.packs.formats import OPEN, container, format_of, is_pack
 from scrapy_spider_suite.packs.index import is_indexed
@@ -37,7 +36,7 @@ from scrapy_spider_suite.packs.sorting import write_lines
 from scrapy_spider_suite.packs.warc import Record, digest
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
-from scrapy_spider_suite.urls.naming import host_pattern, url_pattern
+from scrapy_spider_suite.urls.hosts import host_pattern, is_of, url_pattern
 
 _NEW: Final = "redacting"
 _HOST: Final = re.compile(r"[^\W_]")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.pages.digests import labelled, payload_digest
+from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 VERSION: Final = b"WARC/1.1"
 END: Final = b"\r\n\r\n"
@@ -156,7 +156,7 @@ def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
 
 def digest(data: bytes) -> str:
     """Return the SHA-1 of *data* as archives write it: ``sha1:`` and base 32."""
-    return labelled(payload_digest(data))
+    return warc_digest(sha1_of(data))
 
 
 def date(time: float) -> str:

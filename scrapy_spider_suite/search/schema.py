@@ -18,7 +18,7 @@ import xxhash
 from scrapy_spider_suite.errors import PackDamagedError, SearchDamagedError
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.packs.choosing import host_of
+from scrapy_spider_suite.urls.hosts import host_of
 
 PAGE: Final = "page"
 GONE: Final = "gone"

@@ -20,11 +20,19 @@ from scrapy import Request
 
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import Turns, in_thread
-from scrapy_spider_suite.seeds.lines import Kind, Seed, SeedLines, Source
-from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download, reason
 from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.storage.seeds import mark_of
+from scrapy_spider_suite.urls.url_lists import (
+    READ_ERRORS,
+    Kind,
+    ListFile,
+    Seed,
+    SeedLines,
+    Source,
+    download,
+    reason,
+)
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import state_key
-from scrapy_spider_suite.seeds.lines import LONGEST, BadLine, Seed, SeedLines
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.seeds import mark_of
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.url_lists import LONGEST, BadLine, Seed, SeedLines
 
 Plant = Callable[[Sequence[Seed]], int]
 """Makes seeds pending unless they are known; returns how many were new."""

@@ -25,7 +25,6 @@ from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
 from scrapy_spider_suite.crawl.resolving import reconfigure
 from scrapy_spider_suite.crawl.sharing import NO_GATE, Sharing, replace_sharing, sharing_of
 from scrapy_spider_suite.errors import JobError, SettingsError
-from scrapy_spider_suite.seeds.lines import check_sources
 from scrapy_spider_suite.settings.declarations import Kind
 from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
 from scrapy_spider_suite.settings.suite import (
@@ -36,6 +35,7 @@ from scrapy_spider_suite.settings.suite import (
 )
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore

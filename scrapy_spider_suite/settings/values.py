@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from scrapy_spider_suite.urls.options import UrlRules
-from scrapy_spider_suite.urls.options import names as parameter_names
+from scrapy_spider_suite.urls.normalizer import UrlRules
+from scrapy_spider_suite.urls.normalizer import names as parameter_names
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.domains import load, registered_domain
+from scrapy_spider_suite.urls.hosts import load, registered_domain
 from scrapy_spider_suite.wording import counted
 
 _CACHE = 20_000

@@ -20,7 +20,7 @@ from scrapy_spider_suite.storage.grounds import page_rows, unpack
 from scrapy_spider_suite.storage.plans import UNPACKED, Plan
 from scrapy_spider_suite.storage.robots import is_row, later_row
 from scrapy_spider_suite.storage.values import ValueCodec
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
 COLUMNS: Final = {

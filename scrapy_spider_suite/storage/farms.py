@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.urls.ground import FRESH
+from scrapy_spider_suite.urls.traps import FRESH
 
 _SUSPECTS = 20_000
 """Domains of which it is counted how many hosts said the same; beyond that all are forgotten."""

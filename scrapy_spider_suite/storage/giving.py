@@ -41,7 +41,7 @@ from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState, p
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.units import Units, unpacked
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
 NAME: Final = "handover"

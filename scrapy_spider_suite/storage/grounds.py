@@ -12,8 +12,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.ground import Ground
-from scrapy_spider_suite.urls.traps import Limits, Refusal, Trap
+from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
 
 logger = logging.getLogger(__name__)
 

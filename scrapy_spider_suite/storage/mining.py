@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.urls.mining import ancestors, folder_of, siblings
+from scrapy_spider_suite.urls.url_spaces import ancestors, folder_of, siblings
 
 PRIORITY = -1_000
 """That of what was mined: it comes after the links that pages had."""

@@ -11,7 +11,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.storage.grounds import Grounds, page_rows
 from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.urls.spaces import Session, session_of
+from scrapy_spider_suite.urls.url_spaces import Session, session_of
 
 
 class StandIns:

@@ -21,13 +21,26 @@ from scrapy_spider_suite.storage.grounds import FAMILY, Grounds
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.standins import StandIns
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.urls.domains import registered_domain
-from scrapy_spider_suite.urls.ground import FOUND, FRESH, Ground, key_of
-from scrapy_spider_suite.urls.likeness import NEWS, Recent, likeness, pieces
+from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.permutations import Permutations
-from scrapy_spider_suite.urls.spaces import Session, combination, names_of, session_of
-from scrapy_spider_suite.urls.traps import Refusal, Trap, harmless, look
+from scrapy_spider_suite.urls.page_digests import NEWS, Recent, likeness, pieces
+from scrapy_spider_suite.urls.traps import (
+    FOUND,
+    FRESH,
+    Ground,
+    Refusal,
+    Trap,
+    harmless,
+    key_of,
+    look,
+)
+from scrapy_spider_suite.urls.url_spaces import (
+    Permutations,
+    Session,
+    combination,
+    names_of,
+    session_of,
+)
 
 _FEW = 1_000
 """URLs of a host, and of a folder, below which no folder has too large a share."""

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from scrapy_spider_suite.frontier.policy import Policy, barred_subject, waits_for_rule
-from scrapy_spider_suite.frontier.subjects import Kind
 from scrapy_spider_suite.storage.clocks import LATEST, NEVER
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.waits import DiskWaits
+from scrapy_spider_suite.urls.host_patterns import Kind
 
 RESIDENT = 1e13
 """The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""

@@ -1,20 +1,87 @@
-"""From the bytes of a page to its links: normal URLs, each once, in document order (K15).
+"""What a page declares in words: where to go next, and what robots may do with it.
+
+From the bytes of a page to its links: normal URLs, each once, in document order (K15).
 
 No tree, no decoded copy of the page and no object per link: one regular expression passes over the
 bytes (``_markup``), and only the values that are links become text. The work is linear in the size
 of the page and the memory is bounded by *max_links*, whatever the page holds.
+
+The links of a page as edges of a graph: how they link, and whether the page vouches for them.
+
+`extract` gives what a crawl follows: without links marked ``rel=nofollow``, each once. Here these
+are edges, too, and the page's own name for itself is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Required, TypedDict, Unpack
+from typing import Final, NamedTuple, Required, TypedDict, Unpack
 
-from scrapy_spider_suite.urls._declared import header_rules, refresh_target, robots_rules
-from scrapy_spider_suite.urls._encoding import Page
-from scrapy_spider_suite.urls._markup import LINK, TAG, TAGS, attributes
+from scrapy_spider_suite.urls.markup import LINK, TAG, TAGS, Page, attributes
 from scrapy_spider_suite.urls.normalize import MAX_LENGTH, RAW_FACTOR, Resolver, Unusable
+
+# HTML standard, §4.2.5.3, "shared declarative refresh steps".
+_REFRESH: Final = re.compile(
+    r"""[\t\n\f\r ]*(?:[0-9]|(?=\.))[0-9.]*
+        (?:[;,]|[\t\n\f\r ]) [\t\n\f\r ]*[;,]?[\t\n\f\r ]*
+        (?:[uU][rR][lL][\t\n\f\r ]*=[\t\n\f\r ]*)?
+        (?:"(?P<double>[^"]*)|'(?P<single>[^']*)|(?P<bare>.*))""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_SEPARATORS: Final = re.compile(r"[\s,;]+")
+_AGENT: Final = re.compile(r"\s*([A-Za-z_-]+)\s*:(.*)", re.DOTALL)
+# Directives of X-Robots-Tag that have a colon, which would else make them the name of a robot.
+_WITH_VALUE: Final = frozenset(
+    ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
+)
+
+
+class Rules(NamedTuple):
+    """What robots are asked not to do with a page."""
+
+    noindex: bool
+    nofollow: bool
+
+
+def refresh_target(content: str) -> str | None:
+    """The URL reference in the ``content`` of a ``meta`` refresh; None if it only reloads."""
+    match = _REFRESH.match(content)
+    if match is None:
+        return None
+    target = match["double"] or match["single"] or match["bare"] or ""
+    return target.strip() or None
+
+
+def robots_rules(directives: str) -> Rules:
+    """The rules in the ``content`` of a robots ``meta``: ``none`` stands for both."""
+    words = frozenset(_SEPARATORS.split(directives.lower()))
+    none = "none" in words
+    return Rules(none or "noindex" in words, none or "nofollow" in words)
+
+
+def header_rules(values: Iterable[str], robot: str) -> Rules:
+    """The rules in the ``X-Robots-Tag`` headers *values* for everyone, or for *robot* by name.
+
+    ``googlebot: noindex, nofollow`` names whom the directives after it are for, to the end of its
+    header or to the next name.
+    """
+    noindex = nofollow = False
+    for value in values:
+        mine = True
+        for part in value.split(","):
+            named = _AGENT.match(part)
+            if named is not None and named[1].lower() not in _WITH_VALUE:
+                mine = named[1].lower() == robot
+                part = named[2]
+            if mine:
+                rules = robots_rules(part)
+                noindex |= rules.noindex
+                nofollow |= rules.nofollow
+    return Rules(noindex, nofollow)
+
 
 MAX_LINKS: Final = 10_000
 """Links of one page; reading stops at the last."""
@@ -274,3 +341,85 @@ class Reader:
             return None
         url = self._resolver.resolve(self._page.read_url(value))
         return url if isinstance(url, str) and len(url) <= self._max_length else None
+
+
+Edge = tuple[str, str, bool]
+"""A normal URL, the kind (``a``, ``area``, ``frame``, ``refresh``, ``canonical``), nofollow."""
+
+TEXT_MAX: Final = 500
+"""Bytes of the text of a link that are read."""
+
+_KINDS: Final = {b"area": "area", b"frame": "frame", b"iframe": "frame", b"meta": "refresh"}
+# Linear in the page: nothing is searched for across a "<".
+_TEXT: Final = re.compile(rb"<a\b[^<>]*>([^<]+)", re.I)
+
+
+def extract_edges(body: bytes, **context: Unpack[Context]) -> tuple[PageLinks, list[Edge]]:
+    """What `extract` returns, and the edges of the page, in document order, the canonical one last.
+
+    An edge is there once for each kind; it is nofollow if all links of that kind are marked so, or
+    the page asks it of all its links. There are no more than four times *max_links*. Never raises.
+    """
+    reader = _EdgeReader(body, **context)
+    reader.read()
+    found = reader.result()
+    edges = [(to, kind, no or found.nofollow) for (to, kind), no in reader.edges.items()]
+    if found.canonical is not None:
+        edges.append((found.canonical, "canonical", False))
+    return found, edges
+
+
+class _EdgeReader(Reader):
+    """Notes, beside what it reads, how each link links."""
+
+    def _begin(self, base: str) -> None:
+        super()._begin(base)
+        self.edges: dict[tuple[str, str], bool] = {}
+        self._kind = "a"
+        self._noted: set[tuple[bytes, str, bool]] = set()
+
+    def _tag(self, name: bytes, raw: bytes) -> str | None:
+        self._kind = _KINDS.get(name, "a")
+        late = super()._tag(name, raw)
+        self._kind = "a"
+        return late
+
+    def _link_element(self, value: bytes, found: dict[bytes, bytes]) -> None:
+        before = self._rel_nofollow
+        super()._link_element(value, found)
+        if self._rel_nofollow > before:
+            self._note(value, nofollow=True)
+
+    def _add(self, value: bytes) -> None:
+        before = len(self._seen)
+        super()._add(value)
+        if len(self._seen) == before:  # met before, but maybe as another kind, or marked nofollow
+            self._note(value, nofollow=False)
+        else:
+            self._noted.add((value, self._kind, False))
+
+    def _add_reference(self, href: str) -> str | None:
+        to = super()._add_reference(href)
+        if to is not None:
+            self.edges[to, self._kind] = False
+        return to
+
+    def _note(self, value: bytes, *, nofollow: bool) -> None:
+        """Note the link *value*, which was not resolved, or not as this kind."""
+        mark = value, self._kind, nofollow
+        if mark in self._noted:
+            return
+        self._noted.add(mark)
+        to = self._resolved(value)
+        if to is not None:
+            edge = to, self._kind
+            self.edges[edge] = self.edges.get(edge, True) and nofollow
+
+
+def link_texts(
+    body: bytes, encoding: str | None = None, content_type: bytes | str | None = None
+) -> list[str]:
+    """The texts of the links of an HTML page, up to the first tag in each. Never raises."""
+    page = Page(body, encoding, content_type)
+    texts = (page.read(text[:TEXT_MAX]).strip() for text in _TEXT.findall(page.markup))
+    return [text for text in texts if text]

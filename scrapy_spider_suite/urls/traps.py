@@ -9,6 +9,12 @@ Whatever looks like one is judged by three things, each cheap:
   say the same is a trap, however its URLs look. Endless calendars, mirrored paths and soft 404s end
   there, facets where their combinations say and lead to nothing new, session ids where a page says
   the same with each.
+
+What a host has had, as far as that tells its traps (G8; BUbiNG's 4.8).
+
+Every judgement is by evidence: pages that say nothing new make a space suspect, one that does
+makes up for `FRESH` of them. What is closed for its combinations or its session ids opens again
+when the evidence does not bear it out any more.
 """
 
 from __future__ import annotations
@@ -19,7 +25,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
+from itertools import combinations
 from typing import Final, NamedTuple, TypeVar
+
+import xxhash
+
+from scrapy_spider_suite.urls.url_spaces import VARIABLE, folders, local, spaces
 
 _Name = TypeVar("_Name", bound=str)
 
@@ -162,3 +173,223 @@ def _repeats(url: str, limit: int) -> bool:
     if len(parts) - len(set(parts)) < limit:
         return False  # what comes n times leaves n - 1 over
     return max(Counter(filter(None, _path(url))).values(), default=0) > limit
+
+
+MOST: Final = 128
+"""Spaces of each kind that a host is remembered by."""
+FRESH: Final = 4
+"""How many pages that say the same one makes up for that says something new."""
+FOUND: Final = 16
+"""How many queries in vain one makes up for that leads to a page that nothing else led to."""
+ENOUGH: Final = 2
+"""Pages by which a set of names is judged that nothing is known of yet."""
+_NAMES: Final = 8
+"""Names of a query that are looked at two by two."""
+_HOST: Final = ("/", "/?")
+_WHOLE_HOST: Final = 4
+"""How many times as many it takes to give up a whole host."""
+_FIRST_SAMPLE: Final = 16
+"""Refusals after which one is let through to see, and again whenever they have doubled."""
+_EVIDENCE: Final = (
+    "same", "numbers", "sent", "query", "credit", "judged", "session", "refused", "sample",
+)  # fmt: skip
+"""Kinds of counts by which spaces are closed."""
+
+
+def key_of(kind: str, text: str) -> int:
+    """The number by which a ground knows a space."""
+    return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
+
+
+class Ground:
+    """What is known of one host.
+
+    *counts*: by kind, by space, how many pages in a row said the same there, or how many URLs lie
+    there: a kind with many spaces drives out none of another. *closed*: spaces that are traps. None
+    has more than `MOST` entries for long. *mined*: how many URLs were tried that nobody linked to.
+    """
+
+    __slots__ = ("closed", "counts", "mined")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, dict[int, int]] = {}
+        self.closed: dict[int, Trap] = {}
+        self.mined = 0
+
+    def __len__(self) -> int:
+        """How much is known; 0 need not be kept."""
+        return sum(map(len, self.counts.values())) + len(self.closed) + self.mined
+
+    # Asking
+
+    def suspects(self, url: str) -> bool:
+        """Whether pages about the normal *url* have said or led to the same, and nothing has made
+        up for it."""
+        kinds = [kind for kind in ("same", "numbers", "sent") if self.counts.get(kind)]
+        return any(self.count(kind, space) for kind in kinds for space in spaces(url))
+
+    def same_space(self, url: str, trap: Trap = Trap.SAME) -> str | None:
+        """The space of the normal *url* that is closed as *trap*, SAME or NUMBERS; None: none."""
+        for space in spaces(url):
+            if key_of(trap, space) in self.closed:
+                return space
+        return None
+
+    def is_empty_session(self, name: str) -> bool:
+        """Whether session ids of this *name* make no difference."""
+        return key_of("session", name) in self.closed
+
+    def combines_in_vain(self, path: str, names: tuple[str, ...]) -> bool:
+        """Whether queries of *path* with these *names* combine, by all that is known, in vain.
+
+        A set of names that still has credit does not, nor one of which nothing is known while
+        those that it adds a name to are not known to.
+        """
+        if key_of("query", path) not in self.closed or self._credit(path, names):
+            return False
+        if self._is_poor(path, names):
+            return True
+        if len(names) == 2:
+            return False
+        smaller = {*combinations(names[:_NAMES], 2), *combinations(names, len(names) - 1)}
+        return any(self._is_poor(path, each) for each in smaller)
+
+    def _credit(self, path: str, names: tuple[str, ...]) -> int:
+        return self.count("credit", _set_of(path, names))
+
+    def _is_poor(self, path: str, names: tuple[str, ...]) -> bool:
+        """Whether pages with these *names* were judged, and have no credit."""
+        judged = self.count("judged", _set_of(path, names))
+        return judged >= ENOUGH and not self._credit(path, names)
+
+    def is_sample(self, url: str) -> bool:
+        """Whether the normal *url* was let through to see what it says."""
+        return bool(self.count("sample", url))
+
+    # Learning
+
+    def crowded(self, url: str, share: int, room: int) -> int:
+        """Count the normal *url*, new and queued; in how many folders it comes after their share.
+
+        That is *share* percent of what was counted, and at least *room* URLs.
+        """
+        room = max(room, self.add("all", "", 1) * share // 100)
+        return sum(
+            self.add("below", VARIABLE.sub("0", folder), 1) > room
+            for folder in folders(local(url).partition("?")[0])
+        )
+
+    def saw(
+        self, url: str, limit: int, *, same: bool, exactly: bool | None = None
+    ) -> Refusal | None:  # fmt: skip
+        """A page was fetched at *url*, which says the *same* as an earlier one, or something new.
+
+        Not *exactly*: its numbers differ. Returns what is a trap from now on, if anything is: a
+        space where *limit* more pages said the same than new ones make up for, `FRESH` each.
+        """
+        if not same and self.counts.get("sent"):
+            for space in spaces(url):
+                self.add("sent", space, -FRESH)
+        exactly = same if exactly is None else exactly
+        numbers = self._tell("numbers", Trap.NUMBERS, url, limit, 1 if same else -FRESH)
+        return self._tell("same", Trap.SAME, url, limit, 1 if exactly else -FRESH) or numbers
+
+    def sent_on(self, url: str, limit: int, *, same: bool) -> Refusal | None:
+        """*url* leads on to the *same* page as an earlier one, or to another; as `saw`."""
+        return self._tell("sent", Trap.SAME, url, limit, 1 if same else -FRESH)
+
+    def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> Refusal | None:
+        around = list(spaces(url))
+        for at, space in enumerate(around):
+            if key_of(trap, space) in self.closed:
+                break  # it was on its way when that was closed
+            most = limit * _WHOLE_HOST if space in _HOST else limit
+            if self.add(kind, space, change) >= most:
+                self.counts[kind].pop(key_of(kind, space), None)
+                self._close(trap, space, trap)
+                # What the wider ones saw there is dealt with.
+                for wider in around[at + 1 :]:
+                    self.add(kind, wider, 1 - limit)
+                return Refusal(trap, space)
+        return None
+
+    def combined(
+        self, path: str, names: tuple[str, ...], limit: int, worth: int, *, onward: bool = True
+    ) -> bool:
+        """A page was fetched at *path* whose query, of these *names*, combines known values.
+
+        *worth*: how many in vain it makes up for: 0 if it said nothing new, and led to nothing new
+        but more queries of that path. *onward*: it led to such. Whether that closes the
+        combinations: when *limit* more were in vain than others make up for.
+        """
+        own = _set_of(path, names)
+        self.add("judged", own, 1)
+        credit = self.add("credit", own, worth or -1)
+        if credit > limit:
+            self.add("credit", own, limit - credit)
+        return onward and self._weigh("query", path, Trap.QUERY, limit, worth)
+
+    def repeated(self, name: str, limit: int, *, vain: bool) -> bool:
+        """A page came with another session id of this *name*; *vain*: it said nothing new.
+
+        Whether that shows that they make no difference: as for `combined`.
+        """
+        return self._weigh("session", name, Trap.SESSIONS, limit, 0 if vain else FRESH)
+
+    def _weigh(self, kind: str, text: str, trap: Trap, limit: int, worth: int) -> bool:
+        """Close or open what is closed by a *kind* of evidence; whether it was closed by this."""
+        weight = self.add(kind, text, -worth or 1)
+        key = key_of(kind, text)
+        if key in self.closed:
+            if not weight:
+                del self.closed[key]
+            elif weight > limit:
+                self.add(kind, text, -1)
+            return False
+        if weight < limit:
+            return False
+        self._close(kind, text, trap)
+        return True
+
+    def sample(self, url: str, trap: Trap, space: str) -> bool:
+        """The normal *url* is to be refused for *trap*; True if it is let through, to see.
+
+        The 16th is, the 32nd and so on: hardly any, however many there are.
+        """
+        refused = self.add("refused", f"{trap} {space}", 1)
+        if refused < _FIRST_SAMPLE or refused & (refused - 1):
+            return False
+        self.add("sample", url, 1)
+        return True
+
+    def reopen(self) -> None:
+        """Open what was closed, and begin to judge anew."""
+        for kind in _EVIDENCE:
+            self.counts.pop(kind, None)
+        self.closed = {}
+
+    def _close(self, kind: str, space: str, trap: Trap) -> None:
+        self.closed[key_of(kind, space)] = trap
+        if len(self.closed) > MOST:
+            self.closed = dict(list(self.closed.items())[MOST // 2 :])
+
+    def count(self, kind: str, space: str) -> int:
+        """A count of a *kind*; 0 if there is none."""
+        return self.counts.get(kind, {}).get(key_of(kind, space), 0)
+
+    def add(self, kind: str, space: str, change: int) -> int:
+        """Change a count of a *kind*, and return it; one of 0 or less is none."""
+        key, counts = key_of(kind, space), self.counts.setdefault(kind, {})
+        count = counts.get(key, 0) + change
+        if count <= 0:
+            counts.pop(key, None)
+            return 0
+        counts[key] = count
+        if len(counts) > MOST:
+            largest = sorted(counts.items(), key=lambda item: item[1], reverse=True)
+            self.counts[kind] = dict(largest[: MOST // 2])
+        return count
+
+
+def _set_of(path: str, names: tuple[str, ...]) -> str:
+    return f"{path}?{'&'.join(names)}"

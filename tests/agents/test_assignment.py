@@ -16,7 +16,7 @@ from scrapy_spider_suite.agents.assignment import KINDS, assignment_of, fingerpr
 from scrapy_spider_suite.agents.tables import Assignment, Member, Table, moved
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.keys import UNITS
-from scrapy_spider_suite.urls.sums import node_of, terminal_of
+from scrapy_spider_suite.urls.hosts import node_of, terminal_of
 
 NAMES = [*KINDS, "assignments.ByDomain"]
 HASHED = "assignments.ByPythonsHash"

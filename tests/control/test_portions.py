@@ -19,12 +19,12 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.keys import host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisits import Mode, Revisiting
-from scrapy_spider_suite.frontier.subjects import Kind, Subject
 from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Original, Originals
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.plans import row_of
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 
 HOST = "a.test"
 URLS = 500

@@ -21,13 +21,13 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.seeds.lines import LONGEST
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.url_lists import LONGEST
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block
-from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 
 def overriding(path: Path | None, **values: object) -> Overriding:

@@ -25,11 +25,11 @@ from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records
 from scrapy_spider_suite.packs.packing import Packing
 from scrapy_spider_suite.packs.warc import URL_MAX, Record
-from scrapy_spider_suite.pages.digests import payload_digest
 from scrapy_spider_suite.pages.originals import PAYLOADS
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls.page_digests import sha1_of
 
 Run = Callable[[Any], Crawled]
 SAME = links(title="the same") + "word " * 300
@@ -144,7 +144,7 @@ class Damaging(Items):
 
     async def start(self) -> AsyncIterator[Any]:
         """Begin."""
-        digest = payload_digest(SAME.encode())
+        digest = sha1_of(SAME.encode())
         core_of(self.crawler).store.kv(PAYLOADS).put(digest, b"\xc1")
         async for each in super().start():
             yield each

@@ -22,8 +22,8 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import (
     HostCookiesMiddleware,
 )
 from scrapy_spider_suite.storage.cookies import unpack_cookies
-from scrapy_spider_suite.urls import domains
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls import hosts as domains
+from scrapy_spider_suite.urls.hosts import registered_domain
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddlew
 from scrapy_spider_suite.extensions import cookies as module
 from scrapy_spider_suite.extensions.cookies import CookieKeeper
 from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.urls import domains
+from scrapy_spider_suite.urls import hosts
 from tests.helpers_codec import in_a_loop, until
 
 URL = "http://www.a.example/"
@@ -33,7 +33,7 @@ URL = "http://www.a.example/"
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapy's middleware would fetch the list of public suffixes."""
-    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._split)
+    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", hosts._split)
 
 
 class StubCrawler:

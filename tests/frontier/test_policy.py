@@ -9,7 +9,7 @@ import pytest
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy, barred_subject
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.subjects import Subject
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 OVERRIDES = Overrides.parse(
     [

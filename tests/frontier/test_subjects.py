@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.subjects import Kind, Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject, Subjects
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.graph.building import GraphBuilder
 from scrapy_spider_suite.graph.forms import Graph, read_edges
-from scrapy_spider_suite.graph.names import reverse_host
 from scrapy_spider_suite.graph.plots import plot_degrees
 from scrapy_spider_suite.graph.ranking import pagerank
 from scrapy_spider_suite.graph.records import KIND_OF, Link, PageRecord
 from scrapy_spider_suite.graph.scores import Scores
-from scrapy_spider_suite.urls.filters.surt import surt
+from scrapy_spider_suite.urls.hosts import reverse_host, surt
 from scrapy_spider_suite.urls.normalize import host_of
 
 HOSTS = ("a.test", "www.a.test", "b.example:8080", "b.example", "[::1]:81", "[::1]", "1.2.3.4")

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.pages import digests
-from scrapy_spider_suite.pages.digests import labelled, payload_digest, structural_digest
 from scrapy_spider_suite.pages.originals import Original, Originals
 from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.urls import page_digests
+from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
 
 PAGE = (
     b'<html><head><style>p {x:1}</style><script src="a.js">var a = 1;</script></head>'
@@ -26,7 +26,7 @@ PAGE = (
 
 def test_the_payload_digest_is_warcs() -> None:
     """That of nothing is in every archive; the example of WARC 1.1 §5.8 has its form."""
-    assert labelled(payload_digest(b"")) == "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+    assert warc_digest(sha1_of(b"")) == "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_giant_costs_no_more_than_its_head(
             return self._pattern.findall(body)
 
     for name in ("_TEXT_OF_SCRIPTS", "_FRAMES"):
-        monkeypatch.setattr(digests, name, Watched(getattr(digests, name)))
+        monkeypatch.setattr(page_digests, name, Watched(getattr(page_digests, name)))
     structural_digest(piece * ((8 << 20) // len(piece)))
     assert given == [1 << 18] * 2
 
@@ -138,13 +138,13 @@ def test_originals(tmp_path: Path) -> None:
     """The first page with a digest is one, once its batch is written; then it stays."""
     store = RocksStore(tmp_path / "db")
     table = Originals(store.kv("payloads"))
-    digest = payload_digest(PAGE)
+    digest = sha1_of(PAGE)
     first, second = Original("http://a.test/", 1.5, "<urn:x>"), Original("http://b.test/", 2.5)
     assert table.find(digest) is None
     table.settle(digest, first)
     store.flush()
     table.settle(digest, second)
-    other = payload_digest(b"lost")
+    other = sha1_of(b"lost")
     table.settle(other, second)
     store._let_go()  # as a kill leaves it
     again = RocksStore(tmp_path / "db")

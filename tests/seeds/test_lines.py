@@ -17,18 +17,20 @@ from scrapy import Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.seeds.lines import (
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.urls.url_lists import (
     LONGEST,
+    READ_ERRORS,
     BadLine,
     Kind,
+    ListFile,
     Seed,
     SeedLines,
     Source,
     check_sources,
+    download,
     lines_of,
 )
-from scrapy_spider_suite.seeds.lists import READ_ERRORS, ListFile, download
-from scrapy_spider_suite.spiders import BroadSpider
 
 COMPRESS = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}
 
@@ -291,7 +293,7 @@ def test_a_list_from_the_web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 download(f"{url}/{bad}", tmp_path / bad, "me")
             with pytest.raises(SettingsError, match=f"/{bad} cannot be had: "):
                 list(lines_of([f"@{url}/{bad}"], "me"))
-        monkeypatch.setattr("scrapy_spider_suite.seeds.lists.MOST", 10)
+        monkeypatch.setattr("scrapy_spider_suite.urls.url_lists.MOST", 10)
         with pytest.raises(OSError, match="longer than 10 bytes"):
             download(f"{url}/list", tmp_path / "long", "me")
     assert list(tmp_path.iterdir()) == [path]

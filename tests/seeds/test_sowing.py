@@ -10,12 +10,12 @@ import pytest
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.seeds import sowing
-from scrapy_spider_suite.seeds.lines import LONGEST, Seed, SeedLines
 from scrapy_spider_suite.seeds.sowing import Sower, bad_lines, planter
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.urls.url_lists import LONGEST, Seed, SeedLines
 
 TEXT = (
     b"\xef\xbb\xbf# head\nhttp://a.test/ #tag=one\n\nno seed\n#tag=rest\r\nb.test\r\n"

@@ -12,10 +12,10 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 DELAY = 1.0
 A, B = (Subject.parse(f"http://h.test/{name}/") for name in "ab")

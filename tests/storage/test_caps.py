@@ -20,7 +20,7 @@ from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.hosts import registered_domain
 
 Open = Callable[[], Store]
 FAST = {"host": Pace(1.0), "address": Pace(0.0, 0)}

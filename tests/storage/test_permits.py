@@ -19,7 +19,7 @@ from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.states import AddressState, HostState
 from scrapy_spider_suite.storage.permits import NEAR
 from scrapy_spider_suite.storage.store import MemoryStore
-from scrapy_spider_suite.urls.sums import phase_of
+from scrapy_spider_suite.urls.hosts import phase_of
 
 PAGES, DELAY, TIMEOUT, LATENCY = 5, 2.0, 20.0, 0.01
 POLICY = Policy(host=Pace(DELAY, 3, 4), address=Pace(IP_DELAY, 5), shared=True)

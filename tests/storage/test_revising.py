@@ -16,7 +16,6 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
 from scrapy_spider_suite.frontier.policy import Bar, Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.storage import revising
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leasing import _REFUSALS
@@ -25,6 +24,7 @@ from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 from scrapy_spider_suite.storage.waiting import BARRED, WaitingList
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 MEMORY = 4 << 20
 

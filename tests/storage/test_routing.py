@@ -22,7 +22,6 @@ from scrapy_spider_suite.errors import JobDamagedError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.keys import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.seeds.lines import Seed
 from scrapy_spider_suite.seeds.sowing import planter
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV, MemoryKV
@@ -34,6 +33,7 @@ from scrapy_spider_suite.storage.routing import Routing, arrived
 from scrapy_spider_suite.storage.seeds import note, seeds
 from scrapy_spider_suite.storage.sifting import Way
 from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.urls.url_lists import Seed
 
 HOSTS, PAGES = 40, 13
 LAST = (1 << 64) - 1

@@ -24,8 +24,7 @@ from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore, Store
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.testing.traps import real_pages
-from scrapy_spider_suite.urls.ground import Ground
-from scrapy_spider_suite.urls.traps import Limits, Refusal, Trap
+from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
 
 REAL = set(real_pages(lambda host: f"http://{host}"))
 TIGHT = replace(BROAD, same=6, hosts=6, query=6)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.urls._declared import header_rules, refresh_target, robots_rules
+from scrapy_spider_suite.urls.extract import header_rules, refresh_target, robots_rules
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.urls.domains import is_public_suffix, registered_domain
+from scrapy_spider_suite.urls.hosts import is_public_suffix, registered_domain
 
 
 @pytest.mark.parametrize(

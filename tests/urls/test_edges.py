@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.edges import extract_edges, link_texts
-from scrapy_spider_suite.urls.extract import ELEMENTS_PER_LINK, extract
+from scrapy_spider_suite.urls.extract import ELEMENTS_PER_LINK, extract, extract_edges, link_texts
 
 URL = "http://a.test/dir/page.html"
 PAGE = b"""<html><head><link rel="canonical" href="/dir/page">

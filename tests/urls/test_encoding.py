@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls._encoding import Page
 from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.markup import Page
 
 META = '<meta charset="{}"><a href="/{}">'
 URL = "http://a.example/"

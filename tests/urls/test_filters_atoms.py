@@ -27,9 +27,8 @@ from scrapy_spider_suite.urls.filters import (
     Subject,
     register,
 )
-from scrapy_spider_suite.urls.filters.regexes import BODY_MAX, STEPS_MAX, body_contains
-from scrapy_spider_suite.urls.filters.repeats import repeats
-from scrapy_spider_suite.urls.filters.surt import surt
+from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_contains, repeats
+from scrapy_spider_suite.urls.hosts import surt
 from scrapy_spider_suite.urls.normalize import normalize
 
 GIVEN = Given({"192.0.2.1": "DE", "2001:db8::1": "AT"}.get)  # type: ignore[arg-type]

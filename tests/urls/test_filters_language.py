@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import FilterError
 from scrapy_spider_suite.urls.filters import Fact, Filter, Stage, Subject
-from scrapy_spider_suite.urls.filters.language import DEEPEST, MAX_LENGTH, parse
-from scrapy_spider_suite.urls.filters.nodes import And, Atom, Constant, Node, Not, Or
+from scrapy_spider_suite.urls.filters.language import (
+    DEEPEST,
+    MAX_LENGTH,
+    And,
+    Atom,
+    Constant,
+    Node,
+    Not,
+    Or,
+    parse,
+)
 
 URL = "https://www.example.it/a/b.html"
 

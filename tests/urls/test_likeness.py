@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.urls.likeness import NEWS, Recent, likeness, pieces
+from scrapy_spider_suite.urls.page_digests import NEWS, Recent, likeness, pieces
 
 HOST = "h.example"
 TEXT = "There are no events on this day, but there may be some on another one."

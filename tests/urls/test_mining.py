@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.mining import ancestors, folder_of, siblings
 from scrapy_spider_suite.urls.normalize import normalize
+from scrapy_spider_suite.urls.url_spaces import ancestors, folder_of, siblings
 
 H = "http://www.example.com"
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from scrapy_spider_suite.urls.naming import host_pattern, url_pattern
+from scrapy_spider_suite.urls.hosts import host_pattern, url_pattern
 
 HOST = "example.com"
 URL = "https://example.com/a?b=c&d=%20e"

@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.urls.normalizer import Normalizer
-from scrapy_spider_suite.urls.options import WORDS, Options, UrlRules, names
-from scrapy_spider_suite.urls.rewriting import Rewriter, Rules
+from scrapy_spider_suite.urls.normalizer import (
+    WORDS,
+    Normalizer,
+    Options,
+    Rewriter,
+    Rules,
+    UrlRules,
+    names,
+)
 from scrapy_spider_suite.urls.scope import Scope
 
 DATA = Path(__file__).parent.parent / "data" / "urls"

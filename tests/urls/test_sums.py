@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.urls.sums import node_of, phase_of, terminal_of, thread_of
+from scrapy_spider_suite.urls.hosts import node_of, phase_of, terminal_of, thread_of
 
 SUN, SGI = "www.sun.com", "www.sgi.com"
 

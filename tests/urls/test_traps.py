@@ -9,10 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.ground import ENOUGH, FOUND, FRESH, MOST, Ground
-from scrapy_spider_suite.urls.permutations import Permutations, sorted_query
-from scrapy_spider_suite.urls.spaces import combination, folders, names_of, session_of, spaces
-from scrapy_spider_suite.urls.traps import Limits, Refusal, Trap, harmless, look
+from scrapy_spider_suite.urls.traps import (
+    ENOUGH,
+    FOUND,
+    FRESH,
+    MOST,
+    Ground,
+    Limits,
+    Refusal,
+    Trap,
+    harmless,
+    look,
+)
+from scrapy_spider_suite.urls.url_spaces import (
+    Permutations,
+    combination,
+    folders,
+    names_of,
+    session_of,
+    sorted_query,
+    spaces,
+)
 
 LIMITS = Limits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
 H = "http://h.example"

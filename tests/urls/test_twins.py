@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.urls.normalizer import Normalizer
-from scrapy_spider_suite.urls.options import Options
-from scrapy_spider_suite.urls.rewriting import Rules
+from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Rules
 from scrapy_spider_suite.urls.twins import Evidence, Twins, pair
 
 H, S, WH, WS = "http://a.test", "https://a.test", "http://www.a.test", "https://www.a.test"

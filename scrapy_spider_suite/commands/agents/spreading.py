@@ -23,8 +23,8 @@ from scrapy_spider_suite.agents.members import Row
 from scrapy_spider_suite.agents.office import Overview
 from scrapy_spider_suite.agents.tables import SETTING, Assignment, Table
 from scrapy_spider_suite.errors import ClusterError, SettingsError
-from scrapy_spider_suite.seeds.lines import ORIGIN, BadLine, SeedLines
 from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
 
 _ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
 _POLL = 0.05

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.verb import Call
-from scrapy_spider_suite.seeds.lines import is_called_as_a_file, lines_of
+from scrapy_spider_suite.urls.url_lists import is_called_as_a_file, lines_of
 
 REFUSED: Final = {
     "snapshot": "run it on the machine of each agent, with -j DIR",

@@ -6,7 +6,7 @@ import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
-from scrapy_spider_suite.seeds.lines import lines_of
+from scrapy_spider_suite.urls.url_lists import lines_of
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -16,9 +16,9 @@ from scrapy_spider_suite.commands.verb import (
     without_port,
 )
 from scrapy_spider_suite.control import blocks
-from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 _SUBJECT = "HOST|.domain|CIDR|URL"
 

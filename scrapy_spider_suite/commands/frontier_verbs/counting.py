@@ -14,12 +14,12 @@ from scrapy_spider_suite.control.renewing import known_seed
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.frontier.keys import state_key
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.frontier.subjects import Kind, Subject
-from scrapy_spider_suite.seeds.lines import BadLine, Seed, SeedLines
 from scrapy_spider_suite.storage.reader import StoreReader, UrlRow
 from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 
 _SHOWN, _BAD = 10, 5
 

@@ -15,8 +15,8 @@ from scrapy_spider_suite.control.dropping import (
 )
 from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
 from scrapy_spider_suite.errors import ActionError, JobError
-from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 _IN_PART = 4
 

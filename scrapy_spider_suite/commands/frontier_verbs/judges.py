@@ -17,8 +17,8 @@ from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.explaining.judging import Judge
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.subjects import Subject
 from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.urls.host_patterns import Subject
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -10,7 +10,7 @@ from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, without_p
 from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.seeds.lines import is_called_as_a_file, lines_of
+from scrapy_spider_suite.urls.url_lists import is_called_as_a_file, lines_of
 
 _PATTERN = "FILE|PATTERN"
 

@@ -21,7 +21,7 @@ from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.seeds import seeds
 from scrapy_spider_suite.storage.tallies import Tallies
-from scrapy_spider_suite.urls.domains import registered_domain
+from scrapy_spider_suite.urls.hosts import registered_domain
 
 _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}
 """Heritrix's names -> ours, where they differ."""

@@ -16,9 +16,9 @@ from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.explaining.judging import Judge, decisive
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.tracing import trace
-from scrapy_spider_suite.seeds.lines import BadLine, SeedLines, lines_of
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, lines_of
 
 
 def _depth(text: str) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import FIXED, FREE, FROM_NOW_ON, setting
-from scrapy_spider_suite.urls.options import WORDS
+from scrapy_spider_suite.urls.normalizer import WORDS
 
 
 @dataclass(frozen=True, kw_only=True)

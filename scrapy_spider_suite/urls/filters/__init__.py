@@ -12,10 +12,20 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.urls.filters.compiled import Filter
+from scrapy_spider_suite.urls.filters.atom_registry import (
+    ATOMS,
+    KNOWN,
+    AtomKind,
+    Fact,
+    Given,
+    Page,
+    Stage,
+    Subject,
+    Test,
+    register,
+)
 from scrapy_spider_suite.urls.filters.countries import Countries
-from scrapy_spider_suite.urls.filters.registry import ATOMS, AtomKind, Given, register
-from scrapy_spider_suite.urls.filters.subject import KNOWN, Fact, Page, Stage, Subject, Test
+from scrapy_spider_suite.urls.filters.language import Filter
 
 __all__ = [
     "ATOMS", "KNOWN", "AtomKind", "Countries", "Fact", "Filter", "Given", "Page", "Stage",

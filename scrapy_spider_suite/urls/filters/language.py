@@ -1,22 +1,105 @@
-"""The grammar of filter expressions: BUbiNG's, with comments and quoted arguments.
+"""A filter expression as a tree, and back as text.
+
+The grammar of filter expressions: BUbiNG's, with comments and quoted arguments.
 
 ``not`` (``!``, ``~``) binds closer than ``and`` (``&``), that closer than ``or`` (``|``). An
 argument is any text without parentheses and double quotes; between double quotes it may hold
-everything, a quote itself as ``\\"``. From ``#`` to the end of its line there is a comment. The
+everything, a quote itself as ``\"``. From ``#`` to the end of its line there is a comment. The
 case of the words does not matter; that of the atoms' names does.
+
+From a filter expression to a test, and from a test's answer to the atoms that gave it.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy_spider_suite.errors import FilterError
-from scrapy_spider_suite.urls.filters.nodes import And, Atom, Constant, Node, Not, Or
+from scrapy_spider_suite.urls.filters import atoms as _links
+from scrapy_spider_suite.urls.filters import atoms as _responses
+from scrapy_spider_suite.urls.filters.atom_registry import (
+    ATOMS,
+    KNOWN,
+    Fact,
+    Given,
+    Stage,
+    Subject,
+    Test,
+)
 
 if TYPE_CHECKING:
     from lark import Lark, Token
     from lark.exceptions import UnexpectedInput
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """``TRUE`` or ``FALSE``."""
+
+    value: bool
+
+    def __str__(self) -> str:
+        return "TRUE" if self.value else "FALSE"
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """``Name(argument)``; *argument* is what stands between the parentheses, without outer spaces.
+
+    *line* and *column*, from 1, are where it stands, *inside* where its argument does; they say
+    nothing of what it is.
+    """
+
+    name: str
+    argument: str
+    line: int = field(default=0, compare=False)
+    column: int = field(default=0, compare=False)
+    inside: tuple[int, int] = field(default=(0, 0), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.argument})"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """``not …``."""
+
+    inner: Node
+
+    def __str__(self) -> str:
+        return f"not {_within(self.inner, And, Or)}"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """``… and …``: two parts or more, in the order in which they are asked."""
+
+    parts: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(_within(part, And, Or) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """``… or …``: two parts or more, in the order in which they are asked."""
+
+    parts: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(_within(part, Or) for part in self.parts)
+
+
+Node = Constant | Atom | Not | And | Or
+
+
+def _within(part: Node, *looser: type) -> str:
+    """*part* as it is written where those that bind *looser* need parentheses."""
+    return f"({part})" if isinstance(part, looser) else str(part)
+
 
 MAX_LENGTH = 100_000
 """Characters of an expression."""
@@ -139,43 +222,151 @@ def _wanted(expected: set[str]) -> str:
 # Arguments
 
 
-def word(argument: str) -> str:
-    """The one text that *argument* is: as it stands, or without its quotes.
+REGISTERED = (_links, _responses)
+"""The modules whose atoms are known from the start."""
 
-    Raises `ValueError`.
+
+class Said(NamedTuple):
+    """An atom and what it said, for a person to read."""
+
+    atom: Atom
+    holds: bool
+
+    def __str__(self) -> str:
+        return f"{self.atom} is {str(self.holds).lower()}"
+
+
+class Filter:
+    """An expression that was read for one stage.
+
+    *wants* is the test itself: ``filter.wants(url, subject)`` costs what its atoms cost and some
+    50 ns for each ``and``, ``or`` and ``not`` (`benchmarks/filters.py`). *node* is its tree,
+    *text* what was read.
     """
-    if argument.startswith('"'):
-        if len(argument) < 2 or argument.find('"', 1) < 0:
-            raise ValueError("a text without quotes or within them")
-        pieces = split(argument)
-        if len(pieces) != 1:
-            raise ValueError("one text")
-        return pieces[0]
-    if '"' in argument:
-        raise ValueError("a text without quotes or within them")
-    return argument
+
+    __slots__ = ("_tests", "node", "stage", "text", "wants")
+
+    def __init__(self, text: str, stage: Stage, given: Given | None = None) -> None:
+        """Raises `FilterError`, which names line and column of what is wrong."""
+        self.text = text
+        self.stage = stage
+        self.node = parse(text)
+        self._tests: dict[int, Test] = {}
+        for atom in atoms_of(self.node):
+            self._tests[id(atom)] = _test_of(atom, text, stage, given or Given())
+        self.wants: Test = self._compiled(self.node)
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+    def asks(self, fact: Fact) -> bool:
+        """Whether any of its atoms wants to know *fact*."""
+        return any(fact in ATOMS[atom.name].needs for atom in atoms_of(self.node))
+
+    def verdict(
+        self, url: str, subject: Subject, known: Collection[Fact] | None = None
+    ) -> tuple[bool | None, list[Said]]:
+        """Whether *url* is wanted, and what the atoms that decided it said.
+
+        *known* are the facts that *subject* tells (None: all of the stage). None is the answer
+        where it depends on others (Kleene's three values).
+        """
+        facts = KNOWN[self.stage] if known is None else frozenset(known)
+        return self._judge(self.node, url, subject, facts)
+
+    # Compiling
+
+    def _compiled(self, node: Node) -> Test:
+        match node:
+            case Constant(value):
+                return lambda url, subject: value
+            case Atom():
+                return self._tests[id(node)]
+            case Not(inner):
+                test = self._compiled(inner)
+                return lambda url, subject: not test(url, subject)
+            case And(parts):
+                return _all(tuple(map(self._compiled, parts)))
+            case Or(parts):
+                return _any(tuple(map(self._compiled, parts)))
+
+    # Explaining
+
+    def _judge(
+        self, node: Node, url: str, subject: Subject, known: Collection[Fact]
+    ) -> tuple[bool | None, list[Said]]:
+        match node:
+            case Constant(value):
+                return value, []
+            case Atom():
+                if not ATOMS[node.name].needs <= frozenset(known):
+                    return None, []
+                holds = bool(self._tests[id(node)](url, subject))
+                return holds, [Said(node, holds)]
+            case Not(inner):
+                inside, said = self._judge(inner, url, subject, known)
+                return None if inside is None else not inside, said
+            case And(parts) | Or(parts):
+                deciding = isinstance(node, Or)
+                answers = [self._judge(part, url, subject, known) for part in parts]
+                for answer in answers:
+                    if answer[0] is deciding:
+                        return answer
+                if any(holds is None for holds, _ in answers):
+                    return None, []
+                return not deciding, [each for _, said in answers for each in said]
 
 
-def split(argument: str) -> list[str]:
-    """The texts of a list with commas between them, empty ones left out. Raises `ValueError`."""
-    pieces, rest = [], argument
-    while rest := rest.lstrip(", \t\r\n"):
-        if rest.startswith('"'):
-            end = _end_of_quote(rest)
-            pieces.append(rest[1:end].replace('\\"', '"'))
-            rest = rest[end + 1 :].lstrip()
-            if rest and not rest.startswith(","):
-                raise ValueError("a comma after a quoted text")
-        else:
-            piece, _, rest = rest.partition(",")
-            if '"' in piece:
-                raise ValueError("quotes around the whole of a text")
-            pieces.append(piece.strip())
-    return pieces
+def atoms_of(node: Node) -> Iterator[Atom]:
+    """Every atom in *node*, from left to right."""
+    match node:
+        case Atom():
+            yield node
+        case Not(inner):
+            yield from atoms_of(inner)
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from atoms_of(part)
 
 
-def _end_of_quote(text: str) -> int:
-    at = 1
-    while text[at] != '"':
-        at += 2 if text[at] == "\\" else 1
-    return at
+def _test_of(atom: Atom, text: str, stage: Stage, given: Given) -> Test:
+    kind = ATOMS.get(atom.name)
+    if kind is None:
+        near = difflib.get_close_matches(atom.name, ATOMS, n=1, cutoff=0.0)[0]
+        what = f"no atom is called {atom.name}; did you mean {near}?"
+        raise FilterError(what, text, atom.line, atom.column)
+    if stage not in kind.stages:
+        missing = " and ".join(fact.value for fact in Fact if fact in kind.needs - KNOWN[stage])
+        where = ", ".join(kind.stages)
+        what = f"{atom.name} asks for {missing}, which is not known yet; it can be used in: {where}"
+        raise FilterError(what, text, atom.line, atom.column)
+    try:
+        return kind.make(atom.argument, given)
+    except ValueError as error:
+        raise FilterError(f"{atom.name} expects {error}", text, *atom.inside) from None
+
+
+def _all(tests: tuple[Test, ...]) -> Test:
+    if len(tests) == 2:
+        first, second = tests
+        return lambda url, subject: first(url, subject) and second(url, subject)
+    if len(tests) == 3:
+        first, second, third = tests
+        return lambda url, subject: (
+            first(url, subject) and second(url, subject) and third(url, subject)
+        )
+
+    return lambda url, subject: all(test(url, subject) for test in tests)
+
+
+def _any(tests: tuple[Test, ...]) -> Test:
+    if len(tests) == 2:
+        first, second = tests
+        return lambda url, subject: first(url, subject) or second(url, subject)
+    if len(tests) == 3:
+        first, second, third = tests
+        return lambda url, subject: (
+            first(url, subject) or second(url, subject) or third(url, subject)
+        )
+
+    return lambda url, subject: any(test(url, subject) for test in tests)

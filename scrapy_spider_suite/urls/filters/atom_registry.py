@@ -1,0 +1,280 @@
+"""What stands between an atom's parentheses, read; each function raises `ValueError`.
+
+Its message says what was expected.
+
+What a filter is asked about: a link, a request, a response; and what is known of it when.
+
+The atoms that there are, each with what it needs to know and what it means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from scrapy_spider_suite.runtime.http_fields import media_type
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+
+
+def nothing(argument: str) -> None:
+    """No argument at all."""
+    if argument:
+        raise ValueError("no argument")
+
+
+def text(argument: str) -> str:
+    """One text."""
+    found = word(argument)
+    if not found:
+        raise ValueError("a text")
+    return found
+
+
+def texts(argument: str) -> tuple[str, ...]:
+    """One text or more, with commas between them."""
+    found = tuple(filter(None, split(argument)))
+    if not found:
+        raise ValueError("one text or more, with commas between them")
+    return found
+
+
+def lowered(argument: str) -> tuple[str, ...]:
+    """Texts whose case does not matter."""
+    return tuple(each.lower() for each in texts(argument))
+
+
+def number(argument: str, low: int) -> int:
+    """A whole number of at least *low*."""
+    if not (argument.isascii() and argument.isdigit()) or int(argument) < low:
+        raise ValueError(f"a whole number >= {low}")
+    return int(argument)
+
+
+def host(name: str) -> str:
+    """A host, or the end of one, as hosts of normal URLs are written."""
+    dot = "." * name.startswith(".")
+    literal = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name[len(dot) :]
+    url = None
+    if literal and not any(sign in literal.strip("[]") for sign in "/?#@\\"):
+        url = normalize(f"http://{literal}/")
+    # The end of a host, such as ".1", may be no host.
+    if url is None or not literal.isascii():
+        found = None if url is None else host_of(url)
+    else:
+        found = host_of(url) if literal.startswith("[") else literal.lower().rstrip(".")
+    if not found:
+        raise ValueError(f"a host such as example.com, not {name!r}")
+    return dot + found
+
+
+def hosts(argument: str) -> tuple[str, ...]:
+    """Hosts, or ends of hosts."""
+    return tuple(map(host, texts(argument)))
+
+
+def ends_with_one_of(suffixes: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a text ends with one of *suffixes*, in a time that hardly grows with their number."""
+    among = frozenset(suffixes)
+    lengths = sorted({len(suffix) for suffix in suffixes})
+    return lambda text: any(text[-length:] in among for length in lengths)
+
+
+class Fact(Enum):
+    """What an atom may want to know beside the URL."""
+
+    VIA = "the page that led there"
+    DEPTH = "its depth"
+    BEYOND = "how far it is from the scope"
+    ADDRESS = "the address of its host"
+    PAGE = "a response"
+
+
+class Stage(StrEnum):
+    """When a filter is asked; see the manual for what is refused at each."""
+
+    SCHEDULE = "schedule"
+    FETCH = "fetch"
+    PARSE = "parse"
+    FOLLOW = "follow"
+    STORE = "store"
+
+
+_OF_LINK = frozenset({Fact.VIA, Fact.DEPTH, Fact.BEYOND})
+KNOWN: dict[Stage, frozenset[Fact]] = {
+    Stage.SCHEDULE: _OF_LINK,
+    Stage.FETCH: _OF_LINK | {Fact.ADDRESS},
+    Stage.PARSE: frozenset(Fact),
+    # The page is there, but the link's own host has not been looked up.
+    Stage.FOLLOW: _OF_LINK | {Fact.PAGE},
+    Stage.STORE: frozenset(Fact),
+}
+"""What is known at each stage."""
+
+_LANG = re.compile(rb"<html\b[^>]{0,1000}?\blang\s*=\s*[\"']?([A-Za-z0-9-]{1,35})", re.IGNORECASE)
+_HEAD = 4_096
+"""Bytes of a body in which its ``html`` element is looked for."""
+
+
+class Page:
+    """A response, as far as filters look at it.
+
+    *http* is whether it came over HTTP; *content_type* and *content_language* are those headers
+    ("" without); *text* gives the body's text, when it is asked for.
+    """
+
+    __slots__ = ("_text", "body", "content_language", "content_type", "http", "status", "text_of")
+
+    def __init__(
+        self, status: int, body: bytes, content_type: str = "", content_language: str = "", *,
+        http: bool = True, text: Callable[[], str] | None = None,
+    ) -> None:  # fmt: skip
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.content_language = content_language
+        self.http = http
+        self.text_of = text
+        self._text: str | None = None
+
+    @property
+    def media_type(self) -> str:
+        """Its type, in lower case and without parameters; "" if it does not say."""
+        return media_type(self.content_type)
+
+    @property
+    def languages(self) -> list[str]:
+        """In which languages it says that it is, in lower case (RFC 9110 §8.5, HTML ``lang``)."""
+        said = self.content_language
+        if not said:
+            found = _LANG.search(self.body, 0, _HEAD)
+            said = found[1].decode() if found else ""
+        return [tag.strip().lower() for tag in said.split(",") if tag.strip()]
+
+    @property
+    def folded_text(self) -> str:
+        """Its text, in lower case."""
+        if self._text is None:
+            text = self.body.decode("latin-1") if self.text_of is None else self.text_of()
+            self._text = text.lower()
+        return self._text
+
+
+@dataclass(slots=True)
+class Subject:
+    """What is known of a URL beside itself; all links of a page share one.
+
+    *via* is the page that led there ("": a seed), *depth* the links from a seed, *beyond* how
+    many links in a row have led out of the scope (0: it is within), *address* that of its host
+    ("": not known), *page* the answer, or for a link the page that it stands on.
+    """
+
+    via: str = ""
+    depth: int = 0
+    beyond: int = 0
+    address: str = ""
+    page: Page | None = None
+
+
+Test = Callable[[str, Subject], bool]
+"""Whether a normal URL, with what else is known of it, is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What filters have besides their text: *country_of* gives that of a numeric address."""
+
+    country_of: Callable[[str], str] | None = None
+
+
+Make = Callable[[str, Given], Test]
+"""From an argument to the test; raises `ValueError` that says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtomKind:
+    """One kind of atom: ``Name(argument)`` as *usage*, an *example*, the *meaning* in words.
+
+    *needs* are the facts that it looks at beside the URL.
+    """
+
+    usage: str
+    example: str
+    meaning: str
+    needs: frozenset[Fact]
+    make: Make
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.usage.partition("(")[0]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Those at which it can be asked."""
+        return tuple(stage for stage, known in KNOWN.items() if self.needs <= known)
+
+
+ATOMS: dict[str, AtomKind] = {}
+"""Every kind of atom by its name."""
+
+
+def register(kind: AtomKind) -> None:
+    """Make *kind* known to all filters that are read from now on; of one name the last counts.
+
+    A project calls it for atoms of its own, in a module that its settings import.
+    """
+    ATOMS[kind.name] = kind
+
+
+def atom(usage: str, example: str, meaning: str, *needs: Fact) -> Callable[[Make], Make]:
+    """Register the decorated maker; see `AtomKind`."""
+
+    def add(make: Make) -> Make:
+        register(AtomKind(usage, example, meaning, frozenset(needs), make))
+        return make
+
+    return add
+
+
+def word(argument: str) -> str:
+    """The one text that *argument* is: as it stands, or without its quotes.
+
+    Raises `ValueError`.
+    """
+    if argument.startswith('"'):
+        if len(argument) < 2 or argument.find('"', 1) < 0:
+            raise ValueError("a text without quotes or within them")
+        pieces = split(argument)
+        if len(pieces) != 1:
+            raise ValueError("one text")
+        return pieces[0]
+    if '"' in argument:
+        raise ValueError("a text without quotes or within them")
+    return argument
+
+
+def split(argument: str) -> list[str]:
+    """The texts of a list with commas between them, empty ones left out. Raises `ValueError`."""
+    pieces, rest = [], argument
+    while rest := rest.lstrip(", \t\r\n"):
+        if rest.startswith('"'):
+            end = _end_of_quote(rest)
+            pieces.append(rest[1:end].replace('\\"', '"'))
+            rest = rest[end + 1 :].lstrip()
+            if rest and not rest.startswith(","):
+                raise ValueError("a comma after a quoted text")
+        else:
+            piece, _, rest = rest.partition(",")
+            if '"' in piece:
+                raise ValueError("quotes around the whole of a text")
+            pieces.append(piece.strip())
+    return pieces
+
+
+def _end_of_quote(text: str) -> int:
+    at = 1
+    while text[at] != '"':
+        at += 2 if text[at] == "\\" else 1
+    return at

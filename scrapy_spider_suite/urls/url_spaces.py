@@ -1,0 +1,190 @@
+"""URLs that nobody linked to, mined from one that exists (Tarantula's §1 and §5.1; T13, T14).
+
+Ancestors are the folders above a page, siblings the pages whose numbers are one more or one less.
+
+Queries that differ in the order of their parameters only.
+
+Spaces: what a URL is one of many of, and what it has in its query (G8; BUbiNG's 4.8).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import xxhash
+
+RUNS_MAX: Final = 3
+"""Numbers of a path, from its end, of which siblings are made."""
+DIGITS_MAX: Final = 6
+"""Digits of a number beyond which it is no page's: it is an id, or a time."""
+
+# No digit of an escape: "%20" is no page 20.
+_NUMBER: Final = re.compile(r"(?<![%0-9])(?<!%[0-9A-F])[0-9]+")
+
+
+def ancestors(url: str) -> list[str]:
+    """The folders above the normal *url*, the closest first (bottom-up, T13).
+
+    Of ``http://h/video/clips/`` these are ``http://h/video/`` and ``http://h/``.
+    """
+    path = url.partition("?")[0]
+    root = path.index("/", 8) + 1
+    found = []
+    while len(path) > root:
+        path = path[: path.rfind("/", 0, -1) + 1]
+        found.append(path)
+    return found
+
+
+def siblings(url: str) -> list[str]:
+    """The pages beside the normal *url* by the numbers of its path, the last number first (T14).
+
+    Of ``http://h/pics1/Page1.html`` these are ``http://h/pics1/Page2.html`` and
+    ``http://h/pics2/Page1.html``. Leading zeros stay, there is no page 0 before page 1, and of a
+    URL with a query there are none: its numbers mean anything.
+    """
+    if "?" in url:
+        return []
+    root = url.index("/", 8)
+    found = []
+    for run in [*_NUMBER.finditer(url, root)][: -RUNS_MAX - 1 : -1]:
+        digits = run[0]
+        if len(digits) > DIGITS_MAX:
+            continue
+        width = len(digits) if digits.startswith("0") else 0
+        for number in (int(digits) + 1, int(digits) - 1):
+            if number > 0:
+                found.append(f"{url[: run.start()]}{number:0{width}}{url[run.end() :]}")
+    return found
+
+
+def folder_of(url: str) -> str:
+    """Where a mined *url* lies, numbers made alike: its misses teach about what else lies there."""
+    path = url[url.index("/", 8) :]
+    kind = "folders" if path.endswith("/") else "pages"
+    return f"{kind} in {_NUMBER.sub('0', path[: path.rfind('/', 0, -1) + 1])}"
+
+
+class Permutations:
+    """Remembers in which order the parameters of some 260,000 queries came, in 2 MiB."""
+
+    def __init__(self, slots: int = 1 << 18) -> None:
+        self._slots = slots
+        self._table: array[int] | None = None
+
+    def note(self, url: str) -> None:
+        """The normal *url* is queued: its order counts, unless another one does already."""
+        if "&" not in url:
+            return
+        if self._table is None:
+            self._table = array("Q", bytes(8 * self._slots))
+        whole, order = _numbers(url)
+        if self._table[whole % self._slots] & ~0xFFFF != whole & ~0xFFFF:
+            self._table[whole % self._slots] = whole & ~0xFFFF | order
+
+    def knows_other(self, url: str) -> bool:
+        """Whether the parameters in the query of the normal *url* came in another order."""
+        if self._table is None or "&" not in url:
+            return False
+        whole, order = _numbers(url)
+        known = self._table[whole % self._slots]
+        return known & ~0xFFFF == whole & ~0xFFFF and known & 0xFFFF != order
+
+
+def sorted_query(url: str) -> str:
+    """The normal *url* with the parameters of its query in one order, whatever theirs is."""
+    path, _, query = url.partition("?")
+    return f"{path}?{'&'.join(sorted(query.split('&')))}"
+
+
+def _numbers(url: str) -> tuple[int, int]:
+    """A number of the URL in whatever order, and one of 16 bits of the order that it has."""
+    query = url.partition("?")[2]
+    whole = xxhash.xxh3_64_intdigest(sorted_query(url).encode())
+    return whole, xxhash.xxh3_64_intdigest(query.encode()) & 0xFFFF
+
+
+VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}|[0-9]+")
+"""What differs from page to page: numbers, and tokens that are no words."""
+_TOKEN: Final = r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"
+_SESSION: Final = re.compile(
+    rf"(?P<semicolon>;jsessionid)=(?P<java>[^/?&;]+)"
+    rf"|[?&](?P<name>[a-z]*sess(?:ion)?_?(?:id)?|(?:osc|p)?sid|cftoken|zenid)=(?P<value>{_TOKEN})"
+    rf"(?=&|$)|(?<=/)(?P<bracket>\([A-Z])\((?P<net>{_TOKEN})\)\)/",
+    re.I,
+)
+
+
+def spaces(url: str) -> Iterator[str]:
+    """The spaces that the normal *url* lies in, each once, the narrowest first.
+
+    Its pattern (numbers and tokens made alike, of the query the names), all queries of its path,
+    two folders, the host. URLs with a query have spaces of their own: what is printed or sorted in
+    ever new ways says nothing about the pages beside it.
+    """
+    yield from dict.fromkeys(_spaces(url))
+
+
+def _spaces(url: str) -> Iterator[str]:
+    path, question, query = local(url).partition("?")
+    path = VARIABLE.sub("0", path)
+    if question:
+        names = sorted({pair.partition("=")[0] for pair in query.split("&")})
+        yield f"{path}?{VARIABLE.sub('0', '&'.join(names))}"
+    yield path + question
+    for folder in folders(path):
+        yield folder + question
+    yield f"/{question}"
+
+
+def folders(path: str) -> Iterator[str]:
+    """The second and the first folder of *path*, as far as it lies in any."""
+    first = path.find("/", 1) + 1
+    if first:
+        second = path.find("/", first) + 1
+        if second:
+            yield path[:second]
+        yield path[:first]
+
+
+def local(url: str) -> str:
+    """Path and query of a normal *url*."""
+    return url[url.index("/", 8) :]
+
+
+def combination(url: str) -> tuple[str, list[str]]:
+    """The path of the normal *url*, and the parameters of its query, each with its value."""
+    path, _, query = local(url).partition("?")
+    return path, query.split("&") if query else []
+
+
+def names_of(parameters: list[str]) -> tuple[str, ...]:
+    """The names of *parameters*, each once, in their order by letters."""
+    return tuple(sorted({each.partition("=")[0] for each in parameters}))
+
+
+class Session(NamedTuple):
+    """A session id in a URL: the *page* that it is of (path and query without it), the *name* of
+    the parameter, and the *token* itself."""
+
+    page: str
+    name: str
+    token: str
+
+
+def session_of(url: str) -> Session | None:
+    """The session id in the normal *url*; None if there is none."""
+    path = local(url)
+    if "=" not in path and "(" not in path:
+        return None
+    found = _SESSION.search(path)
+    if found is None:
+        return None
+    before, after = path[: found.start()], path[found.end() :]
+    if found[0].startswith("?") and after:
+        after = f"?{after[1:]}"
+    name = found["semicolon"] or found["name"] or found["bracket"]
+    return Session(before + after, name.lower(), found["java"] or found["value"] or found["net"])
