@@ -29,7 +29,7 @@ from statistics import NormalDist
 
 from charts import line_charts
 
-from scrapy_spider_suite.frontier.revisits import Demand, interval_for
+from scrapy_spider_suite.frontier.revisit_rules import Demand, interval_for
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.changes import Changes

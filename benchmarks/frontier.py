@@ -30,8 +30,7 @@ import scrapy  # noqa: F401  (a crawl has it in memory as well)
 from scrapy_spider_suite.crawl.core import _HOST_BYTES
 from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.phases import Phases
-from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.storage.frontier import Frontier

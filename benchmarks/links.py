@@ -29,7 +29,7 @@ from pathlib import Path
 
 from extract import made_up_page
 
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.seen import FingerprintCache, TrieStore
 from scrapy_spider_suite.storage.records import PENDING
 from scrapy_spider_suite.storage.rocks import RocksStore

@@ -33,15 +33,15 @@ from pathlib import Path
 from charts import line_charts
 
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.revisits import (
+from scrapy_spider_suite.frontier.revisit_rules import (
     DAY,
     Demand,
     History,
     Mode,
     Revisiting,
+    Validators,
     interval_for,
 )
-from scrapy_spider_suite.frontier.validators import Validators
 from scrapy_spider_suite.storage.plans import row_of
 from scrapy_spider_suite.storage.revisits import Revisits
 from scrapy_spider_suite.storage.rocks import RocksStore

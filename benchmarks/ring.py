@@ -32,7 +32,7 @@ from growing import urls_of
 from scrapy_spider_suite.agents.assignment import KINDS, assignment_of
 from scrapy_spider_suite.agents.ring import Ring, nearest, points_of
 from scrapy_spider_suite.agents.tables import Member, Owners, Table, moved
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.normalize import normalize
 
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from protego import Protego
 
-from scrapy_spider_suite.frontier.robots import BODY_MAX, CRAWL_DELAY_MAX, RobotsRules, judge
+from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, CRAWL_DELAY_MAX, RobotsRules, judge
 
 HERE = "https://h.example"
 AGENTS = (

@@ -24,7 +24,7 @@ from threading import Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.seen import Sieve
 from scrapy_spider_suite.seen.flushing import Flush
 from scrapy_spider_suite.seen.rows import bytes_of

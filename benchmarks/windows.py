@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from virtual import POLICY, Crawl, Web
 
-from scrapy_spider_suite.frontier.orders import BottomUp
+from scrapy_spider_suite.frontier.entries import BottomUp
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.storage.rocks import RocksStore
 

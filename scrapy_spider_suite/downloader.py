@@ -39,9 +39,8 @@ from scrapy_spider_suite.crawl.witness import witnessed
 from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
-from scrapy_spider_suite.frontier.departures import departure
 from scrapy_spider_suite.frontier.outcomes import event_of_status
-from scrapy_spider_suite.frontier.states import AddressState, HostState
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
 

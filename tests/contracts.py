@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key
 from scrapy_spider_suite.storage.records import PENDING, HostRecord
 from scrapy_spider_suite.storage.store import Store
 

@@ -19,7 +19,7 @@ from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.tcp import TcpCourier
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.rocks import RocksStore

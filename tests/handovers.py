@@ -16,8 +16,7 @@ from virtual_agents import Agents, owner_of
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import Member, Table, moved
-from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.keys import UNITS, state_key
+from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.counters import Counters

@@ -17,7 +17,7 @@ from scrapy_spider_suite.agents.members import Answer, Candidate, Post
 from scrapy_spider_suite.agents.office import Office
 from scrapy_spider_suite.agents.registry import Joined, Registry
 from scrapy_spider_suite.agents.tables import Units
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 NOON = 1_800_000_000.0
 GRACE = 900.0

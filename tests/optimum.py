@@ -9,8 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.frontier.states import AddressState, HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
-from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

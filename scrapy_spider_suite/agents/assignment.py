@@ -14,7 +14,7 @@ from scrapy_spider_suite.agents.modulo import HostParity, UrlSum
 from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import SETTING, Assignment, Member, Owners
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.wording import counted
 
 KINDS: Final[dict[str, type[Assignment]]] = {

@@ -11,7 +11,7 @@ from scrapy_spider_suite.agents import scripts
 from scrapy_spider_suite.agents.members import SILENCE, Answer, Tokens, decode_answer, decode_units
 from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.errors import RegistryError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 TIMEOUT: Final = 5.0
 """Seconds that a call may take."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from scrapy_spider_suite.agents.letters import encode_name
 from scrapy_spider_suite.agents.tables import HEAVIEST, LIGHTEST, Member, Units
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 PROTOCOL: Final = 1
 """What agents of one crawl have to agree on: scripts, rows, letters, files of hand-over."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from scrapy_spider_suite.agents.tables import SETTING, Member, Owners
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.hosts import node_of, terminal_of
 
 _FOLDED: Final = 55_440

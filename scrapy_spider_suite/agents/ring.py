@@ -23,7 +23,7 @@ import uhashring  # type: ignore[import-untyped]
 import xxhash
 
 from scrapy_spider_suite.agents.tables import Member, Owners
-from scrapy_spider_suite.frontier.keys import UNITS, slot_of
+from scrapy_spider_suite.frontier.entries import UNITS, slot_of
 
 POINTS: Final = 4_096
 """Of an agent with weight 1."""

@@ -26,8 +26,7 @@ from scrapy_spider_suite.cluster.both_ways import HandOver
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.choosing import entries_of
 from scrapy_spider_suite.packs.formats import is_pack, plain

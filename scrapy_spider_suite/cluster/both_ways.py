@@ -33,7 +33,7 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.taker import Taker
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import ParcelError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.storage.giving import Giving, given
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import Label

@@ -20,7 +20,7 @@ from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.moving import Mask, Moving, logger
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import CourierError, FencedError, ParcelError, RegistryError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.storage.forgetting import Forgetting
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import HOST, KEPT, PRINTS, ROW, STATE, Label

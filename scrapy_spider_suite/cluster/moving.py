@@ -15,7 +15,7 @@ from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.turns import Turns
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.printed import refuse_sieve

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from scrapy_spider_suite.agents.members import Row, State, Tokens, View
 from scrapy_spider_suite.agents.tables import Assignment, Member, Table, Units
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 _NOBODY: Final = 0
 

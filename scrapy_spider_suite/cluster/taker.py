@@ -14,7 +14,7 @@ from scrapy_spider_suite.cluster.moving import RETRY, Mask, Moving, logger, mask
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.cluster.turns import WAIT
 from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.storage.parcels import HOST, PRINTS, ROW, STATE, Label
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import unpacked

@@ -6,7 +6,7 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.moving import Mask
 from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 
 class Traces:

@@ -21,8 +21,7 @@ from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.crawl.requests import seed_entry, sitemap_payload
 from scrapy_spider_suite.errors import ActionError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seeds.sowing import Sower, Sown, planter
 from scrapy_spider_suite.storage.archiving import bring_back, holding

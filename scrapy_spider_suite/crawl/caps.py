@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_spider_suite.frontier.bandwidth import Bandwidth
-from scrapy_spider_suite.frontier.states import FOREVER
+from scrapy_spider_suite.frontier.politeness import Bandwidth
+from scrapy_spider_suite.frontier.workbench import FOREVER
 from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
 from scrapy_spider_suite.storage.leases import Lease
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_spider_suite.agents.addresses import AddressBook, Standing
 from scrapy_spider_suite.errors import FencedError, RegistryError
-from scrapy_spider_suite.frontier.states import AddressState
+from scrapy_spider_suite.frontier.workbench import AddressState
 from scrapy_spider_suite.runtime.tasks import Once
 
 if TYPE_CHECKING:

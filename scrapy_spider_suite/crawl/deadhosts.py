@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.exceptions import HostUnreachable
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
-from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.wording import counted
 

@@ -19,8 +19,8 @@ from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteE
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, origin_of
-from scrapy_spider_suite.frontier.states import FOREVER, HostState
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, origin_of
+from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.urls.normalize import host_of
 

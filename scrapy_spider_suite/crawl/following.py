@@ -12,8 +12,7 @@ from scrapy_spider_suite.crawl.core import CrawlCore
 from scrapy_spider_suite.crawl.reading import LinkReader, has_links
 from scrapy_spider_suite.crawl.spelling import Spelling
 from scrapy_spider_suite.crawl.trapping import Trapping
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.scope import Reason, Scope

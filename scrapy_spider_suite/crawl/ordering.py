@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, BestFirst, BottomUp, Order
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Entry, Order
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.graph.scores import Scores as ScoreFile
 from scrapy_spider_suite.settings.suite import SuiteSettings

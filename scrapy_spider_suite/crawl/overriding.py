@@ -19,10 +19,9 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.phases import Phases
-from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.frontier.robots import origin_of
+from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.traps import Limits

@@ -23,8 +23,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy_spider_suite.crawl.packed import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
-from scrapy_spider_suite.frontier.revisits import Budget, Mode, Revisiting, Turns
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import Budget, Mode, Revisiting, Turns, Validators
 from scrapy_spider_suite.packs import Original
 from scrapy_spider_suite.packs.pages import payload_digest as record_digest
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED

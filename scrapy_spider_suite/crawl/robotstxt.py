@@ -12,7 +12,7 @@ from scrapy_spider_suite.crawl.events import StoppedError
 from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.exceptions import HostBarred, RedirectRefused
-from scrapy_spider_suite.frontier.robots import BODY_MAX, REDIRECTS_MAX, max_age
+from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, REDIRECTS_MAX, max_age
 
 if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine

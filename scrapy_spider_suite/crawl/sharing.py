@@ -26,16 +26,16 @@ from scrapy_spider_suite.agents.lending import Lending
 from scrapy_spider_suite.crawl.company import Company
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
+from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.scrapyredis import RedisUrl
-from scrapy_spider_suite.storage.permits import NEAR
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_spider_suite.crawl.core import CrawlCore
-    from scrapy_spider_suite.frontier.states import AddressState, HostState
+    from scrapy_spider_suite.frontier.workbench import AddressState, HostState
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.settings.suite import SuiteSettings
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.requests import SITEMAP, sitemap_payload
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
-from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict
+from scrapy_spider_suite.frontier.entries import Entry, state_key
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict
 from scrapy_spider_suite.runtime.event_loop import in_thread
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.leases import Lease

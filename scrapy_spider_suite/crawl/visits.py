@@ -23,7 +23,7 @@ from scrapy_spider_suite.exceptions import (
 )
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
-from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:

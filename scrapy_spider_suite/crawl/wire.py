@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.events import StoppedError
 from scrapy_spider_suite.exceptions import HostWaitsTooLong
-from scrapy_spider_suite.frontier.states import FOREVER, AddressState, HostState, Visit
+from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore

@@ -22,8 +22,7 @@ from scrapy_spider_suite.explaining.trapped import Ruling, TrapJudge, in_words
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.frontier.policy import Bar, Policy
-from scrapy_spider_suite.frontier.robots import RobotsRules, Verdict, origin_of
-from scrapy_spider_suite.frontier.robots_text import deciding
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, deciding, origin_of
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.domains import row_of

@@ -8,8 +8,7 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target

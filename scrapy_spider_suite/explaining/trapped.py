@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.mining import Miner

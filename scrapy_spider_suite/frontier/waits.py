@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scrapy_spider_suite.frontier.states import FOREVER, HostState
+from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
 
 
 class WaitReason(StrEnum):

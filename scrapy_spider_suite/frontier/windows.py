@@ -11,12 +11,20 @@ The paper's two windows are one table here, with a column for each host and a ro
 
 A host that is not visited in its row, since it must wait for longer than its delay or has nothing
 left, is passed over. When a host may be visited is no business of a window.
+
+A sliding window over the hosts in memory: who has had its turn is held until the row is over.
+
+The window says which hosts are admitted; held ones are merely not offered to the workbench, which
+alone decides when the others go. The place of a top window is kept by nothing but the waiting list:
+who was visited is due later than who was not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 
 
 class Window:
@@ -88,3 +96,119 @@ class Window:
         self._owing = set(self.hosts)
         self._entered = len(self.hosts)
         self._row = 0
+
+
+_PORTION = 1_000
+"""Hosts that are let go at a time, some 5 us each."""
+
+
+class Sliding:
+    """Keeps *window* in step with the hosts on *workbench*. Times are ``now``."""
+
+    def __init__(self, window: Window, workbench: Workbench) -> None:
+        self._window = window
+        self._workbench = workbench
+        self._going: list[HostState] = []  # those that a row has just begun for
+
+    def take_over(self, hosts: list[HostState]) -> list[HostState]:
+        """Begin with *hosts*, which are in memory; those that there is no room for, the last first.
+
+        They are in it until they leave; `moved` is to be called then.
+        """
+        room = int(min(self.room, len(hosts)))
+        self._window.move(host.key for host in hosts)
+        return hosts[room:][::-1]
+
+    @property
+    def room(self) -> float:
+        """How many more hosts may come into memory for the window's sake."""
+        return self._window.room
+
+    def came(self, host: HostState, *, expected: bool) -> None:
+        """*host* came into memory, where something of it is to be visited, or *expected* at once.
+
+        Others come for traffic without a visit, and take no place.
+        """
+        if expected or not bare(host):
+            self._window.enter(host.key)
+
+    def went(self, key: str) -> None:
+        """A host left memory."""
+        self._window.leave(key)
+
+    def back(self, host: HostState, *, visited: bool) -> None:
+        """A visit of *host*, held since it began, is over, or did not take place."""
+        if visited:
+            self._window.give(host.key)
+        else:
+            self._release(host)
+
+    def has(self, host: HostState) -> bool:
+        """Whether *host* is in the window, and not merely in memory until its pages are done."""
+        return host.key in self._window.hosts
+
+    def hosts(self) -> list[HostState]:
+        """Those in the window."""
+        hosts = self._workbench.hosts
+        return [hosts[key] for key in self._window.hosts if key in hosts]
+
+    def pass_over(self, now: float) -> None:
+        """Wait no longer for hosts that have nothing left, or must wait longer than their delay."""
+        for key in self._window.owing:
+            host = self._workbench.hosts.get(key)
+            if host is None:
+                self._window.leave(key)
+            elif host.idle() and (_gone(host) or host.ready_at() - now > host.gap()):
+                self._window.give(key)
+                host.held = True
+
+    def moves_on(self) -> bool:
+        """Begin the next row if this one is over; True if that was the last, and it is to move."""
+        if not self._window.over:
+            return False
+        hosts = self.hosts()
+        if not self._window.next_row(host.key for host in hosts if not bare(host)):
+            return True
+        self.let_go(hosts)
+        return False
+
+    def moved(self) -> None:
+        """Whoever makes room has left: those that stay are the first of its new place.
+
+        Hosts of which nothing is left but pages under way are in no place, until those bring more.
+        """
+        staying = self.hosts()
+        self._window.move(host.key for host in staying if not bare(host))
+        self.let_go(staying)
+
+    def let_go(self, hosts: list[HostState]) -> None:
+        """Hold *hosts* no longer; the first of them at once."""
+        self._going = hosts[::-1]
+        self.go_on()
+
+    def go_on(self) -> bool:
+        """Let some more hosts go for which a row has begun; whether there are others."""
+        for _ in range(min(_PORTION, len(self._going))):
+            host = self._going.pop()
+            if self._workbench.hosts.get(host.key) is host:
+                self._release(host)
+        return bool(self._going)
+
+    def next_in(self, now: float) -> float | None:
+        """Seconds until a host that is held now could be visited again; None if none is."""
+        held = [host.ready_at() for host in self.hosts() if host.held and host.front]
+        return max(0.0, min(held) - now) if held else None
+
+    def _release(self, host: HostState) -> None:
+        host.held = False
+        self._workbench.offer(host)
+
+
+def bare(host: HostState) -> bool:
+    """Whether nothing of *host* is left to be visited at present."""
+    return not host.front and not host.more
+
+
+def _gone(host: HostState) -> bool:
+    """Whether *host* will not be visited: nothing is left of it, or it was given up."""
+    return bare(host) or bool(host.record.dead)

@@ -1,4 +1,6 @@
-"""The workbench: hosts by address by time (BUbiNG, §4 "The workbench"; U9).
+"""What the workbench knows of a host, of an address, and of a visit that is out.
+
+The workbench: hosts by address by time (BUbiNG, §4 "The workbench"; U9).
 
 A heap of addresses, each a heap of hosts, each with a short front of its queue.
 
@@ -11,23 +13,186 @@ While a visit is out, its host and its address are off the heaps (unless the ope
 a concurrency above one). Traffic that has no visit (robots.txt, media, a component's own
 downloads) shares the clocks: it is announced by `begin` and `end`, and a host for which such
 traffic waits is not handed out before it.
+
+Hosts in memory that have no address yet: whose names are to be looked up, and when.
+
+When a request goes out, where a host or an address takes several at a time.
+
+There the delay runs from start to start, and the server sees a start when the bytes of the request
+come: after the connection and its TLS, which may take longer than the delay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any
 
+from msgspec import Struct
+
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Bar
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.states import (
-    FOREVER,
-    SLACK,
-    SPARE,
-    AddressState,
-    HostState,
-    Visit,
-)
+
+_untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+_untrack.restype = None
+
+FOREVER = math.inf
+LONG_AGO = -1e9
+"""Monotonic seconds, long before any crawl began."""
+
+SPARE, SLACK = 4, 16
+"""A heap may hold so many records for each that counts, and so many more, before it is swept: a
+sweep walks all of it, and no change of the rules should cause one."""
+
+
+class AddressState:
+    """What is known of one address: its clock, and a heap of the hosts that live there.
+
+    *concurrency* 0 means that the address sets no limit (hosts without an address of their
+    own, and the spider profile, which never promised one).
+    """
+
+    __slots__ = (
+        "began", "booked", "concurrency", "delay", "departing", "fetched", "heap", "hosts",
+        "intrusions", "key", "next_fetch", "numeric", "out", "recorded", "revision", "ticket",
+        "waiting", "wire",
+    )  # fmt: skip
+
+    def __init__(self, key: str, delay: float, concurrency: int, next_fetch: float) -> None:
+        self.key = key
+        self.delay = delay
+        self.concurrency = concurrency
+        self.next_fetch = next_fetch
+        self.fetched = LONG_AGO  # when its delay began to run
+        self.began = LONG_AGO  # when the last transfer began
+        self.numeric = ""  # the address by which its pace was chosen; "" for none
+        self.revision = 0  # of the policy that chose it
+        self.heap: list[tuple[float, int, HostState]] = []
+        self.hosts = 0  # resident hosts that live here
+        self.booked = 0  # traffic without a visit that waits for its host, then goes here
+        self.out = 0  # visits out, and traffic without a visit that is on the wire
+        self.wire = 0  # transfers flowing
+        self.departing = 0  # those of which no byte is out yet, where that counts
+        self.waiting = 0  # traffic without a visit that waits for this address alone
+        self.intrusions = 0  # how often traffic without a visit began here
+        self.recorded: float | None = None  # its key in the workbench's heap
+        self.ticket = 0  # of its one record there that counts
+
+    def start_clock(self, now: float) -> None:
+        """Let the delay run from *now*."""
+        self.fetched = now
+        self.next_fetch = max(self.next_fetch, now + self.delay)
+
+    def free(self) -> bool:
+        """Whether another visit may leave for this address (its clock apart)."""
+        return not self.waiting and (not self.concurrency or self.out < self.concurrency)
+
+    def sweep(self) -> None:
+        """Drop the records of hosts that do not count, where there are too many of them."""
+        if len(self.heap) > SPARE * self.hosts + SLACK:
+            self.heap = [item for item in self.heap if item[2].recorded == item[1]]
+            heapify(self.heap)
+
+
+class HostState(Struct, eq=False, gc=False):
+    """What is known of one resident host (a *visit state*): its clock and its queue's front.
+
+    As with entries, the garbage collector does not know it: who forgets a host takes it off its
+    address. Nor does it know its front, which is one list for life: of 13,000 hosts in memory,
+    with what is in them, they were most of what a collection had to walk.
+    """
+
+    key: str
+    delay: float
+    concurrency: int
+    burst: int
+    crawl_delay: float = 0.0
+    next_fetch: float = 0.0
+    fetched: float = LONG_AGO  # when its delay began to run
+    began: float = LONG_AGO  # when the last transfer began
+    why: str = ""  # the rule that set next_fetch
+    bar: Bar | None = None  # why it may not be visited whatever its clock says
+    barred_until: float = 0.0
+    revision: int = 0  # of the policy that chose its pace
+    address: AddressState | None = None
+    connect_to: str = ""  # the numeric address itself; "" if it has none of its own
+    resolved_until: float = 0.0
+    front: list[tuple[bytes, Entry]] = []  # a heap by queue key; each host has its own
+    more: bool = False  # rows beyond the front are on disk
+    cursor: bytes = b""  # every row on disk up to this key is in the front, or out
+    turns: int = 0  # visits since it came into memory
+    held: bool = False  # it had its turn in this row of a sliding window
+    out: int = 0
+    wire: int = 0
+    departing: int = 0  # as of an address
+    waiting: int = 0  # traffic without a visit that waits for this host
+    intrusions: int = 0
+    recorded: int | None = None  # its ticket in its address's heap
+    recorded_at: float = 0.0  # its key there
+    record: Any = None  # the durable part, the owner's business
+
+    def __post_init__(self) -> None:
+        _untrack(ctypes.py_object(self.front))
+
+    def free(self) -> bool:
+        """Whether another visit may leave for this host (its clock apart)."""
+        return self.out < self.concurrency and not self.waiting and not self.held
+
+    def gap(self) -> float:
+        """Seconds between two visits: the configured delay, or a longer Crawl-delay."""
+        return max(self.delay, self.crawl_delay)
+
+    def start_clock(self, now: float) -> None:
+        """Let the delay run from *now*."""
+        self.fetched = now
+        self.next_fetch = max(self.next_fetch, now + self.gap())
+
+    def ready_at(self) -> float:
+        """When it may be visited: its clock has run out, and no bar holds it any more."""
+        return self.next_fetch if self.bar is None else max(self.next_fetch, self.barred_until)
+
+    def idle(self) -> bool:
+        """Whether nothing is out, flowing or waiting for this host."""
+        return not (self.out or self.wire or self.waiting)
+
+
+@dataclass(slots=True)
+class Visit:
+    """Leave to fetch *entries*, one after the other, from *host* at *address*."""
+
+    host: HostState
+    address: AddressState
+    entries: list[Entry]
+    host_intrusions: int
+    address_intrusions: int
+    clocks: tuple[float, float, float, float]  # as they were before it left
+    started: tuple[float, float]  # when host and address may be visited again, as it left
+    wired: bool = False  # it has touched the wire
+
+    def undisturbed(self) -> bool:
+        """Whether no traffic without a visit has used the wire since the visit began."""
+        return (
+            self.host.intrusions == self.host_intrusions
+            and self.address.intrusions == self.address_intrusions
+        )
+
+    def pause_to_begin(self, now: float) -> float:
+        """Seconds until a transfer may begin: another visit may have begun after this one left.
+
+        FOREVER while one is about to go out.
+        """
+        host, address, pause = self.host, self.address, 0.0
+        if host.concurrency > 1:
+            pause = FOREVER if host.departing else host.began + host.gap() - now
+        if address.concurrency != 1:
+            others = FOREVER if address.departing else address.began + address.delay - now
+            pause = max(pause, others)
+        return max(0.0, pause)
+
 
 _REPAIRS = 1_000
 """Records that are brought up to date before anyone else has a turn again: after a change of the
@@ -352,3 +517,114 @@ def _counts(record: tuple[float, int, AddressState]) -> bool:
     """Whether a record in the workbench's heap is the one that counts for its address."""
     address = record[2]
     return address.recorded is not None and address.ticket == record[1]
+
+
+_AHEAD = 1.0
+"""Seconds before its time at which the name of a host is looked up."""
+
+
+class Unresolved:
+    """First come, first served; but a host that must wait, or has nothing queued, is put aside.
+
+    Attributes:
+        later: hosts that were put aside, until the next tick or until something is queued.
+    """
+
+    def __init__(self, workbench: Workbench) -> None:
+        self.later: dict[str, HostState] = {}
+        self._workbench = workbench
+        self._wanted: dict[str, HostState] = {}
+
+    def __len__(self) -> int:
+        """How many are to be looked up next."""
+        return len(self._wanted)
+
+    def want(self, host: HostState) -> None:
+        """The host's name is to be resolved before it can be visited."""
+        self._workbench.displace(host)
+        self._wanted[host.key] = host
+
+    def drop(self, key: str) -> None:
+        """The host's name needs no look-up any more."""
+        self._wanted.pop(key, None)
+        self.later.pop(key, None)
+
+    def wanting(self, now: float, limit: int) -> Iterator[HostState]:
+        """Take up to *limit* hosts whose names may be resolved now.
+
+        Hosts that must wait or have nothing queued are put aside.
+        """
+        while self._wanted and limit > 0:
+            key = next(iter(self._wanted))
+            host = self._wanted.pop(key)
+            if host.front and host.ready_at() <= now + _AHEAD:
+                limit -= 1
+                yield host
+            else:
+                self.put_aside(host)
+
+    def put_aside(self, host: HostState) -> None:
+        """Ask for the address of *host* later."""
+        self.later[host.key] = host
+
+    def hurry(self, key: str) -> None:
+        """A host that was put aside has something queued."""
+        self._wanted[key] = self.later.pop(key)
+
+    def tick(self) -> None:
+        """Those that were put aside may have waited long enough."""
+        self._wanted.update(self.later)
+        self.later.clear()
+
+    def next_in(self, now: float) -> float | None:
+        """Seconds until one that was put aside may be visited; None if none has anything queued."""
+        return min(
+            (host.ready_at() - now for host in self.later.values() if host.front), default=None
+        )
+
+
+class Departure:
+    """That of one transfer. From `hold` to `gone` no other transfer begins where it goes.
+
+    *freed* is called when others may look again.
+    """
+
+    __slots__ = ("_address", "_freed", "_held", "_host")
+
+    def __init__(self, host: HostState, address: AddressState, freed: Callable[[], None]) -> None:
+        self._host = host
+        self._address = address
+        self._freed = freed
+        self._held = False
+
+    def hold(self) -> None:
+        """Its connection is being made."""
+        if not self._held:
+            self._held = True
+            self._host.departing += 1
+            self._address.departing += 1
+
+    def gone(self, now: float) -> None:
+        """Its bytes are out at *now*: the delays run from here, not from where it began."""
+        self.release()
+        for place in (self._host, self._address):
+            if place.concurrency != 1:
+                place.began = now
+                place.start_clock(now)
+        self._freed()
+
+    def release(self) -> None:
+        """Let others begin; idempotent."""
+        if self._held:
+            self._held = False
+            self._host.departing -= 1
+            self._address.departing -= 1
+
+
+def departure(
+    host: HostState, address: AddressState, freed: Callable[[], None]
+) -> Departure | None:
+    """Return that of a transfer to *host* at *address*; None where no delay runs from the start."""
+    by_host = host.concurrency > 1 and host.gap()
+    by_address = address.concurrency != 1 and address.delay
+    return Departure(host, address, freed) if by_host or by_address else None

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.seeds import mark_of

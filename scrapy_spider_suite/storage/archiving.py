@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.rocks import RocksStore

@@ -11,8 +11,7 @@ from heapq import heappush
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry, sequence_of
 from scrapy_spider_suite.frontier.policy import Bar, Policy
-from scrapy_spider_suite.frontier.states import Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import Visit, Workbench
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.residents import Residents
 

@@ -7,9 +7,8 @@ import struct
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.policy import Policy, waits_for_rule
-from scrapy_spider_suite.frontier.states import AddressState, HostState
 from scrapy_spider_suite.frontier.waits import reason_of_clock
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.frontier.keys import host_key
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.entries import host_key
+from scrapy_spider_suite.frontier.revisit_rules import Validators
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.grounds import page_rows, unpack
 from scrapy_spider_suite.storage.plans import UNPACKED, Plan

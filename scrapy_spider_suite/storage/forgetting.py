@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.giving import GIVEN, NAME, ROWS, Giving

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.permits import Permits
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.revisits import Revisiting
-from scrapy_spider_suite.frontier.states import FOREVER, AddressState, HostState
-from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.revisit_rules import Revisiting
+from scrapy_spider_suite.frontier.windows import Sliding, Window
+from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.clearance import Clearance
@@ -34,7 +33,6 @@ from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.leasing import Leasing
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
-from scrapy_spider_suite.storage.permits import Permits
 from scrapy_spider_suite.storage.planning import Planner
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
@@ -44,7 +42,6 @@ from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.scheduling import Scheduling
 from scrapy_spider_suite.storage.sifting import Sifter
-from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.trapped import Trapped

@@ -10,7 +10,7 @@ from collections.abc import Set
 from heapq import heapify, heappop, heappush, nsmallest
 
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store
 

@@ -17,8 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.frontier.entries import LAST, Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.archiving import archived

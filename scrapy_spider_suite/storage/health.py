@@ -13,8 +13,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import judge
-from scrapy_spider_suite.frontier.states import HostState
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.residents import Residents

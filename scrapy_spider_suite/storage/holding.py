@@ -12,8 +12,7 @@ from itertools import islice
 from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.states import HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.residents import Elsewhere, Residents
 
 _MOST: Final = 10_000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
-from scrapy_spider_suite.frontier.states import Visit
+from scrapy_spider_suite.frontier.workbench import Visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

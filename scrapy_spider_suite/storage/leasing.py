@@ -7,8 +7,8 @@ from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.states import HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.permits import Permits
+from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.demand import Demand
@@ -17,7 +17,6 @@ from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.holding import Holding
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.permits import Permits
 from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.trapped import Trapped
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag, last_key
-from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, Order
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Flag, Order, last_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage import seeds

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.urls.url_spaces import ancestors, folder_of, siblings

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.frontier.revisits import Revisiting
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import Revisiting, Validators
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.ledger import Ledger

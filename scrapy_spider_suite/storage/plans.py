@@ -10,8 +10,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.revisits import History
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.storage.records import pack_row, unpack_row
 
 _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)

@@ -22,8 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.rows import (
     Mask,
     Rows,

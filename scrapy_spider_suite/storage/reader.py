@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.guards.status import CrawlState, read_status, state_of
 from scrapy_spider_suite.runtime.files import LockedFolder

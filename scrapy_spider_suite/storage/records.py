@@ -14,8 +14,7 @@ from math import isfinite
 from msgspec import Struct
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 3

@@ -13,15 +13,13 @@ from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.states import HostState
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.windows import Sliding
+from scrapy_spider_suite.frontier.workbench import HostState, Unresolved, Workbench
 from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
 from scrapy_spider_suite.storage.fronts import Fronts, before
 from scrapy_spider_suite.storage.hostrecords import HostRecords
 from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.sliding import Sliding
 from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.storage.unresolved import Unresolved
 from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
 
 HELD = 300.0

@@ -11,8 +11,7 @@ import math
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.states import AddressState, HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.waiting import BARRED
 

@@ -14,8 +14,14 @@ from typing import Final
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.revisits import Claims, Demand, History, Mode, Revisiting
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import (
+    Claims,
+    Demand,
+    History,
+    Mode,
+    Revisiting,
+    Validators,
+)
 from scrapy_spider_suite.storage.kv import KV
 from scrapy_spider_suite.storage.plans import Packed, Plan
 

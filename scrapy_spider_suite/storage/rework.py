@@ -10,12 +10,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.frontier.keys import host_key
-from scrapy_spider_suite.frontier.orders import LONGEST
+from scrapy_spider_suite.frontier.entries import LONGEST, Entry, host_key, order_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.states import HostState
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord, UrlState

@@ -15,7 +15,7 @@ import zlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.frontier.robots import (
+from scrapy_spider_suite.frontier.robots_rules import (
     BODY_MAX,
     TTL,
     UNREACHABLE_MAX,

@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.database import Database

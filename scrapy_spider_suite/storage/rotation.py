@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from scrapy_spider_suite.frontier.states import HostState
-from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.windows import Sliding, Window, bare
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.freed import Freed
 from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.revising import Reviser
-from scrapy_spider_suite.storage.sliding import Sliding, bare
 from scrapy_spider_suite.storage.waiting import AWAY
 
 _TURN = 16

@@ -12,8 +12,7 @@ from typing import Any, Final
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.records import POLICY_MAX, pack_row

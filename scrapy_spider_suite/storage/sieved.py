@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
 from scrapy_spider_suite.seen.manifest import NAME, Manifest

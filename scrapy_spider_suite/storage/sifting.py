@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.flushing import Flush
 from scrapy_spider_suite.storage.archive import needs_no_row
 from scrapy_spider_suite.storage.rocks import RocksStore

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError, ParcelError
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.asked import asked_for

@@ -10,8 +10,7 @@ from heapq import heappop
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.states import HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from scrapy_spider_suite.errors import ParcelError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 Unit = Callable[[str, str], int]
 """The unit of a URL: of its host, and itself."""

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.states import HostState
 from scrapy_spider_suite.frontier.waits import (
     WaitCount,
     WaitReason,
@@ -16,7 +15,7 @@ from scrapy_spider_suite.frontier.waits import (
     reason_of_words,
     wait_of,
 )
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.store import Store

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.agents.assignment import KINDS, assignment_of, fingerprint
 from scrapy_spider_suite.agents.tables import Assignment, Member, Table, moved
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.hosts import node_of, terminal_of
 
 NAMES = [*KINDS, "assignments.ByDomain"]

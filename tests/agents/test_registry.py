@@ -13,7 +13,7 @@ from scrapy_spider_suite.errors import (
     JoinRefusedError,
     RegistryError,
 )
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 THIRD = ALL[::3]
 

@@ -8,7 +8,7 @@ from membership import ALL, GRACE, InTown, Town, back, beat, candidate, held, tw
 
 from scrapy_spider_suite.agents.members import SILENCE
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 EVEN, ODD = ALL[::2], ALL[1::2]
 

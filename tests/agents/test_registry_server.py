@@ -20,7 +20,7 @@ from scrapy_spider_suite.agents.registry import Registry
 from scrapy_spider_suite.agents.scripts import WORLD
 from scrapy_spider_suite.agents.server import Server
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.agents.ring import POINTS, Ring, levelled, points_of
 from scrapy_spider_suite.agents.tables import Member, Table, moved
-from scrapy_spider_suite.frontier.keys import UNITS, host_key
+from scrapy_spider_suite.frontier.entries import UNITS, host_key
 
 RING = Ring()
 WEIGHTS = (0.5, 1.0, 2.0)

@@ -8,8 +8,7 @@ import pytest
 
 from scrapy_spider_suite.cluster.phasing import Terms, rank
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.phases import Phases
-from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.policy import Phases, Policy
 
 GOOD = Terms("url-sum", phases=4, guard=190.0, timeout=180.0, delay=4.0, ledger=True)
 

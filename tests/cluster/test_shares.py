@@ -8,7 +8,7 @@ from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.members import Row, State, Tokens, View
 from scrapy_spider_suite.agents.tables import Member, Units
 from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 
 
 def row(name: str, number: int, state: State = State.ACTIVE) -> Row:

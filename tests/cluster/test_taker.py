@@ -19,7 +19,7 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.taker import MOST_LATE, TRIES, Taker
 from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import CourierError, JobDamagedError, StoreWriteError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.taking import Taking

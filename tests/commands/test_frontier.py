@@ -20,7 +20,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
 from scrapy_spider_suite.control.folder import ActionFolder
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.records import UrlState

@@ -14,7 +14,7 @@ from frontier_command import HOST, Frontier, small_crawl
 from inprocess import Crawled, crawl_here
 from websites import Site, links, running
 
-from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import Revisiting
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.reader import StoreReader

@@ -13,10 +13,9 @@ from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.robots import judge
+from scrapy_spider_suite.frontier.robots_rules import judge
 from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.frontier import Frontier

@@ -15,11 +15,9 @@ from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.dropping import _forget_originals, _forget_plans
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.revisits import Mode, Revisiting
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
 from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Original, Originals
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.plans import row_of

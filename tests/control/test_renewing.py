@@ -17,8 +17,7 @@ from scrapy_spider_suite.control.patterns import matches, parse_pattern
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ActionError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.archive import Archive

@@ -10,8 +10,7 @@ from made_jobs import VIA, Made
 from scrapy_spider_suite.control import sweeping
 from scrapy_spider_suite.control.sweeping import sweep
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.revisits import Mode, Revisiting
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.storage.plans import Packed, row_of
 from scrapy_spider_suite.storage.reader import StoreReader

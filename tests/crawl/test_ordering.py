@@ -13,8 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.orders import BottomUp, BreadthFirst
+from scrapy_spider_suite.frontier.entries import BottomUp, BreadthFirst, Entry
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.storage.store import MemoryStore
 

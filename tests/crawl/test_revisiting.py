@@ -18,8 +18,8 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 from websites import Answer, Site, Visit, links, moved, running
 
-from scrapy_spider_suite.frontier.keys import state_key
-from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.frontier.entries import state_key
+from scrapy_spider_suite.frontier.revisit_rules import Revisiting
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from crawls import crawl_over_kills, web_settings
 
-from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import Revisiting
 from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.storage.reader import StoreReader

@@ -15,7 +15,7 @@ from websites import Answer, Site, links, moved, running
 from scrapy_spider_suite.crawl import sitemaps
 from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.explaining.tracing import trace
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.reader import StoreReader

@@ -11,7 +11,7 @@ import pytest
 from crawls import web_settings
 from inprocess import Crawled, crawl_here
 
-from scrapy_spider_suite.frontier.orders import PATH_MAX
+from scrapy_spider_suite.frontier.entries import PATH_MAX
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, gaps
 

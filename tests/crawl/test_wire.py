@@ -12,8 +12,7 @@ import pytest
 from scrapy_spider_suite.crawl.events import StoppedError
 from scrapy_spider_suite.crawl.wire import Wire
 from scrapy_spider_suite.exceptions import HostWaitsTooLong
-from scrapy_spider_suite.frontier.states import AddressState, HostState
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 
 
 class Gate:

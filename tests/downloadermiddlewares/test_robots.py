@@ -23,7 +23,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware, RulesParser
 from scrapy_spider_suite.errors import NoSuchHostError
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
-from scrapy_spider_suite.frontier.robots import BODY_MAX, RETRY_AFTER, TTL, Verdict
+from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, RETRY_AFTER, TTL, Verdict
 from scrapy_spider_suite.storage.kv import KV, MemoryKV
 
 CLOSED = b"User-agent: *\nDisallow: /private\nCrawl-delay: 7"

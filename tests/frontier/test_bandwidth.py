@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scrapy_spider_suite.frontier.bandwidth import FIRST_GUESS, Bandwidth
+from scrapy_spider_suite.frontier.politeness import FIRST_GUESS, Bandwidth
 
 RATE = 100_000.0
 

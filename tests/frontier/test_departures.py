@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.frontier.departures import Departure, departure
-from scrapy_spider_suite.frontier.states import FOREVER, AddressState, HostState, Visit
+from scrapy_spider_suite.frontier.workbench import (
+    FOREVER,
+    AddressState,
+    Departure,
+    HostState,
+    Visit,
+    departure,
+)
 
 
 def places(

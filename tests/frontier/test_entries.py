@@ -6,9 +6,8 @@ import gc
 
 import pytest
 
-from scrapy_spider_suite.frontier.entries import Entry, Flag, order_key
-from scrapy_spider_suite.frontier.keys import host_key, state_key
-from scrapy_spider_suite.frontier.states import HostState
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, order_key, state_key
+from scrapy_spider_suite.frontier.workbench import HostState
 
 
 def test_the_identity_follows_from_host_and_url() -> None:

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.entries import LAST, Entry, last_key, order_key, sequence_of
-from scrapy_spider_suite.frontier.orders import (
+from scrapy_spider_suite.frontier.entries import (
     BREADTH_FIRST,
+    LAST,
     LONGEST,
     BestFirst,
     BottomUp,
+    Entry,
     Order,
+    last_key,
+    order_key,
+    sequence_of,
 )
 
 PATHS = st.text("ab/?=0", max_size=12).map(lambda text: f"/{text}")

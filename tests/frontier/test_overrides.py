@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.hours import Hours
-from scrapy_spider_suite.frontier.overrides import Override, Overrides
+from scrapy_spider_suite.frontier.overrides import Hours, Override, Overrides
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 RULES = """\

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.phases import Phases
-from scrapy_spider_suite.frontier.policy import Policy, barred_subject, waits_for_rule
+from scrapy_spider_suite.frontier.policy import Phases, Policy, barred_subject, waits_for_rule
 
 DAY = 1_800_000_000.0
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.revisits import (
+from scrapy_spider_suite.frontier.revisit_rules import (
     CHANGES_MAX,
     DAY,
     Budget,
@@ -23,10 +23,10 @@ from scrapy_spider_suite.frontier.revisits import (
     Mode,
     Revisiting,
     Turns,
+    Validators,
     interval_for,
     worth,
 )
-from scrapy_spider_suite.frontier.validators import Validators
 
 PRIOR = 1 / (30 * DAY)
 rates = st.floats(1e-8, 1e-3)

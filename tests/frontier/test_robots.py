@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.robots import (
+from scrapy_spider_suite.frontier.robots_rules import (
     BODY_MAX,
     CRAWL_DELAY_MAX,
     RETRY_AFTER,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from scrapy_spider_suite.frontier.robots_text import MATCH_BUDGET, Group, choose, deciding, split
+from scrapy_spider_suite.frontier.robots_rules import MATCH_BUDGET, Group, choose, deciding, split
 
 AGENT = "Mozilla/5.0 (compatible; Examplebot/1.0; +https://example.com/bot)"
 

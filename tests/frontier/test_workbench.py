@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.frontier.states import FOREVER, AddressState, HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import (
+    FOREVER,
+    AddressState,
+    HostState,
+    Visit,
+    Workbench,
+)
 
 HOSTS = [f"h{n}" for n in range(6)]
 ADDRESSES = [f"10.0.0.{n}" for n in range(3)]

@@ -12,8 +12,7 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.errors import JobSettingsError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.job.directory import FOLDER, Job, JobFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.storage import reader

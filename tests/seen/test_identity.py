@@ -7,7 +7,7 @@ from contracts_seen import some_urls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.keys import host_key
+from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.seen.identity import Identity, decode, encode, host_of_key
 from scrapy_spider_suite.urls.normalize import host_of
 

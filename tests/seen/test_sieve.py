@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError, StoreWriteError
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import parts
 from scrapy_spider_suite.seen.fingerprints import fingerprint

@@ -18,8 +18,7 @@ from scrapy_spider_suite.errors import (
     StoreWriteError,
     UnknownUrlError,
 )
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.identity import MAX_KEY
 from scrapy_spider_suite.seen.store import TrieStore

@@ -12,7 +12,7 @@ import pytest
 from virtual import WALL, entry
 
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.runtime import files

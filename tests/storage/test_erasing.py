@@ -9,7 +9,7 @@ import pytest
 from mounts import tmpfs
 from virtual import entry
 
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.storage.records import PENDING
 from scrapy_spider_suite.storage.rocks import RocksStore
 

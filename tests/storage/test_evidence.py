@@ -10,8 +10,7 @@ import pytest
 from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
 from virtual import entry
 
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage import traps as module

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from virtual import WALL, copy_of, entry
 
-from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, BestFirst, BottomUp, Order
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Flag, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace

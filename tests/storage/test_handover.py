@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 import scrapy_spider_suite
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import UNITS, state_key
-from scrapy_spider_suite.frontier.revisits import History
-from scrapy_spider_suite.frontier.states import FOREVER
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
+from scrapy_spider_suite.frontier.revisit_rules import History, Validators
+from scrapy_spider_suite.frontier.workbench import FOREVER
 from scrapy_spider_suite.storage.clocks import NEVER
 from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.database import FAMILIES

@@ -8,11 +8,9 @@ import pytest
 from handovers import Side, drain, hand_over, label, units_of
 from virtual import WALL, entry
 
-from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.revisits import History
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.storage.plans import Plan, row_of
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.settling import settled

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 from scrapy_spider_suite.errors import ParcelError
-from scrapy_spider_suite.frontier.keys import slot_of, state_key
-from scrapy_spider_suite.frontier.revisits import History
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.entries import slot_of, state_key
+from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.storage.cookies import pack_cookies
 from scrapy_spider_suite.storage.giving import ROWS
 from scrapy_spider_suite.storage.parcels import Item, Label, Reader, Writer

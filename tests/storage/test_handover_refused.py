@@ -12,10 +12,9 @@ from handovers import DONE, Side, drain, label, units_of
 from virtual import entry
 
 from scrapy_spider_suite.errors import ParcelError
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.frontier.revisits import History
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.storage.families import part_of
 from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, ROW, STATE
 from scrapy_spider_suite.storage.parcels import Label, Writer

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 from scrapy_spider_suite.errors import JobError, ParcelError, StoreWriteError
-from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.keys import UNITS, slot_of, state_key
+from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.manifest import Manifest

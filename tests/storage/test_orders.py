@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from virtual import WALL, Crawl, Web, copy_of, entry
 
-from scrapy_spider_suite.frontier.orders import BREADTH_FIRST, BestFirst, BottomUp, Order
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Order
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

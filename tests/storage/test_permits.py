@@ -13,11 +13,10 @@ from virtual import IP_DELAY, WALL, Crawl, Watch, Web, all_urls, trees
 from scrapy_spider_suite.agents.asking import Need
 from scrapy_spider_suite.agents.grants import SLACK, Grants, Sent
 from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.phases import Phases
-from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.permits import NEAR
+from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.states import AddressState, HostState
-from scrapy_spider_suite.storage.permits import NEAR
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.storage.store import MemoryStore
 from scrapy_spider_suite.urls.hosts import phase_of
 

@@ -12,7 +12,7 @@ from virtual_agents import Agents
 
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.phases import Phases
+from scrapy_spider_suite.frontier.policy import Phases
 from scrapy_spider_suite.frontier.politeness import BackOff
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.store import MemoryStore

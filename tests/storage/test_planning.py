@@ -14,8 +14,7 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.frontier.revisits import Mode, Revisiting
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier

@@ -11,8 +11,7 @@ import pytest
 from virtual import POLICY, WALL
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.reader import StoreReader, waits_for

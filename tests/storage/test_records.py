@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key, order_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.records import (

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.revisits import DAY, History, Mode, Revisiting
-from scrapy_spider_suite.frontier.validators import Validators
+from scrapy_spider_suite.frontier.revisit_rules import DAY, History, Mode, Revisiting, Validators
 from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.plans import UNPACKED, Packed
 from scrapy_spider_suite.storage.revisits import Plan, Revisits

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.robots import TTL, RobotsRules, Verdict, judge
+from scrapy_spider_suite.frontier.robots_rules import TTL, RobotsRules, Verdict, judge
 from scrapy_spider_suite.storage import robots as module
 from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.robots import KEEP_AFTER_EXPIRY, RobotsStore

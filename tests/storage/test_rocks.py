@@ -15,8 +15,7 @@ from rocksdict import Checkpoint
 from virtual import copy_of
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.frontier.entries import Entry, order_key
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key
 from scrapy_spider_suite.storage import database
 from scrapy_spider_suite.storage.database import FAMILIES
 from scrapy_spider_suite.storage.records import PENDING, HostRecord

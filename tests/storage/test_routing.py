@@ -19,8 +19,7 @@ from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.exchange import BOUNDS
 from scrapy_spider_suite.agents.letters import Packer
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import host_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.seeds.sowing import planter
 from scrapy_spider_suite.storage.frontier import Frontier

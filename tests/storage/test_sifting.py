@@ -11,8 +11,7 @@ import pytest
 from virtual import WALL, Crawl, Web, all_urls, copy_of, entry, trees
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from virtual import WALL, Crawl, Web, all_urls, copy_of, trees
 
-from scrapy_spider_suite.frontier.orders import BottomUp
+from scrapy_spider_suite.frontier.entries import BottomUp
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
@@ -133,7 +133,7 @@ def test_another_window_while_it_runs(
 ) -> None:
     """Whatever it was: in memory is what the new one chooses, and every page is fetched once."""
     monkeypatch.setattr("scrapy_spider_suite.storage.rotation._LEAVING", 3)
-    monkeypatch.setattr("scrapy_spider_suite.storage.sliding._PORTION", 2)
+    monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(20, 8, 9)
     running = crawl(web, Window.of(before, 9), capacity=12, order=BottomUp())
     running.seed("http://h0.t/0")
@@ -252,7 +252,7 @@ def test_a_window_moves_in_portions(
 ) -> None:
     """However many hosts are in it, a step takes no more than a few; each is visited as ever."""
     monkeypatch.setattr("scrapy_spider_suite.storage.rotation._LEAVING", 3)
-    monkeypatch.setattr("scrapy_spider_suite.storage.sliding._PORTION", 2)
+    monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(40, 6, 40)
     running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(to_and_fro=True))
     frontier, portions, moving = running.frontier, list[int](), list[bool]()

@@ -12,8 +12,7 @@ from trapped_webs import BROAD, NAMES, TrapCrawl, seeds
 from virtual import entry
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

@@ -7,9 +7,8 @@ import pytest
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.states import AddressState, HostState
 from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up, reason_of_words
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.storage import waits
 from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.records import HostRecord

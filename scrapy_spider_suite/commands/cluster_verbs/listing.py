@@ -13,7 +13,7 @@ from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.frontier.keys import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.wording import counted
 
 _COLUMNS = (

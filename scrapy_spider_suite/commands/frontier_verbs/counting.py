@@ -12,7 +12,7 @@ from scrapy_spider_suite.control.blocks import STORE, stored
 from scrapy_spider_suite.control.reach import within
 from scrapy_spider_suite.control.renewing import known_seed
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
-from scrapy_spider_suite.frontier.keys import state_key
+from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.storage.reader import StoreReader, UrlRow
 from scrapy_spider_suite.storage.records import UrlState

@@ -14,7 +14,7 @@ from scrapy_spider_suite.control.pausing import reasons
 from scrapy_spider_suite.dns.silence import named
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
-from scrapy_spider_suite.frontier.revisits import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import Revisiting
 from scrapy_spider_suite.guards.status import CrawlState, read_status
 from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.revisits import ROWS, Revisits

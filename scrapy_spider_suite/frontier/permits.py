@@ -14,8 +14,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
-from scrapy_spider_suite.frontier.states import AddressState, HostState, Visit
-from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
 
 NEAR: Final = 0.25
 """Seconds for which a place is held for leave that begins then."""
