@@ -1,6 +1,6 @@
 """What becomes of a scrapy-redis project's settings when the add-on is switched on.
 
-Seeds and the connection are read (:mod:`scrapy_spider_suite.settings.scrapyredis`), pipelines stay
+Seeds and the connection are read (:mod:`scrapy_spider_suite.settings.scrapy_redis`), pipelines stay
 as they are. scrapy-redis's scheduler, duplicate filter and stats would do the suite's work in other
 ways, and ask Redis in blocking calls on the event loop: they make way, by name. Subclasses of the
 project's own stay, as all that is its own; beside a scheduler that stays, so does the filter.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.profiles import CLASSES, canonical, keeps
-from scrapy_spider_suite.settings.scrapyredis import SeedKey, server_of
+from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.agents.exchange import BOUNDS, Exchange
 from scrapy_spider_suite.agents.letters import Letter, Packed, Receipt, encode_name
 from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Received
 from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.settings.values import endpoint
 
 WINDOW: Final = 512
 """Letters on the way to one receiver: 0.7 MB."""

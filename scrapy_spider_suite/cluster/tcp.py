@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.cluster import channel
 from scrapy_spider_suite.cluster.channel import Channel, ChannelError, Frame, Kind, Secret, within
 from scrapy_spider_suite.cluster.courier import (
@@ -30,6 +29,7 @@ from scrapy_spider_suite.cluster.courier import (
 from scrapy_spider_suite.cluster.landing import Landing
 from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
 from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.settings.values import endpoint
 from scrapy_spider_suite.storage.parcels import Label, intact
 
 MOST: Final = 64

@@ -8,8 +8,7 @@ from typing import Any
 
 from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl
-from scrapy_spider_suite.settings.shared import SECRETS, Secret
+from scrapy_spider_suite.settings.values import SECRETS, RedisUrl, Secret
 
 
 class AuditLog:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from scrapy_spider_suite.agents.endpoints import endpoint
 from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.agents.members import SKEW_MAX, Candidate
@@ -30,6 +29,7 @@ from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
 from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.settings.values import endpoint
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency

@@ -29,7 +29,7 @@ from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import watched
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl
+from scrapy_spider_suite.settings.values import RedisUrl
 
 if TYPE_CHECKING:
     from pathlib import Path

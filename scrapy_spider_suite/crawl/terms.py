@@ -14,8 +14,8 @@ from scrapy_spider_suite.agents.assignment import fingerprint
 from scrapy_spider_suite.agents.seats import seat_of
 from scrapy_spider_suite.agents.tables import Assignment
 from scrapy_spider_suite.settings.declarations import Kind, full_name, words
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
+from scrapy_spider_suite.settings.values import RedisUrl
 
 _OF_PHASES = ("phases", "phase_seconds")
 """Where every agent has a part of every host, they have to agree on which of them has it when."""

@@ -27,7 +27,8 @@ from scrapy_spider_suite.runtime.event_loop import Turns
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
 from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey, server_of
+from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
+from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 from scrapy_spider_suite.wording import counted

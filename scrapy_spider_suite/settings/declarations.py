@@ -1,6 +1,6 @@
 """What a declaration of a setting consists of, and the rows that are made from it.
 
-The declarations themselves are in :mod:`scrapy_spider_suite.settings.fields`.
+The declarations themselves are in :mod:`scrapy_spider_suite.settings.table`.
 """
 
 from __future__ import annotations

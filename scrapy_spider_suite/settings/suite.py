@@ -27,18 +27,20 @@ from scrapy_spider_suite.settings.declarations import (
     read_given,
     words,
 )
-from scrapy_spider_suite.settings.fields.agents import Agents
-from scrapy_spider_suite.settings.fields.duplicates import Duplicates
-from scrapy_spider_suite.settings.fields.limits import Limits
-from scrapy_spider_suite.settings.fields.links import Links
-from scrapy_spider_suite.settings.fields.network import Network
-from scrapy_spider_suite.settings.fields.pages import Pages
-from scrapy_spider_suite.settings.fields.politeness import Politeness
-from scrapy_spider_suite.settings.fields.revisits import Revisits
-from scrapy_spider_suite.settings.fields.running import Running
-from scrapy_spider_suite.settings.fields.store import Store
-from scrapy_spider_suite.settings.fields.watching import Watching
 from scrapy_spider_suite.settings.project import LIVE, OURS, ProjectSettings
+from scrapy_spider_suite.settings.table import (
+    Agents,
+    Duplicates,
+    Limits,
+    Links,
+    Network,
+    Pages,
+    Politeness,
+    Revisits,
+    Running,
+    Store,
+    Watching,
+)
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -1,23 +1,60 @@
-"""The types that a setting's value can have: how each is read, and what is allowed, in words.
+"""Where an agent listens, as text: ``host``, ``host:port``, or ``[host]:port`` for IPv6.
+
+The types that a setting's value can have: how each is read, and what is allowed, in words.
 
 A value arrives as Python wrote it (``4``, ``True``, ``["a"]``) or as text from a command line or an
 environment variable (``"4"``, ``"true"``, ``"a,b"``); both read the same. Each factory returns a
 :class:`ValueType`, whose ``parse`` raises :class:`ValueError` for anything else. The sentence that
 the user sees is built from ``allowed``, so a parser says nothing of its own.
+
+The types of settings that name hosts, addresses and networks.
+
+The types of settings that name a crawl and those who run it.
+
+The type of a setting that names a place on another file system.
+
+The types of settings that several processes share: secrets, addresses, places of a ledger.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from scrapy_spider_suite.urls.normalizer import UrlRules
 from scrapy_spider_suite.urls.normalizer import names as parameter_names
+
+_TEXT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
+
+
+class Endpoint(NamedTuple):
+    """A host, without brackets, and a port; 0 where none was given."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.port else host
+
+
+def endpoint(text: str, *, whole: bool = False) -> Endpoint:
+    """Return what *text* says. Raises `ValueError`: it is none, or not *whole*, with a port."""
+    found = _TEXT.fullmatch(text)
+    if found is None or (whole and found[3] is None):
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    port = 0 if found[3] is None else int(found[3])
+    if found[3] is not None and not 0 < port < 65536:
+        raise ValueError(f"{text!r}: no port has the number {port}")
+    return Endpoint(found[1] or found[2], port)
+
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -333,3 +370,262 @@ def texts_of(raw: object) -> tuple[str, ...]:
     if len(texts) < len(parts):
         raise ValueError(raw)
     return tuple(text for text in texts if text)
+
+
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
+
+
+def name_servers() -> ValueType:
+    """Return the type of a list of name servers, read as (numeric address, port) pairs."""
+
+    def parse(raw: object) -> tuple[tuple[str, int], ...]:
+        return tuple(_address_and_port(item) for item in texts_of(raw))
+
+    allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
+    return ValueType(parse, allowed)
+
+
+def hosts_or_networks() -> ValueType:
+    """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
+
+    Names come out in lower case without a trailing dot, addresses and CIDRs as ``ipaddress`` writes
+    networks: ``10.0.0.1`` becomes ``10.0.0.1/32``.
+    """
+
+    def parse(raw: object) -> bool | tuple[str, ...]:
+        if (truth := TRUTH.get(str(raw).lower())) is not None:
+            return truth
+        return tuple(_host_or_network(item) for item in texts_of(raw))
+
+    return ValueType(parse, "True, False, or a list of host names and CIDRs such as '10.0.0.0/8'")
+
+
+def _address_and_port(item: str) -> tuple[str, int]:
+    """Read ``1.2.3.4``, ``1.2.3.4:53``, ``::1`` or ``[::1]:53``; the port is 53 unless given."""
+    host, port = item, "53"
+    if item.startswith("["):
+        host, _, rest = item[1:].partition("]")
+        port = rest.removeprefix(":") or port
+    elif item.count(":") == 1:
+        host, _, port = item.partition(":")
+    return str(ipaddress.ip_address(host)), within(int(port), 1, 65_535)
+
+
+def _host_or_network(item: str) -> str:
+    try:
+        return str(ipaddress.ip_network(item.strip("[]"), strict=False))
+    except ValueError:
+        name = item.removesuffix(".").lower()
+    # What begins like a number or holds a slash was meant as an address, and is a misspelt one.
+    if not _HOST.fullmatch(name) or name.rpartition(".")[2].isdigit():
+        raise ValueError(item)
+    return name
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
+
+
+def name() -> ValueType:
+    """Return the type of a name that files may bear; empty for none."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not _NAME.fullmatch(raw):
+            raise ValueError(raw)
+        return raw
+
+    return ValueType(parse, "at most 64 letters, digits, '_' and '.'")
+
+
+def line() -> ValueType:
+    """Return the type of a text for people, in one line; empty for none."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not raw.isprintable():
+            raise ValueError(raw)
+        return raw.strip()
+
+    return ValueType(parse, "a text in one line")
+
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
+_RELATIVE = re.compile(r"(file|local)://(?!/)")
+_URL_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
+
+
+def place() -> ValueType:
+    """Return the type of a folder on some file system, as fsspec has it; empty for none.
+
+    A password in it would be written into jobs, logs and marks: it is refused.
+    """
+
+    def parse(raw: object) -> str:
+        text = str(raw)
+        if _URL_PASSWORD.search(text):  # nor may the error show it
+            raise WrongLine("a password in a URL is kept in jobs and logs: leave it out, and give "
+                            "it as fsspec takes it, such as in FSSPEC_SFTP_PASSWORD")  # fmt: skip
+        if _RELATIVE.match(text):  # to whatever folder a crawl is started in
+            raise WrongLine(f"{text!r} names no folder: file:// is followed by an absolute path, "
+                            "such as file:///mnt/archive")  # fmt: skip
+        if not isinstance(raw, str) or not text.isprintable():
+            raise ValueError(raw)
+        if text and not text.startswith("/") and not _URL.match(text.replace(":///", "://")):
+            raise ValueError(raw)
+        return text
+
+    return ValueType(
+        parse, "a URL without a password, such as 's3://bucket/folder', or an absolute path"
+    )
+
+
+ASSIGNMENTS = ("ring", "url-sum", "host-parity")
+"""Assignment functions that have names."""
+
+_SECRET = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What is not to be shown."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "***"
+
+
+SECRETS = frozenset({"SUITE_CLUSTER_KEY"})
+"""The settings that are such."""
+
+
+def secret() -> ValueType:
+    """Return the type of a `Secret` of 16 characters or more; an empty text is None."""
+
+    allowed = f"{_SECRET} characters or more"
+
+    def parse(raw: object) -> Secret | None:
+        if isinstance(raw, Secret):
+            return raw
+        if raw == "":
+            return None
+        if not isinstance(raw, str) or len(raw) < _SECRET or not raw.isprintable():
+            raise WrongLine(f"expected {allowed}")  # what was given is not to be shown
+        return Secret(raw)
+
+    return ValueType(parse, allowed)
+
+
+def grace() -> ValueType:
+    """Return the type of a duration of 20 s or more, or None, which is written ``forever``."""
+    seconds = duration(20.0)
+
+    def parse(raw: object) -> object:
+        return None if str(raw).lower() in ("forever", "none") else seconds.parse(raw)
+
+    return ValueType(parse, f"{seconds.allowed}, or 'forever'", "seconds")
+
+
+def assignment() -> ValueType:
+    """Return the type of the name of an assignment function, or of the import path of one."""
+    path = import_path()
+
+    def parse(raw: object) -> object:
+        if raw in ASSIGNMENTS:
+            return raw
+        if raw == "":
+            raise ValueError(raw)
+        return path.parse(raw)
+
+    names = ", ".join(map(repr, ASSIGNMENTS))
+    return ValueType(parse, f"{names}, or {path.allowed}")
+
+
+def address() -> ValueType:
+    """Return the type of ``host`` or ``host:port``; empty for none."""
+
+    def parse(raw: object) -> str:
+        text = str(raw).strip()
+        if text:
+            endpoint(text)
+        return text
+
+    return ValueType(parse, "an address such as '10.0.0.7' or 'agent.example:7000'")
+
+
+def redis_or_file() -> ValueType:
+    """Return the type of the URL of a Redis or the path of a file; an empty text is None."""
+    url = redis_url()
+
+    def parse(raw: object) -> RedisUrl | Path | None:
+        if isinstance(raw, str) and "://" in raw:
+            found = url.parse(raw)
+            return found if isinstance(found, RedisUrl) else None
+        if not isinstance(raw, str | os.PathLike) or "\0" in str(raw):
+            raise ValueError(raw)
+        path = None if raw == "" else Path(raw)
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ValueError(raw)
+        return path
+
+    return ValueType(parse, f"{url.allowed}, or the path of a file in a folder that exists")
+
+
+_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+_USER = re.compile(r"//.*@")
+
+
+_PASSWORD = re.compile(r"(password=)[^&]*")
+
+
+# Of how scrapy-redis talks to Redis, not of where that is.
+_MANNERS = frozenset({
+    "decode_responses", "encoding", "encoding_errors", "redis_cls", "retry_on_timeout",
+    "socket_connect_timeout", "socket_timeout",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """Where a Redis is; as a text it shows no password."""
+
+    url: str = field(repr=False)
+    """For redis-py."""
+
+    def __str__(self) -> str:
+        return _PASSWORD.sub(r"\1***", _USER.sub("//***@", self.url))
+
+
+def redis_url() -> ValueType:
+    """Return the type of a `RedisUrl`; an empty text is None."""
+    allowed = "a URL that begins with redis://, rediss:// or unix://"
+
+    def parse(raw: object) -> RedisUrl | None:
+        if raw == "":
+            return None
+        if not isinstance(raw, str) or not raw.startswith(_SCHEMES) or not raw.isprintable():
+            raise WrongLine(f"expected {allowed}")  # what was given may hold a password
+        if not _is_sound(raw):
+            raise WrongLine("the URL cannot be read: in a password /, ?, # and @ are written as "
+                            "%2F, %3F, %23 and %40")  # fmt: skip
+        return RedisUrl(_with(raw, {}))
+
+    return ValueType(parse, allowed)
+
+
+def _is_sound(url: str) -> bool:
+    """Whether *url* means to redis-py what it means to its author."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    return not parts.fragment and (parts.scheme == "unix" or "@" not in parts.path)
+
+
+def _with(url: str, params: dict[str, Any]) -> str:
+    """*url* with those of *params* that it does not have, and without what are mere manners."""
+    place, _, query = url.partition("?")
+    given = {name: str(value) for name, value in params.items()} | dict(parse_qsl(query))
+    kept = {name: value for name, value in given.items() if name not in _MANNERS}
+    return f"{place}?{urlencode(kept)}" if kept else place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.agents.endpoints import endpoint
+from scrapy_spider_suite.settings.values import endpoint
 
 
 @pytest.mark.parametrize(

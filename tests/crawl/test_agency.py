@@ -24,7 +24,7 @@ from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.sharing import Sharing
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl
+from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.storage.clocks import AddressClocks
 from scrapy_spider_suite.storage.kv import MemoryKV
 

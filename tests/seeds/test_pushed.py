@@ -12,7 +12,8 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.agents.pushed import Taken
 from scrapy_spider_suite.seeds.pushed import PushedSeeds
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey
+from scrapy_spider_suite.settings.scrapy_redis import SeedKey
+from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.storage.kv import MemoryKV
 
 IDLE = 60

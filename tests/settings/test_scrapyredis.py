@@ -13,8 +13,9 @@ from scrapy.settings import Settings
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.movingover import REPLACED, check, move_over
 from scrapy_spider_suite.settings.declarations import plain
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl, SeedKey, server_of
+from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.settings.values import RedisUrl
 
 
 class Pushed(Spider):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.settings import addresses
+from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.settings import values as v
 
 
@@ -38,12 +38,12 @@ from scrapy_spider_suite.settings import values as v
         (v.switch_or_folder(), Path("/usr"), Path("/usr")),
         (v.dotted_paths(), "a.B, c.d.E,", ("a.B", "c.d.E")),
         (v.dotted_paths(), [], ()),
-        (addresses.name_servers(), "127.0.0.1:5353", (("127.0.0.1", 5353),)),
-        (addresses.name_servers(), ["::1", "[::1]:54"], (("::1", 53), ("::1", 54))),
-        (addresses.hosts_or_networks(), "1", True),
-        (addresses.hosts_or_networks(), False, False),
+        (values.name_servers(), "127.0.0.1:5353", (("127.0.0.1", 5353),)),
+        (values.name_servers(), ["::1", "[::1]:54"], (("::1", 53), ("::1", 54))),
+        (values.hosts_or_networks(), "1", True),
+        (values.hosts_or_networks(), False, False),
         (
-            addresses.hosts_or_networks(),
+            values.hosts_or_networks(),
             ["127.0.0.0/8", "10.0.0.1", "Intranet.", "[::1]"],
             ("127.0.0.0/8", "10.0.0.1/32", "intranet", "::1/128"),
         ),
@@ -87,12 +87,12 @@ def test_what_is_allowed_is_read(type_: v.ValueType, raw: object, value: object)
         (v.dotted_paths(), "notdotted"),
         (v.dotted_paths(), 5),
         (v.dotted_paths(), ["a.B", 5]),
-        (addresses.name_servers(), "ns.example.org"),
-        (addresses.name_servers(), "127.0.0.1:70000"),
-        (addresses.hosts_or_networks(), "10.0.0.0/99"),
-        (addresses.hosts_or_networks(), "999.1.1.1"),
-        (addresses.hosts_or_networks(), "two words"),
-        (addresses.hosts_or_networks(), "a..b"),
+        (values.name_servers(), "ns.example.org"),
+        (values.name_servers(), "127.0.0.1:70000"),
+        (values.hosts_or_networks(), "10.0.0.0/99"),
+        (values.hosts_or_networks(), "999.1.1.1"),
+        (values.hosts_or_networks(), "two words"),
+        (values.hosts_or_networks(), "a..b"),
     ],
 )
 def test_anything_else_is_a_value_error(type_: v.ValueType, raw: object) -> None:
@@ -124,7 +124,7 @@ def test_garbage_raises_nothing_but_value_error(raw: object) -> None:
     """Whatever a settings file holds, a parser answers or raises what its caller catches."""
     types = [
         v.boolean(), v.integer(0), v.duration(), v.size(), v.choice("a"), v.file(),
-        v.dotted_paths(), addresses.name_servers(), addresses.hosts_or_networks(),
+        v.dotted_paths(), values.name_servers(), values.hosts_or_networks(),
     ]  # fmt: skip
     for type_ in types:
         try:

@@ -13,7 +13,7 @@ from scrapy_spider_suite.agents.calls import Caller
 from scrapy_spider_suite.agents.office import Office, Overview, crawls
 from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.errors import ClusterError
-from scrapy_spider_suite.settings.scrapyredis import RedisUrl, redis_url
+from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 
 T = TypeVar("T")
 

@@ -21,12 +21,12 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import inside_project
 
-from scrapy_spider_suite.agents.endpoints import Endpoint, endpoint
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.cluster_verbs import agent
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.settings.values import Endpoint, endpoint
 from scrapy_spider_suite.wording import counted
 
 _MOST: Final = 64

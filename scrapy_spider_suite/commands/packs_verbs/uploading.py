@@ -16,9 +16,8 @@ from scrapy_spider_suite.errors import PackUploadError
 from scrapy_spider_suite.packs.away import waiting
 from scrapy_spider_suite.packs.formats import format_of
 from scrapy_spider_suite.packs.upload import Target, upload
-from scrapy_spider_suite.settings.places import place
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.settings.values import WrongLine
+from scrapy_spider_suite.settings.values import WrongLine, place
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

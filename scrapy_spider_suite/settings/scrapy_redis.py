@@ -6,74 +6,25 @@ says :mod:`scrapy_spider_suite.movingover`.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.settings.values import ValueType, WrongLine
+from scrapy_spider_suite.settings.values import (
+    _MANNERS,
+    RedisUrl,
+    WrongLine,
+    _with,
+    redis_url,
+)
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.settings import BaseSettings
 
-_SCHEMES = ("redis://", "rediss://", "unix://")
-_USER = re.compile(r"//.*@")
-_PASSWORD = re.compile(r"(password=)[^&]*")
-# Of how scrapy-redis talks to Redis, not of where that is.
-_MANNERS = frozenset({
-    "decode_responses", "encoding", "encoding_errors", "redis_cls", "retry_on_timeout",
-    "socket_connect_timeout", "socket_timeout",
-})  # fmt: skip
 _PLAIN_CLIENTS = frozenset({"Redis", "StrictRedis"})
 _MOST = 1_000  # messages at once
-
-
-@dataclass(frozen=True, slots=True)
-class RedisUrl:
-    """Where a Redis is; as a text it shows no password."""
-
-    url: str = field(repr=False)
-    """For redis-py."""
-
-    def __str__(self) -> str:
-        return _PASSWORD.sub(r"\1***", _USER.sub("//***@", self.url))
-
-
-def redis_url() -> ValueType:
-    """Return the type of a `RedisUrl`; an empty text is None."""
-    allowed = "a URL that begins with redis://, rediss:// or unix://"
-
-    def parse(raw: object) -> RedisUrl | None:
-        if raw == "":
-            return None
-        if not isinstance(raw, str) or not raw.startswith(_SCHEMES) or not raw.isprintable():
-            raise WrongLine(f"expected {allowed}")  # what was given may hold a password
-        if not _is_sound(raw):
-            raise WrongLine("the URL cannot be read: in a password /, ?, # and @ are written as "
-                            "%2F, %3F, %23 and %40")  # fmt: skip
-        return RedisUrl(_with(raw, {}))
-
-    return ValueType(parse, allowed)
-
-
-def _is_sound(url: str) -> bool:
-    """Whether *url* means to redis-py what it means to its author."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return False
-    return not parts.fragment and (parts.scheme == "unix" or "@" not in parts.path)
-
-
-def _with(url: str, params: dict[str, Any]) -> str:
-    """*url* with those of *params* that it does not have, and without what are mere manners."""
-    place, _, query = url.partition("?")
-    given = {name: str(value) for name, value in params.items()} | dict(parse_qsl(query))
-    kept = {name: value for name, value in given.items() if name not in _MANNERS}
-    return f"{place}?{urlencode(kept)}" if kept else place
 
 
 def server_of(settings: BaseSettings) -> RedisUrl:

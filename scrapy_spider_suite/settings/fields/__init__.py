@@ -1,1 +1,0 @@
-"""The declarations of all settings, by what they are about; `SuiteSettings` has all of them."""
