@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from scrapy_spider_suite.seen import Sieve, TrieStore
-from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.seen.sieve import Flush
 
 LISTS = ("mixed_500k", "sitemaps_300k")
 BATCH = 40

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.seen import Sieve
-from scrapy_spider_suite.seen.flushing import Flush
-from scrapy_spider_suite.seen.rows import bytes_of
+from scrapy_spider_suite.seen.fingerprints import bytes_of
+from scrapy_spider_suite.seen.sieve import Flush
 
 HOSTS = 100_000
 PAGE = 40

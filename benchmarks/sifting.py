@@ -34,7 +34,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
 from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archiver_of

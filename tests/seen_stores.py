@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.seen import build, building, catalogue
-from scrapy_spider_suite.seen.catalogue import Catalogue
-from scrapy_spider_suite.seen.log import Rows
-from scrapy_spider_suite.seen.store import TrieStore
-from scrapy_spider_suite.seen.table import Handles, Ids
+from scrapy_spider_suite.seen import segment_builder, segments
+from scrapy_spider_suite.seen import segment_builder as building
+from scrapy_spider_suite.seen.fresh_log import Rows
+from scrapy_spider_suite.seen.segments import Catalogue
+from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
 
 class Ended:
@@ -42,9 +43,9 @@ class Ended:
 
 
 def _at_once(module: str, plan: str) -> Ended:
-    assert module == build.__name__
+    assert module == segment_builder.__name__
     try:
-        build.carry_out(Path(plan))
+        segment_builder.carry_out(Path(plan))
     except (OSError, SuiteError) as error:
         return Ended(f"{error}\n")
     return Ended()
@@ -57,13 +58,13 @@ def build_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def small(path: Path, *, mask: int | None = None, ids: bool = True, **options: Any) -> TrieStore:
     """A store with ranges of 40 URLs; with a *mask* of few bits many URLs' ids collide."""
-    if not (path / catalogue.COPIES[0]).exists():
+    if not (path / segments.COPIES[0]).exists():
         path.mkdir(parents=True, exist_ok=True)
         made = path / "first"
         made.mkdir()
         masked = {} if mask is None else {"mask": mask}
-        catalogue.write(made, Catalogue(1, 7, ids, **masked))
-        catalogue.install(made, path)
+        segments.write_catalogue(made, Catalogue(1, 7, ids, **masked))
+        segments.install_catalogue(made, path)
         made.rmdir()
     return TrieStore(path, split=40, **options)
 

@@ -17,10 +17,9 @@ from w3lib.url import canonicalize_url
 
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
 from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.seen.manifest import Manifest
-from scrapy_spider_suite.seen.sieve import Sieve
-from scrapy_spider_suite.seen.store import TrieStore
-from scrapy_spider_suite.seen.waiting import waiting_in
+from scrapy_spider_suite.seen.sieve import Sieve, waiting_in
+from scrapy_spider_suite.seen.sorted_set import Manifest
+from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.wording import counted, printable
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.storage.rocks import RocksStore
 
 if TYPE_CHECKING:

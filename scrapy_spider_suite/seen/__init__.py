@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.seen.cache import FingerprintCache
+    from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
     from scrapy_spider_suite.seen.sieve import Sieve
-    from scrapy_spider_suite.seen.sieveset import SieveSet
-    from scrapy_spider_suite.seen.store import TrieStore
+    from scrapy_spider_suite.seen.sieve_set import SieveSet
+    from scrapy_spider_suite.seen.trie_store import TrieStore
 
 __all__ = ["FingerprintCache", "Sieve", "SieveSet", "TrieStore"]
 
 _MODULES = {
-    "FingerprintCache": "cache",
+    "FingerprintCache": "fingerprint_cache",
     "Sieve": "sieve",
-    "SieveSet": "sieveset",
-    "TrieStore": "store",
+    "SieveSet": "sieve_set",
+    "TrieStore": "trie_store",
 }
 
 

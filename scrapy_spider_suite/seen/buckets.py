@@ -12,8 +12,8 @@ from math import log2
 from struct import Struct
 from typing import Any, Final
 
-from scrapy_spider_suite.seen.identity import Identity
-from scrapy_spider_suite.seen.wayback import KeyOf
+from scrapy_spider_suite.seen.url_ids import KeyOf
+from scrapy_spider_suite.seen.url_keys import Identity
 
 _A_BUCKET: Final = 16
 _SHIFT: Final = 8

@@ -8,15 +8,43 @@ Two keys are taken for one if their slots and all other bits agree. With *n* key
 largest slot, a new one is taken for known with a probability of at most ``n / 2**(bits - 16)``.
 xxh3 is no cryptographic hash: who can have chosen URLs crawled can make two of their own host
 collide, and hides one of them, but none of another host.
+
+Fingerprints as rows of numpy arrays: sorting, searching and merging many at a time.
+
+A row is one or two words of 64 bits. *Sorted* rows are sorted by their first words only: with 48
+random bits in it two rows hardly ever agree in that, and where they do a loop compares the rest.
+
+Sorted fingerprints in a file that is written once and read for ever.
+
+::
+
+    rows | for each block of 256 rows: its first word, and xxh3 of the block | footer
+
+A row is one or two little-endian words of 8 bytes, sorted by the first of them. The footer has the
+number of rows and words and checksums of the index and of itself, and stands at the end, so that a
+file whose end is missing is no file. Of an open file the index is in memory, 16 bytes for 256 rows;
+blocks are read when they are needed and are compared with their checksums then.
+
+Blocks are read, not mapped into memory: pages of a mapped file count as memory of the process,
+which Scrapy's memory guard would take for a leak.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from scrapy_spider_suite.seen.identity import encode, host_of_key
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.seen.url_keys import encode, host_of_key
 
 SLOTS = 1 << 16
 WIDTHS = {64: 8, 128: 16}
@@ -50,3 +78,297 @@ def false_positive_bound(largest: int, bits: int) -> float:
     *largest* is how many keys are known in the slot that has most of them.
     """
     return min(1.0, float(largest) / 2.0 ** (bits - 16))
+
+
+Rows = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+Places = NDArray[np.intp]
+
+TOP = 1 << 64
+"""Greater than every word."""
+
+
+def rows_of(prints: bytes | bytearray, width: int) -> Rows:
+    """Fingerprints of *width* bytes, one after the other, as rows; big-endian, so order is kept."""
+    return np.frombuffer(prints, ">u8").astype(np.uint64).reshape(-1, width // 8)
+
+
+def bytes_of(rows: Rows) -> bytes:
+    """Rows as fingerprints, one after the other."""
+    return rows.astype(">u8").tobytes()
+
+
+def empty(words: int) -> Rows:
+    """No rows."""
+    return np.empty((0, words), np.uint64)
+
+
+def place(rows: Rows, word: int) -> int:
+    """How many of the sorted *rows* have a first word less than *word*, which may be `TOP`."""
+    return len(rows) if word >= TOP else int(np.searchsorted(rows[:, 0], np.uint64(word)))
+
+
+def within(rows: Rows, low: int, high: int) -> Rows:
+    """Those of the sorted *rows* whose first words are at least *low* and less than *high*."""
+    return rows[place(rows, low) : place(rows, high)]
+
+
+def mask_of(slots: Iterable[int]) -> Mask:
+    """For each slot whether it is one of *slots*."""
+    mask = np.zeros(1 << 16, np.bool_)
+    mask[list(slots)] = True
+    return mask
+
+
+def slots_of(rows: Rows) -> Places:
+    """The slot of each of *rows*."""
+    return (rows[:, 0] >> np.uint64(48)).astype(np.intp)
+
+
+def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]:
+    """The different rows of *batch*, sorted, and where in it each of them stands first.
+
+    They come in pieces that follow one another and take some *length* rows of the batch each.
+    """
+    firsts = np.ascontiguousarray(batch[:, 0])
+    sample = np.sort(firsts[:: max(1, length // 64)])
+    bounds = [0, *map(int, np.unique(sample[64::64])), TOP]
+    for low, high in pairwise(bounds):
+        chosen = firsts >= np.uint64(low)
+        if high < TOP:
+            chosen &= firsts < np.uint64(high)
+        places = np.flatnonzero(chosen)
+        places = places[np.lexsort(batch[places].T[::-1])]  # stable; the last key counts first
+        rows = batch[places]
+        first = np.ones(len(rows), np.bool_)
+        first[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+        yield rows[first], places[first]
+
+
+def found(rows: Rows, asked: Rows) -> Mask:
+    """Which of *asked* are among the sorted *rows*."""
+    return _find(rows, asked)[0]
+
+
+def places_of(rows: Rows, asked: Rows) -> Places:
+    """Where in the sorted *rows* those of *asked* stand that are there."""
+    hit, at = _find(rows, asked)
+    return at[hit]
+
+
+def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
+    """Which of *asked* are among the sorted *rows*, and where those stand."""
+    if not len(rows):
+        return np.zeros(len(asked), np.bool_), np.zeros(len(asked), np.intp)
+    firsts = np.ascontiguousarray(rows[:, 0])
+    at = np.minimum(np.searchsorted(firsts, asked[:, 0]), len(rows) - 1)
+    hit: Mask = (rows[at] == asked).all(axis=1)
+    half = (firsts[at] == asked[:, 0]) & ~hit  # in common
+    for number in np.flatnonzero(half):
+        last = np.searchsorted(firsts, asked[number, 0], "right")
+        same = np.flatnonzero((rows[at[number] : last] == asked[number]).all(axis=1))
+        if len(same):
+            hit[number], at[number] = True, at[number] + same[0]
+    return hit, at
+
+
+def merged(*several: Rows) -> Rows:
+    """All rows of *several*, each sorted, as one."""
+    some = [rows for rows in several if len(rows)]
+    if len(some) < 2:
+        return some[0] if some else several[0]
+    rows = np.concatenate(some)
+    # A stable sort finds the runs that are sorted already.
+    return rows[np.argsort(rows[:, 0], kind="stable")]
+
+
+def slices(rows: Rows, length: int) -> Iterator[Rows]:
+    """The sorted *rows* in slices of some *length*; those of one first word stay together."""
+    while len(rows) > length:
+        cut = place(rows, int(rows[length, 0]))
+        cut = cut or int(np.searchsorted(rows[:, 0], rows[0, 0], "right"))
+        yield rows[:cut]
+        rows = rows[cut:]
+    if len(rows):
+        yield rows
+
+
+BLOCK = 256
+"""Rows of a block: 2 or 4 KiB."""
+CHUNK = 128 * BLOCK
+"""Rows that are read or written at a time: some milliseconds of work."""
+
+_FOOTER = Struct("<8sIIQQ")  # magic, words, rows of a block, rows, xxh3 of the index
+_SUM = Struct("<Q")
+_MAGIC = b"SIEVE\0\0\1"
+_END = _FOOTER.size + _SUM.size
+
+Damage = Callable[[Path, int], None]
+"""Told of the number of a block that cannot be used."""
+
+_sum = xxhash.xxh3_64_intdigest
+
+
+class SortedFile:
+    """One such file, open to be read.
+
+    Raises `JobDamagedError`, naming the file, if it is none or its end is missing.
+    """
+
+    def __init__(self, path: Path, damage: Damage) -> None:
+        self._file: int | None = None
+        self.path = path
+        self._damage = damage
+        try:
+            with path.open("rb") as file:
+                self._read_end(file.fileno())
+        except FileNotFoundError:
+            raise JobDamagedError(f"{path} is missing") from None
+
+    def _read_end(self, file: int) -> None:
+        size = os.fstat(file).st_size
+        end = os.pread(file, _END, max(0, size - _END))
+        head, sum_ = end[: _FOOTER.size], end[_FOOTER.size :]
+        if len(end) < _END or head[:8] != _MAGIC or _SUM.unpack(sum_)[0] != _sum(head):
+            raise JobDamagedError(f"{self.path} is damaged: its end is not that of a sorted file")
+        self.words: int
+        self._rows: int
+        _, self.words, block, self._rows, index_sum = _FOOTER.unpack(head)
+        blocks = -(-self._rows // BLOCK)
+        index = os.pread(file, blocks * 16, self._rows * self.words * 8)
+        sized = size == self._rows * self.words * 8 + blocks * 16 + _END
+        if block != BLOCK or not sized or _sum(index) != index_sum:
+            raise JobDamagedError(f"{self.path} is damaged: its index cannot be read")
+        both = np.frombuffer(index, "<u8").astype(np.uint64)
+        self._firsts, self._sums = array("Q", both[:blocks]), array("Q", both[blocks:])
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self._rows * self.words * 8 + len(self._firsts) * 16 + _END
+
+    def has(self, row: tuple[int, ...]) -> bool:
+        """Whether *row* is among its rows; one read of a block, as a rule."""
+        first, starts = row[0], self._firsts
+        block = max(0, bisect_left(starts, first) - 1)
+        while block < len(starts) and starts[block] <= first:
+            words = memoryview(self._block(block)).cast("Q")
+            firsts = words[:: self.words]
+            at, end = bisect_left(firsts, first), len(firsts)
+            while at < end and firsts[at] == first:
+                if self.words == 1 or words[at * 2 + 1] == row[1]:
+                    return True
+                at += 1
+            block += 1
+        return False
+
+    def _block(self, block: int) -> bytes:
+        """The bytes of a block; none of a damaged one."""
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDONLY)
+        width = self.words * 8
+        count = min(BLOCK, self._rows - block * BLOCK)
+        data = os.pread(self._file, count * width, block * BLOCK * width)
+        if len(data) == count * width and _sum(data) == self._sums[block]:
+            return data
+        self._damage(self.path, block)
+        return b""
+
+    def chunks(self, low: int = 0, high: int = TOP) -> Iterator[Rows]:
+        """Its rows whose first words are at least *low* and less than *high*, sorted, in pieces.
+
+        Rows of one first word come in one piece, with at least one row of the next if there is one.
+        """
+        block = max(0, bisect_left(self._firsts, low) - 1)
+        rest = empty(self.words)
+        with self.path.open("rb") as file:
+            while block < len(self._firsts) and self._firsts[block] < high:
+                rows = self._read(file.fileno(), block)
+                block += CHUNK // BLOCK
+                rows = np.concatenate((rest, within(rows, low, high)))
+                if block < len(self._firsts) and len(rows):
+                    cut = int(np.searchsorted(rows[:, 0], rows[-1, 0], "left"))
+                    rows, rest = rows[:cut], rows[cut:]
+                else:
+                    rest = rest[:0]
+                if len(rows):
+                    yield rows
+        if len(rest):
+            yield rest
+
+    def _read(self, file: int, block: int) -> Rows:
+        """The rows of the chunk that begins with *block*, without those of damaged blocks."""
+        step = BLOCK * self.words * 8
+        data = os.pread(file, CHUNK // BLOCK * step, block * step)
+        data = data[: (self._rows - block * BLOCK) * self.words * 8]
+        good = bytearray()
+        for number in range(block, min(block + CHUNK // BLOCK, len(self._firsts))):
+            piece = data[(number - block) * step : (number - block + 1) * step]
+            if _sum(piece) == self._sums[number]:
+                good += piece
+            else:
+                self._damage(self.path, number)
+        return np.frombuffer(good, "<u8").astype(np.uint64).reshape(-1, self.words)
+
+    def close(self) -> None:
+        """Let go of the file; a look-up opens it again."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    __del__ = close
+
+
+class SortedWriter:
+    """Writes one such file, of rows that come sorted.
+
+    Raises `OSError` when it cannot; `abandon` removes what was written.
+    """
+
+    def __init__(self, path: Path, words: int) -> None:
+        self.path = path
+        self.rows = 0
+        self._words = words
+        self._file = path.open("xb", buffering=0)
+        self._rest = empty(words)
+        self._firsts: list[int] = []
+        self._sums: list[int] = []
+
+    def write(self, rows: Rows) -> None:
+        """Append *rows*."""
+        self.rows += len(rows)
+        rows = np.concatenate((self._rest, rows))
+        whole = len(rows) - len(rows) % BLOCK
+        self._rest = rows[whole:]
+        self._blocks(rows[:whole])
+
+    def _blocks(self, rows: Rows) -> None:
+        data = rows.astype("<u8").tobytes()
+        step = BLOCK * self._words * 8
+        self._firsts += rows[::BLOCK, 0].tolist()
+        self._sums += [_sum(data[at : at + step]) for at in range(0, len(data), step)]
+        write_all(self._file.fileno(), data)
+
+    def close(self) -> None:
+        """Write the index and the end, and have all of it on the medium."""
+        self._blocks(self._rest)
+        index = np.array([*self._firsts, *self._sums], "<u8").tobytes()
+        head = _FOOTER.pack(_MAGIC, self._words, BLOCK, self.rows, _sum(index))
+        write_all(self._file.fileno(), index + head + _SUM.pack(_sum(head)))
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def write_all(file: int, data: bytes | bytearray) -> None:
+    """Write all of *data*. Raises `OSError`."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

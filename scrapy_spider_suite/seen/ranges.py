@@ -10,10 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.seen.catalogue import Catalogue, RangeRow, SegmentRow
-from scrapy_spider_suite.seen.identity import END, LOW, SLOT_SHIFT, Identity, remember
-from scrapy_spider_suite.seen.segments import Segment
-from scrapy_spider_suite.seen.table import Handles, Ids, Table
+from scrapy_spider_suite.seen.segments import Catalogue, RangeRow, Segment, SegmentRow
+from scrapy_spider_suite.seen.url_keys import (
+    END,
+    LOW,
+    SLOT_SHIFT,
+    Handles,
+    Identity,
+    Ids,
+    Table,
+    remember,
+)
 
 
 class Range:

@@ -1,4 +1,19 @@
-"""A segment: an immutable file with a trie of URLs, a filter before it, and the way back from ids.
+"""The filter before a trie: whether a segment may hold a URL, for a tenth of what the trie takes.
+
+A blocked Bloom filter: an id sets two bits of one word of 16, so that who looks reads one place of
+the file. With 4.5 bits a URL, of the URLs that a segment does not hold one in seven passes. The
+room that fewer mistakes would take goes to tries that are looked up faster.
+
+Only the lowest 30 bits of an id count: Python has no faster numbers, and who does not know yet
+which host a URL has need not find out.
+
+The catalogue of a trie store: which segments hold which range of ids.
+
+It is the truth about a store: a segment that it does not name is none. A new one is written beside
+the old, made durable, and renamed over it. There are two copies, each with a hash, so that a
+damaged one costs nothing; of two that differ the later holds.
+
+A segment: an immutable file with a trie of URLs, a filter before it, and the way back from ids.
 
 The file is the trie (``marisa-trie``, mapped into memory), the words of its filter, and in a store
 with ids the table that leads from them to the trie's numbers (see `wayback`).
@@ -9,11 +24,14 @@ Segments of formats 1 and 2 have buckets in its place, those of format 1 in that
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +39,198 @@ import marisa_trie  # type: ignore[import-not-found]
 import numpy as np
 import xxhash
 
-from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen import buckets, filters, wayback
-from scrapy_spider_suite.seen.catalogue import SegmentRow
-from scrapy_spider_suite.seen.identity import Identity
-from scrapy_spider_suite.seen.wayback import KeyOf, Way
+from scrapy_spider_suite.runtime import files as durable
+from scrapy_spider_suite.seen import buckets, url_ids
+from scrapy_spider_suite.seen.url_ids import KeyOf, Way
+from scrapy_spider_suite.seen.url_keys import LOW, Identity, Ids
+
+WORD: Final = 2
+"""Bytes of a word."""
+USED: Final = (1 << 30) - 1
+"""What of an id is used: the remainder of this by the number of words says which of them."""
+PATTERNS: Final = [1 << (n & 15) | 1 << ((n & 15) + 1 + (n >> 4) % 15 & 15) for n in range(256)]
+"""The two bits, by the lowest byte of an id."""
+_A_WORD: Final = 32 / 9
+"""URLs, on average."""
+
+
+def words_of(ids: Ids) -> bytes:
+    """The filter that lets *ids* pass."""
+    # An odd number of words: which of them it is then says nothing of what is set in it.
+    count = int(len(ids) / _A_WORD) | 1
+    low = (ids & np.uint64(USED)).astype(np.int64)
+    words = np.zeros(count, np.uint16)
+    np.bitwise_or.at(words, low % count, np.array(PATTERNS, np.uint16)[low & 255])
+    return words.tobytes()
+
+
+def words_at(data: mmap.mmap, start: int, count: int) -> memoryview:
+    """The *count* words of the filter at *start*."""
+    return memoryview(data)[start : start + WORD * count].cast("H")
+
+
+FORMAT: Final = 3
+_READ: Final = (1, 2, FORMAT)
+"""Segments of all of these may be in one store: see `segments`."""
+COPIES: Final = ("catalogue-0", "catalogue-1")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One segment.
+
+    Attributes:
+        name: its file.
+        keys: URLs in its trie.
+        trie: bytes of the trie, with which the file begins.
+        size: bytes of the file.
+        width: bytes of a trie's key number in it; 0 in a store without ids.
+        sums: the hashes of the trie and of what follows it.
+        removed: prefixes whose URLs in it count no more.
+        gone: how many those are.
+        words: of the filter; 0 in format 1, which had another one.
+        way: of the table that leads back from ids; None in formats 1 and 2.
+    """
+
+    name: str
+    keys: int
+    trie: int
+    size: int
+    width: int
+    sums: tuple[str, str]
+    removed: tuple[str, ...] = ()
+    gone: int = 0
+    words: int = 0
+    way: Way | None = None
+
+    @property
+    def way_back(self) -> int:
+        """Bytes of the way from ids to URLs."""
+        if self.words and self.width:
+            return self.size - self.trie - WORD * self.words
+        return self.keys * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRow:
+    """One range of ids, from *low* to the next range's: its segments, the older one first.
+
+    Fresh rows with handles below *mark* are in them.
+    """
+
+    low: int
+    mark: int = 0
+    base: SegmentRow | None = None
+    recent: SegmentRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What a store consists of.
+
+    Attributes:
+        serial: counts the catalogues of a store.
+        seed: of its `Identity`; *mask* likewise.
+        ids: whether URLs can be found by their ids.
+        ranges: in ascending order, the first from 0.
+        removed: prefixes, and the handle below which fresh rows with them count no more.
+        twins: the URLs that are twins, as text, and their ids.
+    """
+
+    serial: int
+    seed: int
+    ids: bool
+    mask: int = LOW
+    ranges: tuple[RangeRow, ...] = (RangeRow(0),)
+    removed: tuple[tuple[str, int], ...] = ()
+    twins: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the segments."""
+        rows = (segment for row in self.ranges for segment in (row.base, row.recent))
+        return {row.name for row in rows if row is not None}
+
+    @property
+    def mark(self) -> int:
+        """The highest mark."""
+        return max(row.mark for row in self.ranges)
+
+    def encode(self) -> bytes:
+        """The bytes of a file."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        return xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Catalogue | None:
+        """What *data* says; None if it is damaged. Raises `JobFormatError`."""
+        digest, _, text = data.partition(b"\n")
+        if not text.endswith(b"\n") or digest.decode("latin-1") != xxhash.xxh3_128_hexdigest(
+            text[:-1]
+        ):
+            return None
+        row: dict[str, Any] = json.loads(text)
+        if (found := row.pop("format")) not in _READ:
+            raise JobFormatError(f"a store of URLs in format {found}; this release reads {FORMAT}")
+        row["ranges"] = tuple(_range(part) for part in row["ranges"])
+        row["removed"] = tuple((prefix, mark) for prefix, mark in row["removed"])
+        return cls(**row)
+
+
+def _range(row: dict[str, Any]) -> RangeRow:
+    return RangeRow(row["low"], row["mark"], _segment(row["base"]), _segment(row["recent"]))
+
+
+def _segment(row: dict[str, Any] | None) -> SegmentRow | None:
+    if row is None:
+        return None
+    way = Way(**row["way"]) if row.get("way") else None
+    some = {"sums": tuple(row["sums"]), "removed": tuple(row["removed"]), "way": way}
+    return SegmentRow(**row | some)
+
+
+def read_catalogue(folder: Path) -> tuple[Catalogue | None, list[str]]:
+    """The catalogue of the store in *folder*, None if there is no store; and damaged copies' names.
+
+    Raises `JobDamagedError` if no copy can be read, `JobFormatError`.
+    """
+    found: list[Catalogue] = []
+    damaged = []
+    for name in COPIES:
+        try:
+            data = (folder / name).read_bytes()
+        except FileNotFoundError:
+            continue
+        copy = Catalogue.decode(data)
+        if copy is None:
+            damaged.append(name)
+        else:
+            found.append(copy)
+    if damaged and not found:
+        raise JobDamagedError(f"{folder}: no copy of the catalogue of seen URLs can be read")
+    return max(found, key=lambda copy: copy.serial, default=None), damaged
+
+
+def write_catalogue(folder: Path, catalogue: Catalogue) -> None:
+    """Write durable copies into *folder*, which are none yet until `install_catalogue`. Raises OSError."""
+    data = catalogue.encode()
+    for name in COPIES:
+        durable.write(folder / name, data)
+
+
+def install_catalogue(made: Path, folder: Path) -> None:
+    """Make the copies in *made* those of the store in *folder*. Raises `StoreWriteError`."""
+    first, second = COPIES
+    try:
+        (made / first).replace(folder / first)
+    except OSError as error:
+        raise StoreWriteError(f"{folder}: {error.strerror}") from error
+    # It is done; the other one is older then, and known to be.
+    with suppress(OSError):
+        (made / second).replace(folder / second)
+
 
 _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
 
@@ -93,13 +297,13 @@ class Segment:
 
     def _leading_back(self) -> KeyOf:
         row = self.row
-        begin = _aligned(row.trie) + filters.WORD * row.words
+        begin = _aligned(row.trie) + WORD * row.words
         found = self._trie, self._identity, self._twins, self._removed
         if not row.width:
             return lambda ident: None
         if row.way is None:
             return buckets.leading_back(self._map, begin, row.keys, row.width, *found)
-        return wayback.leading_back(self._map, begin, row.size, row.width, row.way, *found)
+        return url_ids.leading_back(self._map, begin, row.size, row.width, row.way, *found)
 
     def _look_first(self, key: bytes, ident: int) -> int:
         self._begin()
@@ -131,8 +335,8 @@ class Segment:
 
 def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Look:
     """`Segment.look`."""
-    used, patterns, count = filters.USED, filters.PATTERNS, row.words
-    words = filters.words_at(data, _aligned(row.trie), count)
+    used, patterns, count = USED, PATTERNS, row.words
+    words = words_at(data, _aligned(row.trie), count)
 
     def look(key: bytes, ident: int) -> int:
         low = ident & used
@@ -173,7 +377,7 @@ def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
             yield key
 
 
-def write(
+def write_segment(
     path: Path, keys: Iterable[bytes], identity: Identity, twins: Mapping[bytes, int],
     *, ids: bool, recent: bool,
 ) -> SegmentRow | None:  # fmt: skip
@@ -192,19 +396,19 @@ def write(
         numbers.append(number)
         idents.append(twins.get(key) or identity.of(key))
     found = np.frombuffer(idents, np.uint64)
-    words = filters.words_of(found)
+    words = words_of(found)
     text = trie.tobytes()
     rest = words.rjust(len(words) + -len(text) % 4, b"\0")
     width = (max(1, count - 1).bit_length() + 7) // 8 if ids else 0
     way: Way | None = None
     if width:
-        table, way = wayback.table_of(found, np.frombuffer(numbers, np.uint32), width)
+        table, way = url_ids.table_of(found, np.frombuffer(numbers, np.uint32), width)
         rest += table
     files.write(path, text, rest)
     sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
     size = len(text) + len(rest)
     return SegmentRow(
-        path.name, count, len(text), size, width, sums, words=len(words) // filters.WORD, way=way
+        path.name, count, len(text), size, width, sums, words=len(words) // WORD, way=way
     )
 
 

@@ -1,4 +1,17 @@
-"""Mercator's sieve: which of many URLs are new, for more of them than memory holds.
+"""The log of what waits for a sieve: appended, read again in its order, dropped from its beginning.
+
+One file for what came between two flushes; its name is the number of its first item. A record is
+its length, which of text and bytes it is, xxh32 of it, and itself. What a kill cut short is cut off
+when the log is opened.
+
+A flush of the sieve: from what waited to what is new of it, in steps.
+
+Its life: steps, the last of which decides; then what is new is handed out; then it is accepted.
+The verdict is in the manifest, so deciding and knowing are one moment, and it stays there until the
+next one. Handing out ends with what waited being dropped: files of the sieve's own log, or rows of
+the caller's; whatever of that is still there after a kill has not been handed out.
+
+Mercator's sieve: which of many URLs are new, for more of them than memory holds.
 
 What is offered waits until there is enough of it; a *flush* then sorts its fingerprints, compares
 them with the sorted ones on disk, and tells those that are new, in the order in which they were
@@ -14,22 +27,297 @@ what is handed out together with its number gets nothing twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from struct import Struct
+from threading import Lock
 
+import numpy as np
+import xxhash
+
+from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock
 from scrapy_spider_suite.seen.fingerprints import (
+    TOP,
     WIDTHS,
+    Mask,
+    Rows,
+    bytes_of,
     false_positive_bound,
     fingerprint,
     fingerprints,
     key_of,
+    mask_of,
+    rows_of,
+    write_all,
 )
-from scrapy_spider_suite.seen.flushing import Flush, Verdict, writing
-from scrapy_spider_suite.seen.parts import PART, SortedParts
-from scrapy_spider_suite.seen.rows import TOP, Mask, Rows, bytes_of, mask_of, rows_of
-from scrapy_spider_suite.seen.waiting import Item, WaitingLog
+from scrapy_spider_suite.seen.sorted_set import PART, Merge, SortedParts
+from scrapy_spider_suite.seen.url_keys import decode, encode
+
+_HEAD = Struct("<II")  # length * 2 + is text, xxh32
+_READ = 1 << 20
+
+Item = str | bytes
+
+
+class WaitingLog:
+    """The log in *folder*; items are numbered through.
+
+    *decided* is the number after the last item that has been decided about.
+
+    Attributes:
+        first: the number of the first item that was not dropped when the log was opened.
+        next: the number of the item that is appended next.
+    """
+
+    def __init__(self, folder: Path, decided: int = 0) -> None:
+        self._file: int | None = None
+        self._folder = folder
+        self._size = 0
+        self.next = decided
+        starts = self._starts()
+        self.first = starts[0] if starts else decided
+        for start in starts:
+            if start >= decided:
+                # Of files before the last, a power failure may have cut off the end.
+                self._path(start).rename(self._path(self.next))
+                self._start = self.next
+                self.next += self._count_and_cut(self._path(self.next))
+        if self.next == decided:
+            self._start = decided
+
+    def _path(self, start: int) -> Path:
+        return self._folder / f"waiting-{start:020}.log"
+
+    def _starts(self) -> list[int]:
+        return sorted(int(path.stem[8:]) for path in self._folder.glob("waiting-*.log"))
+
+    @staticmethod
+    def _count_and_cut(path: Path) -> int:
+        """Cut off what is not whole; how many records are."""
+        sizes = [_HEAD.size + len(data) for data, _ in _records(path)]
+        if path.stat().st_size > sum(sizes):
+            os.truncate(path, sum(sizes))
+        return len(sizes)
+
+    def append(self, items: Sequence[Item]) -> None:
+        """Append *items*: all of them, or with a `StoreWriteError` none."""
+        records = bytearray()
+        for item in items:
+            data = item if isinstance(item, bytes) else encode(item)
+            size = len(data) << 1 | isinstance(item, str)
+            records += _HEAD.pack(size, xxhash.xxh32_intdigest(data))
+            records += data
+        try:
+            write_all(self._opened(), records)
+        except OSError as error:
+            if self._file is not None:
+                os.truncate(self._file, self._size)
+            raise StoreWriteError(f"{self._path(self._start)}: {error.strerror}") from error
+        self._size += len(records)
+        self.next += len(items)
+
+    def _opened(self) -> int:
+        """The file that is appended to."""
+        if self._file is None:
+            self._file = _open(self._path(self._start))
+            self._size = os.fstat(self._file).st_size
+        return self._file
+
+    def rotate(self) -> None:
+        """Begin another file: those before it can be dropped as a whole."""
+        self.close()
+        os.close(_open(self._path(self.next)))
+        self._start = self.next
+
+    def read(self, begin: int, end: int) -> Iterator[tuple[int, Item]]:
+        """The items from number *begin* to before *end*, each with its number."""
+        for start in self._starts():
+            if start >= end:
+                return
+            for number, (data, text) in enumerate(_records(self._path(start)), start):
+                if number >= end:
+                    break
+                if number >= begin:
+                    yield number, decode(data) if text else data
+
+    def sync(self, end: int) -> None:
+        """Have the items before number *end* on the medium. Raises `OSError`."""
+        for start in self._starts():
+            if start < end:
+                files.sync(self._path(start))
+
+    def drop(self, end: int) -> None:
+        """Forget the items before number *end*, as far as they fill files."""
+        starts = self._starts()
+        for start, following in pairwise(starts):
+            if following <= end:
+                self._path(start).unlink()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    __del__ = close
+
+
+def waiting_in(folder: Path) -> Iterator[Item]:
+    """What the logs in *folder* hold, beside the process that writes them, too."""
+    for path in sorted(folder.glob("waiting-*.log")):
+        with suppress(FileNotFoundError):  # flushed meanwhile
+            for data, text in _records(path):
+                yield decode(data) if text else data
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _records(path: Path) -> Iterator[tuple[bytes, int]]:
+    """The whole records of a file; nothing from the first one on that is not."""
+    with path.open("rb", buffering=_READ) as file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            size, sum_ = _HEAD.unpack(head)
+            data = file.read(size >> 1)
+            if len(data) < size >> 1 or xxhash.xxh32_intdigest(data) != sum_:
+                return
+            yield data, size & 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a flush found, as the manifest's notes keep it.
+
+    Attributes:
+        first: number of the first item that it was about.
+        end: number after the last one.
+        new: a bit for each item, the first in the highest bit of the first byte.
+        flushes: how many there have been.
+    """
+
+    first: int = 0
+    end: int = 0
+    new: bytes = b""
+    flushes: int = 0
+
+
+class Flush:
+    """One flush of what lies in *parts*; `Sieve.begin` makes it.
+
+    *verdict* says which items it is about, and with *prints*, their fingerprints, it is still to be
+    reached; *fresh* says that all of them are new. `step` and `run` may be called in other threads
+    than everything else, and in several.
+    """
+
+    def __init__(
+        self,
+        parts: SortedParts,
+        verdict: Verdict,
+        log: WaitingLog | None,
+        done: Callable[[], None],
+        prints: bytes | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.first = verdict.first
+        self.end = verdict.end
+        self.prints = prints or b""
+        self.decided = prints is None
+        """Whether it is known what is new."""
+        self._parts = parts
+        self._verdict = verdict
+        self._log = log
+        self._done = done
+        self._fresh = fresh
+        self._merge: Merge | None = None
+        self._one = Lock()
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def step(self) -> bool:
+        """Do some milliseconds of the work, or wait for the disk; whether there is more to do.
+
+        Raises `StoreWriteError` if the disk is full or broken. Nothing is lost then, and the next
+        step begins the work anew. Raises `JobDamagedError` if a file of the sieve is gone.
+        """
+        with self._one, writing(self._parts.folder):
+            if self.decided:
+                return False
+            try:
+                if self._merge is None:
+                    rows = rows_of(self.prints, self._parts.words * 8)
+                    self._merge = self._parts.merge(rows, self._fresh)
+                elif not self._merge.step():
+                    self._decide(self._merge)
+                    return False
+            except BaseException:
+                self._merge = None
+                raise
+        return True
+
+    def _decide(self, merge: Merge) -> None:
+        if self._log is not None:
+            self._log.sync(self.end)  # what is known must not be lost
+        flushes = self._parts.manifest.notes.get("flushes", 0) + 1
+        bits = np.packbits(merge.new).tobytes()
+        verdict = Verdict(self.first, self.end, bits, flushes)
+        merge.conclude(asdict(verdict))
+        self._verdict, self._merge, self.decided = verdict, None, True
+
+    def run(self) -> None:
+        """Do all steps."""
+        while self.step():
+            pass
+
+    def is_new(self, number: int) -> bool:
+        """Whether the item of this *number* is the first of its kind. Raises `ValueError`."""
+        if not self.decided or not self.first <= number < self.end:
+            raise ValueError(f"item {number} is not decided about")
+        at = number - self.first
+        return bool(self._verdict.new[at >> 3] & 0x80 >> (at & 7))
+
+    def new(self) -> Iterator[Item]:
+        """The items that are new, in the order of their numbers; from the sieve's own log."""
+        if self._log is None:
+            raise ValueError("the sieve has no log of its own: ask is_new() for each number")
+        for number, item in self._log.read(self.first, self.end):
+            if self.is_new(number):
+                yield item
+
+    def accept(self) -> None:
+        """What is new has been taken: drop what waited. Raises `ValueError` if it is not decided.
+
+        A caller that keeps what waits has dropped its rows before, and has on the medium what
+        came of them.
+        """
+        if not self.decided:
+            raise ValueError("the flush has steps left")
+        if self._log is not None:
+            self._log.drop(self.end)
+        self._done()
+
+    def abandon(self) -> None:
+        """Stop in the middle: what it wrote is removed; what waited waits on."""
+        if self._merge is not None:
+            self._merge.abandon()
+            self._merge = None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `StoreWriteError` that says where."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise StoreWriteError(f"{where}: {error.strerror}") from error
+
 
 CAPACITY = 1 << 20
 """Items that wait before a sieve is full: 16 MiB of memory, and some 100 during a flush."""

@@ -18,7 +18,7 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import TrieStore
-from scrapy_spider_suite.seen.identity import MAX_KEY, encode, host_of_key
+from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_of_key
 from scrapy_spider_suite.storage.records import UrlState
 
 FOLDER: Final = "seen"

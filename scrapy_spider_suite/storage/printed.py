@@ -23,7 +23,7 @@ import numpy as np
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
-from scrapy_spider_suite.seen.rows import (
+from scrapy_spider_suite.seen.fingerprints import (
     Mask,
     Rows,
     bytes_of,

@@ -14,7 +14,7 @@ from itertools import islice
 from threading import Event
 from typing import Any, Final
 
-from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.sieved import Sieved

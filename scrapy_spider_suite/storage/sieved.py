@@ -17,8 +17,8 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
-from scrapy_spider_suite.seen.manifest import NAME, Manifest
 from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve, SieveStatistics
+from scrapy_spider_suite.seen.sorted_set import NAME, Manifest
 from scrapy_spider_suite.storage.archive import link
 from scrapy_spider_suite.storage.kv import KV
 

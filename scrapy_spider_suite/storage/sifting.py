@@ -21,7 +21,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
-from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.storage.archive import needs_no_row
 from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of

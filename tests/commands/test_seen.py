@@ -15,7 +15,7 @@ from seen_stores import build_at_once
 
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
 from scrapy_spider_suite.seen.sieve import Sieve
-from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen.trie_store import TrieStore
 
 URLS = [f"http://host{n % 3}.t/{n}" for n in range(30)] + ["http://a.t/line\nbreak"]
 Seen = Callable[..., Said]

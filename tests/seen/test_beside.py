@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.errors import JobDamagedError, JobInUseError, StoreWriteError
-from scrapy_spider_suite.seen import Sieve, TrieStore, opening
-from scrapy_spider_suite.seen import log as logs
+from scrapy_spider_suite.seen import Sieve, TrieStore, trie_store
+from scrapy_spider_suite.seen import fresh_log as logs
 from scrapy_spider_suite.seen.segments import mmap
 
 
@@ -124,7 +124,7 @@ def test_a_reader_gives_up_in_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
     def gone(*_: Any) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(opening, "replay", gone)
+    monkeypatch.setattr(trie_store, "replay", gone)
     with pytest.raises(JobInUseError, match="changes faster"):
         TrieStore(tmp_path, readonly=True)
 

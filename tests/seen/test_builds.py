@@ -10,14 +10,14 @@ import pytest
 from mounts import tmpfs
 
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.seen import log as logs
-from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen import fresh_log as logs
+from scrapy_spider_suite.seen.trie_store import TrieStore
 
 URLS = [f"http://host{number % 99}.t/some/page/{number}" for number in range(5_000)]
 
 ADDER = """
 import sys
-from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen.trie_store import TrieStore
 store = TrieStore(sys.argv[1], memory=32 * 3_000, split=2_000)
 for number in range(len(store) // 10, 1_000_000):
     store.add(f"http://host{n % 99}.t/{n}" for n in range(number * 10, number * 10 + 10))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.seen.cache import WAYS, FingerprintCache
+from scrapy_spider_suite.seen.fingerprint_cache import WAYS, FingerprintCache
 
 
 def keys(count: int) -> list[bytes]:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.errors import JobInUseError
-from scrapy_spider_suite.seen.checkpoint import Checkpoint
-from scrapy_spider_suite.seen.sieveset import SieveSet
-from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen.sieve_set import Checkpoint, SieveSet
+from scrapy_spider_suite.seen.trie_store import TrieStore
 
 OLD, FRESH, NEW = (
     [f"http://{name}.example/{number}" for number in range(200)] for name in ("old", "fresh", "new")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from seen_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
-from scrapy_spider_suite.seen import building, catalogue, log
-from scrapy_spider_suite.seen.catalogue import Catalogue
-from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen import fresh_log, segment_builder, segments
+from scrapy_spider_suite.seen.segments import Catalogue
+from scrapy_spider_suite.seen.trie_store import TrieStore
 
 FLUSHED = [f"http://host{number % 23}.t/page/{number}" for number in range(200)]
 FRESH = [
@@ -79,7 +79,7 @@ def test_at_any_byte(
         assert all(url in seen for url in found)
         for batch in FRESH:  # a frame is there as a whole or not at all
             assert len(found & set(batch)) in (0, 9)
-        if not name.startswith(log._PREFIX):
+        if not name.startswith(fresh_log._PREFIX):
             assert all(found >= set(batch) for batch in FRESH)
         if not name.startswith("segment"):
             assert found >= held
@@ -144,7 +144,7 @@ def test_nothing_is_written_that_would_leave_out_a_damaged_segment(
 def test_both_catalogues_damaged(store: Path, tmp_path: Path) -> None:
     """Then nothing can be said, and nothing is changed."""
     path = shutil.copytree(store, tmp_path / "seen")
-    for name in catalogue.COPIES:
+    for name in segments.COPIES:
         (path / name).write_bytes(b"x")
     before = files(path)
     with pytest.raises(JobDamagedError, match="no copy of the catalogue"):
@@ -155,7 +155,7 @@ def test_both_catalogues_damaged(store: Path, tmp_path: Path) -> None:
 def test_a_newer_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is not read."""
     with monkeypatch.context() as patch:
-        patch.setattr(catalogue, "FORMAT", 9)
+        patch.setattr(segments, "FORMAT", 9)
         TrieStore(tmp_path).close()
     with pytest.raises(JobFormatError, match="in format 9; this release reads 3"):
         TrieStore(tmp_path)
@@ -200,7 +200,7 @@ def test_killed_at_any_step_of_an_installation(
     with small(copy) as seen:
         assert sorted(seen) == known
         assert not seen.check()
-        assert not (copy / building.MADE).exists()
+        assert not (copy / segment_builder.MADE).exists()
         seen.compact()
         assert sorted(seen) == known
 
@@ -212,7 +212,7 @@ def test_a_full_disk_while_adding(
     """Nothing of the batch is added, and the next one can be read."""
     with TrieStore(tmp_path) as seen:
         seen.add(["http://a.t/1"])
-        real, calls = log.os.write, 0
+        real, calls = fresh_log.os.write, 0
 
         def full(fd: int, content: bytes) -> int:
             nonlocal calls
@@ -222,7 +222,7 @@ def test_a_full_disk_while_adding(
             return real(fd, content[:written])
 
         with monkeypatch.context() as patch:
-            patch.setattr(log.os, "write", full)
+            patch.setattr(fresh_log.os, "write", full)
             with pytest.raises(StoreWriteError, match="No space left on device"):
                 seen.add(["http://a.t/2"])
         assert "http://a.t/2" not in seen

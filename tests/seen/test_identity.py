@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.frontier.entries import host_key
-from scrapy_spider_suite.seen.identity import Identity, decode, encode, host_of_key
+from scrapy_spider_suite.seen.url_keys import Identity, decode, encode, host_of_key
 from scrapy_spider_suite.urls.normalize import host_of
 
 

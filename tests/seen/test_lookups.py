@@ -11,10 +11,9 @@ import pytest
 from seen_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import UnknownUrlError
-from scrapy_spider_suite.seen import filters, identity, store, wayback
-from scrapy_spider_suite.seen.identity import LOW, SLOT_SHIFT, Identity, digest
-from scrapy_spider_suite.seen.store import TrieStore
-from scrapy_spider_suite.seen.table import Table
+from scrapy_spider_suite.seen import segments, trie_store, url_ids, url_keys
+from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.seen.url_keys import LOW, SLOT_SHIFT, Identity, Table, digest
 
 OLDER = Path(__file__).parents[1] / "data" / "seen"
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
@@ -34,17 +33,17 @@ def test_a_filter(count: int) -> None:
     draw = np.random.default_rng(7)
     ids = draw.integers(1, 1 << 64, count, np.uint64)
     others = draw.integers(1, 1 << 64, 5_000, np.uint64)
-    words = np.frombuffer(filters.words_of(ids), np.uint16)
+    words = np.frombuffer(segments.words_of(ids), np.uint16)
     assert len(words) * 16 <= count * 4.5 + 16
 
     def passes(ident: int) -> bool:
-        low = ident & filters.USED
-        pattern = filters.PATTERNS[low & 255]
+        low = ident & segments.USED
+        pattern = segments.PATTERNS[low & 255]
         return int(words[low % len(words)]) & pattern == pattern
 
     assert all(map(passes, ids.tolist()))
     assert sum(map(passes, others.tolist())) <= 0.2 * len(others)
-    assert all(pattern.bit_count() == 2 for pattern in filters.PATTERNS)
+    assert all(pattern.bit_count() == 2 for pattern in segments.PATTERNS)
 
 
 @pytest.mark.parametrize("count", [1, 2, 300, 20_000, 70_000])
@@ -53,7 +52,7 @@ def test_a_way_back(count: int) -> None:
     draw = np.random.default_rng(count)
     ids = draw.integers(1, 1 << 64, count, np.uint64)
     numbers = draw.permutation(count).astype(np.uint32)
-    table, way = wayback.table_of(ids, numbers, 3)
+    table, way = url_ids.table_of(ids, numbers, 3)
     total = way.places + way.window
     assert len(table) == 4 * total
     assert total <= count * 8 / 7 + 200
@@ -61,7 +60,7 @@ def test_a_way_back(count: int) -> None:
 
     def found(ident: int) -> Iterator[int]:
         for at in range(ident % way.places, ident % way.places + way.window):
-            if checks[at] == ident % wayback.CHECKS:
+            if checks[at] == ident % url_ids.CHECKS:
                 yield int.from_bytes(rest[3 * at : 3 * at + 3], "little")
 
     some = list(zip(ids.tolist(), numbers.tolist(), strict=True))[:500]
@@ -70,7 +69,7 @@ def test_a_way_back(count: int) -> None:
     if way.exact:
         for ident, number in some[:20]:
             slots = draw.integers(0, 1 << 16, 200).tolist()
-            slots += [(ident >> SLOT_SHIFT) + n * wayback.CHECKS for n in range(-50, 50) if n]
+            slots += [(ident >> SLOT_SHIFT) + n * url_ids.CHECKS for n in range(-50, 50) if n]
             for slot in {slot & 0xFFFF for slot in slots} - {ident >> SLOT_SHIFT}:
                 assert number not in found(slot << SLOT_SHIFT | ident & LOW)
 
@@ -92,8 +91,8 @@ def test_the_way_back_of_a_large_segment(tmp_path: Path) -> None:
                 continue
             ident = one.id(url)
             assert one.url(ident) == url
-            beyond = wayback.CHECKS * way.places << SLOT_SHIFT
-            slots = [n * wayback.CHECKS << SLOT_SHIFT for n in range(1, 200)]
+            beyond = url_ids.CHECKS * way.places << SLOT_SHIFT
+            slots = [n * url_ids.CHECKS << SLOT_SHIFT for n in range(1, 200)]
             wrong = [(ident ^ 1 << bit) for bit in range(64)] + [ident + beyond, ident - beyond]
             for other in [*wrong, *((ident + slot) % (1 << 64) for slot in slots), 0]:
                 with pytest.raises(UnknownUrlError):
@@ -134,9 +133,9 @@ def test_hosts_whose_urls_all_have_the_same_hash(
     def poor(key: bytes, seed: int | None = None) -> int:
         return digest(key) if seed is None else digest(key) & ~LOW | low
 
-    monkeypatch.setattr(identity, "digest", poor)
-    monkeypatch.setattr(store, "digest", poor)
-    monkeypatch.setattr(wayback, "digest", poor)
+    monkeypatch.setattr(url_keys, "digest", poor)
+    monkeypatch.setattr(trie_store, "digest", poor)
+    monkeypatch.setattr(url_ids, "digest", poor)
     urls = [f"http://{host}/" for host in (_host_of_slot_0(), "a.t", "b.t", "c.t", "d.t")]
     others = ["http://e.t/", "http://a.t/x"]
     with small(tmp_path) as one:

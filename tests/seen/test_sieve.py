@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen import parts
+from scrapy_spider_suite.seen import sorted_set
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.sieve import Sieve
 
@@ -101,7 +101,7 @@ def test_many_parts(path: Path) -> None:
 
 def test_a_recent_file_stands_beside_a_large_base(path: Path, monkeypatch: Any) -> None:
     """A small batch leaves the base as it is."""
-    monkeypatch.setattr("scrapy_spider_suite.seen.merging.CHUNK", 16)
+    monkeypatch.setattr("scrapy_spider_suite.seen.sorted_set.CHUNK", 16)
     sieve = Sieve(path)
     sieve.add([url(number) for number in range(4_000)])
     (base,) = path.glob("*.rows")
@@ -444,9 +444,9 @@ def test_it_never_blocks_for_long(path: Path, monkeypatch: Any) -> None:
         most = max(most, len(data))
         return read(data, *args)
 
-    sieve = Sieve(path, part=parts.PART)
+    sieve = Sieve(path, part=sorted_set.PART)
     sieve.add(state_key("h", f"{number}") for number in range(100_000))
-    monkeypatch.setattr("scrapy_spider_suite.seen.sortedfile.np.frombuffer", counting)
+    monkeypatch.setattr("scrapy_spider_suite.seen.fingerprints.np.frombuffer", counting)
     sieve.add(state_key("h", f"{number}") for number in range(100_000, 100_100))
     assert len(sieve) == 100_100
     assert 0 < most <= 128 * 256 * 16

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobInUseError, StoreWriteError
-from scrapy_spider_suite.seen.sieveset import SieveSet
+from scrapy_spider_suite.seen.sieve_set import SieveSet
 
 
 class TestSieveSet(SeenContract):
@@ -104,10 +104,10 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: Any) -> None:
     seen = SieveSet(tmp_path, capacity=40)
     seen.add(keys(0, 50))
     with monkeypatch.context() as broken:
-        broken.setattr("scrapy_spider_suite.seen.waiting.write_all", full)
+        broken.setattr("scrapy_spider_suite.seen.sieve.write_all", full)
         with pytest.raises(StoreWriteError, match="No space left on device"):
             seen.add(keys(50, 51))
-        broken.setattr("scrapy_spider_suite.seen.sortedfile.write_all", full)
+        broken.setattr("scrapy_spider_suite.seen.fingerprints.write_all", full)
         seen.poll()
         seen.wait()
     assert "No space left on device" in seen.trouble

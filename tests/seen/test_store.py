@@ -20,8 +20,8 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.seen import segments
-from scrapy_spider_suite.seen.identity import MAX_KEY
-from scrapy_spider_suite.seen.store import TrieStore
+from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.seen.url_keys import MAX_KEY
 from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.records import HostRecord

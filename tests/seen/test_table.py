@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.seen.table import Table
+from scrapy_spider_suite.seen.url_keys import Table
 
 _small = st.integers(1, 300)
 _ids = st.one_of(st.integers(1, 2**64 - 1), _small, _small.map(lambda n: n << 24))

@@ -18,7 +18,7 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.seen.flushing import Flush
+from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.storage import archiving, fronts, hostrecords, rotation, scheduling
 from scrapy_spider_suite.storage.archive import FOLDER, Archive
 from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back

@@ -20,7 +20,7 @@ from scrapy_spider_suite.errors import JobError, ParcelError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
-from scrapy_spider_suite.seen.manifest import Manifest
+from scrapy_spider_suite.seen.sorted_set import Manifest
 from scrapy_spider_suite.storage import printed
 from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.parcels import DROPPED, PRINTS, SIEVE, Writer

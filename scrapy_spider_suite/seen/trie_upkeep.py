@@ -1,25 +1,31 @@
-"""The upkeep of a trie store: what is fresh goes to segments, without anyone waiting for it."""
+"""The upkeep of a trie store: what is fresh goes to segments, without anyone waiting for it.
+
+Whether the files of a trie store are as they were written, and what can be done if not.
+
+How URLs leave a trie store: at once for who looks, from the files when they are built anew.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import xxhash
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen import catalogue as catalogues
-from scrapy_spider_suite.seen.building import MADE, Building
-from scrapy_spider_suite.seen.catalogue import Catalogue
-from scrapy_spider_suite.seen.log import FreshLog, Rows
+from scrapy_spider_suite.seen import segments as catalogues
+from scrapy_spider_suite.seen.fresh_log import FreshLog, Rows
 from scrapy_spider_suite.seen.ranges import Range, Ranges
-from scrapy_spider_suite.seen.table import Handles
+from scrapy_spider_suite.seen.segment_builder import MADE, Building
+from scrapy_spider_suite.seen.segments import Catalogue, RangeRow, Segment, SegmentRow
+from scrapy_spider_suite.seen.url_keys import Handles, Identity
 
 AT_ONCE: Final = 16
 """Ranges of one build for which somebody waits."""
@@ -157,8 +163,8 @@ class Upkeep:
         made = self._folder / MADE / "catalogue"
         try:
             made.mkdir(parents=True, exist_ok=True)
-            catalogues.write(made, after)
-            catalogues.install(made, self._folder)
+            catalogues.write_catalogue(made, after)
+            catalogues.install_catalogue(made, self._folder)
             files.sync(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
@@ -245,3 +251,156 @@ def wants_base(part: Range) -> bool:
     base = part.row.base.keys
     recent = part.count + (0 if part.row.recent is None else part.row.recent.keys)
     return recent >= min(base, sqrt(2 * part.count * base))
+
+
+ASIDE = "damaged-"
+"""What the names of files begin with that were damaged and are kept to be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is damaged.
+
+    Attributes:
+        file: its name.
+        what: what is wrong with it.
+        urls: how many URLs count as not seen while it is.
+        lost: how many of those still do after the repair.
+        remedy: what the repair does.
+        repaired: whether that was done.
+    """
+
+    file: str
+    what: str
+    urls: int
+    lost: int
+    remedy: str
+    repaired: bool = False
+
+
+def check(
+    folder: Path, upkeep: Upkeep, ranges: Ranges, damaged: dict[str, str], repair: bool
+) -> list[Finding]:
+    """Read all segments anew; see `TrieStore.check`."""
+    upkeep.settle()
+    found = [
+        finding
+        for row in upkeep.catalogue.ranges
+        for segment in (row.base, row.recent)
+        if segment is not None and (finding := _judge(folder, segment)) is not None
+    ]
+    names = {finding.file for finding in found}
+    others = {name: why for name, why in damaged.items() if name not in names}
+    found += [
+        Finding(name, why, 0, 0, "what can be read is written anew")
+        for name, why in others.items()
+    ]
+    if not repair or not found:
+        return found
+    _repair(folder, upkeep, ranges, found)
+    damaged.clear()
+    return [replace(finding, repaired=True) for finding in found]
+
+
+def _judge(folder: Path, row: SegmentRow) -> Finding | None:
+    """What is wrong with a segment, if anything is."""
+    try:
+        data = (folder / row.name).read_bytes()
+    except OSError as error:
+        data = b""
+        what = error.strerror or "it cannot be read"
+    else:
+        what = "it is not as it was written"
+    if xxhash.xxh3_128_hexdigest(data[: row.trie]) != row.sums[0]:
+        urls = row.keys - row.gone
+        return Finding(row.name, what, urls, urls, "it is put aside, and its URLs are forgotten")
+    if xxhash.xxh3_128_hexdigest(data[row.trie :]) != row.sums[1]:
+        return Finding(row.name, what, row.keys - row.gone, 0, "it is built anew from its trie")
+    return None
+
+
+def _repair(folder: Path, upkeep: Upkeep, ranges: Ranges, found: list[Finding]) -> None:
+    """Raises `StoreWriteError`."""
+    lost = {finding.file for finding in found if finding.lost}
+    bad = {finding.file for finding in found}
+    upkeep.write(_leaving_out(upkeep.catalogue, lost))
+    for name in lost & {path.name for path in folder.iterdir()}:
+        try:
+            (folder / name).rename(folder / f"{ASIDE}{name}")
+        except OSError as error:
+            raise StoreWriteError(f"{folder / name}: {error.strerror}") from error
+    ranges.damage.clear()
+    ranges.damage.update(dict.fromkeys(bad - lost, "to be built anew"))
+    ranges.adopt(upkeep.catalogue)
+    # What is missing is missing in memory only: a builder needs no more than the tries.
+    again = [part for part in ranges if part.damaged]
+    for part in again:
+        part.damaged = False
+    fresh = [part for part in ranges if part.count]
+    upkeep.rebuild([part.row.low for part in {*again, *fresh}], lambda part: True)
+    ranges.damage.clear()
+
+
+def _leaving_out(catalogue: Catalogue, names: set[str]) -> Catalogue:
+    def kept(row: SegmentRow | None) -> SegmentRow | None:
+        return None if row is None or row.name in names else row
+
+    ranges = tuple(
+        RangeRow(row.low, row.mark, kept(row.base), kept(row.recent)) for row in catalogue.ranges
+    )
+    return replace(catalogue, ranges=ranges)
+
+
+def remove(
+    start: bytes, parts: Sequence[Range], ranges: Ranges, upkeep: Upkeep, log: FreshLog,
+    twins: dict[bytes, int],
+) -> int:  # fmt: skip
+    """Remove what begins with *start*, all of it in *parts*; how many. Raises `StoreWriteError`."""
+    rows = {part.row.low: part.row for part in ranges}
+    count = 0
+    for part in parts:
+        base, fewer = _without(part.row.base, part.base, start)
+        recent, least = _without(part.row.recent, part.recent, start)
+        rows[part.row.low] = RangeRow(part.row.low, part.row.mark, base, recent)
+        count += fewer + least
+    fresh = [(p, np.array([h for _, h in fresh_keys(p, start, log)], np.int64)) for p in parts]
+    if not count and not any(len(handles) for _, handles in fresh):
+        return 0
+    before = upkeep.catalogue
+    kept = {key: ident for key, ident in before.twins.items() if not key.startswith(start.hex())}
+    upkeep.write(replace(
+        before, ranges=tuple(rows.values()), twins=kept,
+        removed=(*before.removed, (start.hex(), log.end)),
+    ))  # fmt: skip
+    ranges.adopt(upkeep.catalogue, verify=False)
+    for key in [key for key in twins if key.startswith(start)]:
+        del twins[key]
+    for part, handles in fresh:
+        if len(handles):
+            part.drop(handles)
+            upkeep.fresh -= len(handles)
+            log.forget(handles)
+            count += len(handles)
+    return count
+
+
+def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
+    """The fresh URLs of a range that begin with *prefix*, and their handles."""
+    ids, handles = part.rows()
+    low, high = Identity.span(prefix)
+    near = handles[(ids >= np.uint64(low)) & (ids <= np.uint64(high - 1))]
+    for handle in np.sort(near).tolist():
+        key = log.read(handle)
+        if key.startswith(prefix):
+            yield key, handle
+
+
+def _without(
+    row: SegmentRow | None, segment: Segment | None, prefix: bytes
+) -> tuple[SegmentRow | None, int]:
+    """The row of a segment whose URLs with *prefix* count no more, and how many those are."""
+    found = 0 if segment is None else sum(1 for _ in segment.keys(prefix))
+    if row is None or not found:
+        return row, 0
+    removed = (*row.removed, prefix.hex())
+    return replace(row, removed=removed, gone=row.gone + found), found

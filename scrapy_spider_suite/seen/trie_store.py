@@ -1,4 +1,8 @@
-"""The URLs that a crawl has seen, compressed: KSpider's and Tarantula's store, grown up.
+"""How a trie store is opened: its lock, its catalogue, what a kill left, its fresh rows.
+
+What a trie store says of itself.
+
+The URLs that a crawl has seen, compressed: KSpider's and Tarantula's store, grown up.
 
 A `TrieStore` is a set of URLs that is exact, takes some third of their text, leads from URLs to ids
 and back, may be added to at any time, and survives a kill at any instant. It is log-structured:
@@ -10,24 +14,212 @@ look-up costs the same however many URLs there are. docs/seen.md tells more.
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.errors import JobDamagedError, JobError, UnknownUrlError
+import numpy as np
+
+from scrapy_spider_suite.errors import (
+    JobDamagedError,
+    JobError,
+    JobInUseError,
+    StoreWriteError,
+    UnknownUrlError,
+)
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock
-from scrapy_spider_suite.seen import opening
-from scrapy_spider_suite.seen.build import SPLIT
-from scrapy_spider_suite.seen.checking import Finding, check
-from scrapy_spider_suite.seen.identity import LOW, MAX_KEY, TWIN_BITS, decode, digest, encode
-from scrapy_spider_suite.seen.log import FileLog, FreshLog
-from scrapy_spider_suite.seen.ranges import Range
-from scrapy_spider_suite.seen.removing import fresh_keys, remove
-from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE
-from scrapy_spider_suite.seen.statistics import TrieStatistics, statistics_of
-from scrapy_spider_suite.seen.table import BYTES_A_ROW
-from scrapy_spider_suite.seen.upkeep import Upkeep, has_removed, wants_base
+from scrapy_spider_suite.seen import segments as catalogues
+from scrapy_spider_suite.seen.fresh_log import FileLog, FreshLog
+from scrapy_spider_suite.seen.ranges import Range, Ranges
+from scrapy_spider_suite.seen.segment_builder import MADE, SPLIT
+from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE, Catalogue
+from scrapy_spider_suite.seen.trie_upkeep import (
+    Finding,
+    Upkeep,
+    check,
+    fresh_keys,
+    has_removed,
+    remove,
+    wants_base,
+)
+from scrapy_spider_suite.seen.url_keys import (
+    BYTES_A_ROW,
+    LOW,
+    MAX_KEY,
+    TWIN_BITS,
+    Identity,
+    Table,
+    decode,
+    digest,
+    encode,
+)
+
+_ATTEMPTS: Final = 50
+"""Times that a reader begins anew."""
+
+
+def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, dict[str, str]]:
+    """The catalogue of the store in *folder*, or of a new one; and what of it is damaged.
+
+    Raises `JobError`, `JobDamagedError`, `JobFormatError`, `StoreWriteError`.
+    """
+    found, damaged = catalogues.read_catalogue(folder)
+    if found is not None:
+        return found, {name: f"{folder / name} is not as it was written" for name in damaged}
+    if readonly:
+        raise JobError(f"{folder} holds no store of URLs")
+    made = folder / MADE
+    new = Catalogue(1, secrets.randbits(63), ids)
+    try:
+        made.mkdir(exist_ok=True)
+        catalogues.write_catalogue(made, new)
+    except OSError as error:
+        raise StoreWriteError(f"{folder}: {error.strerror}") from error
+    catalogues.install_catalogue(made, folder)
+    return new, {}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store as it was found: see `TrieStore`. *fresh* is how many rows are in no segment."""
+
+    catalogue: Catalogue
+    damaged: dict[str, str]
+    identity: Identity
+    twins: dict[bytes, int]
+    ranges: Ranges
+    log: FreshLog
+    fresh: int
+
+
+def open_store(
+    folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
+) -> Opened:
+    """Open the store in *folder*.
+
+    A reader, beside whom files are replaced and deleted, begins anew until what it has read is of
+    one moment. Raises what `catalogue_of` does, and `JobInUseError` if that moment never comes.
+    """
+    for _ in range(_ATTEMPTS if readonly else 1):
+        try:
+            found = _open_once(folder, log, ids, readonly, verify)
+        except FileNotFoundError:
+            continue
+        now, _ = catalogues.read_catalogue(folder) if readonly else (found.catalogue, [])
+        if now is None or now.serial == found.catalogue.serial:
+            return found
+        found.log.close()
+    raise JobInUseError(f"{folder} changes faster than it can be read: try again")
+
+
+def _open_once(
+    folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
+) -> Opened:
+    catalogue, damaged = catalogue_of(folder, ids, readonly)
+    identity = Identity(catalogue.seed, catalogue.mask)
+    twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
+    if not readonly:
+        sweep(folder, catalogue)
+    ranges = Ranges(folder, identity, twins)
+    ranges.adopt(catalogue, verify=verify)
+    log = log or FileLog(folder, catalogue.mark, readonly=readonly)
+    fresh = replay(log, ranges, catalogue, folder, readonly)
+    return Opened(catalogue, damaged, identity, twins, ranges, log, fresh)
+
+
+def sweep(folder: Path, catalogue: Catalogue) -> None:
+    """Delete what a kill left: half-made segments, and those that were replaced."""
+    shutil.rmtree(folder / MADE, ignore_errors=True)
+    for path in folder.glob("segment-*"):
+        if path.name not in catalogue.files:
+            path.unlink()
+
+
+def replay(
+    log: FreshLog, ranges: Ranges, catalogue: Catalogue, folder: Path, readonly: bool
+) -> int:
+    """Put what is fresh in *log* into the tables of *ranges*; how many rows those are."""
+    frames = list(log.rows())
+    if not frames:
+        return 0
+    ids = np.concatenate([ids for ids, _ in frames])
+    handles = np.concatenate([handles for _, handles in frames])
+    number = ranges.index(ids)
+    fresh = handles >= np.array([row.mark for row in catalogue.ranges], np.int64)[number]
+    for prefix, mark in catalogue.removed:
+        start = bytes.fromhex(prefix)
+        low, high = Identity.span(start)
+        own = (ids >= np.uint64(low)) & (ids <= np.uint64(high - 1)) & (handles < mark)
+        for at in np.flatnonzero(fresh & own).tolist():
+            fresh[at] = not log.read(int(handles[at])).startswith(start)
+    order = np.flatnonzero(fresh)
+    order = order[np.argsort(number[order], kind="stable")]
+    ends = np.searchsorted(number[order], np.arange(len(ranges)), "right").tolist()
+    for part, start, end in zip(ranges, [0, *ends], ends, strict=False):
+        mine = order[start:end]
+        part.live = Table.of(ids[mine], handles[mine])
+        part.count = part.live.count
+    if not readonly and not fresh.all():
+        files.sync(folder)
+        log.forget(handles[~fresh])
+    return sum(part.count for part in ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class TrieStatistics:
+    """A trie store at one moment. Sizes are in bytes.
+
+    Attributes:
+        urls: how many there are.
+        fresh: those in no segment yet.
+        removed: those in segments that count no more.
+        ranges: of ids.
+        segments: files with tries.
+        tries: bytes of the tries.
+        filters: bytes of the filters before them.
+        ids: bytes of the ways from ids to URLs; 0 in a store without ids.
+        log: bytes of the log of what is fresh; 0 if that is not the store's own.
+        memory: bytes of the index of what is fresh.
+        size: bytes of the whole store on disk.
+    """
+
+    urls: int
+    fresh: int
+    removed: int
+    ranges: int
+    segments: int
+    tries: int
+    filters: int
+    ids: int
+    log: int
+    memory: int
+    size: int
+
+    @property
+    def bytes_a_url(self) -> float:
+        """Of the whole store."""
+        return self.size / max(1, self.urls)
+
+
+def statistics_of(ranges: Ranges, log: FreshLog, fresh: int, path: Path) -> TrieStatistics:
+    """Of the store in *path*."""
+    rows = [segment.row for part in ranges for segment in part.segments]
+    ids = sum(row.way_back for row in rows)
+    tries = sum(row.trie for row in rows)
+    other = sum(file.stat().st_size for file in path.glob("catalogue-?"))
+    kept = log.size if isinstance(log, FileLog) else 0
+    return TrieStatistics(
+        urls=fresh + sum(row.keys - row.gone for row in rows),
+        fresh=fresh, removed=sum(row.gone for row in rows),
+        ranges=len(ranges), segments=len(rows), tries=tries,
+        filters=sum(row.size for row in rows) - tries - ids, ids=ids, log=kept,
+        memory=fresh * BYTES_A_ROW, size=sum(row.size for row in rows) + kept + other,
+    )  # fmt: skip
+
 
 MEMORY: Final = 64 << 20
 
@@ -66,7 +258,7 @@ class TrieStore:
         self._readonly = readonly
         self._lock = None if readonly else lock(self.path)
         try:
-            opened = opening.open_store(self.path, log, ids, readonly, verify)
+            opened = open_store(self.path, log, ids, readonly, verify)
         except BaseException:
             self._unlock()
             raise

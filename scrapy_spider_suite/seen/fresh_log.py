@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.seen.table import Handles, Ids
+from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
 Rows = Sequence[tuple[int, bytes]]
 """Ids and URLs."""

@@ -3,20 +3,23 @@
 What was added last is in memory, and in a log; when there is enough of it, it is merged into the
 sorted files of a sieve, which can happen in another thread. An item is looked for in the cache, in
 memory and on disk, where it takes one read of some KiB, or two.
+
+The files of a store as they were before a run, for a run that is killed.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.seen.cache import FingerprintCache
+from scrapy_spider_suite.runtime.files import LOCK, lock
+from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import WIDTHS, fingerprint, key_of
-from scrapy_spider_suite.seen.flushing import Flush
-from scrapy_spider_suite.seen.sieve import Sieve, SieveStatistics
-from scrapy_spider_suite.seen.waiting import Item
+from scrapy_spider_suite.seen.sieve import Flush, Item, Sieve, SieveStatistics
 
 CAPACITY = 1 << 17
 """Items in memory before they are merged: some 15 MB."""
@@ -145,3 +148,66 @@ class SieveSet:
         if self._thread is not None:
             self._thread.join()
         self._sieve.close()
+
+
+class Checkpoint:
+    """The checkpoint of the store in *folder*, in a folder beside it, and the lock of both.
+
+    Made before the store is opened: if the last run has not dropped its checkpoint, the store gets
+    those files back. A file that never changes is linked, all others are copied.
+
+    Raises `JobInUseError`, `StoreWriteError`.
+
+    Attributes:
+        restored: whether the store got files back.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder.with_name(f"{folder.name}.checkpoint")
+        self._files, self._unfinished = self._path / "files", self._path / "unfinished"
+        self._lock = lock(self._path)
+        try:
+            self.restored = self._restore()
+        except OSError as error:
+            self.close()
+            raise StoreWriteError(f"{self._path}: {error.strerror}") from error
+
+    def _restore(self) -> bool:
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+        if not self._files.exists():
+            return False
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.replace(self._folder)
+        return True
+
+    def save(self) -> None:
+        """Keep the files as they are now, before anything is added. Raises `StoreWriteError`."""
+        try:
+            self._unfinished.mkdir()
+            for path in self._folder.iterdir():
+                if path.is_file() and path.name != LOCK:
+                    _copy(path, self._unfinished / path.name)
+            self._unfinished.replace(self._files)
+        except OSError as error:
+            raise StoreWriteError(f"{self._path}: {error.strerror}") from error
+
+    def drop(self) -> None:
+        """The run has ended in order: its files are those of the store."""
+        if self._files.exists():
+            self._files.replace(self._unfinished)  # at once, whenever the process is killed
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._lock)
+
+
+def _copy(path: Path, to: Path) -> None:
+    if path.suffix == ".rows" or path.name.startswith("segment-"):  # never written to again
+        try:
+            to.hardlink_to(path)
+            return
+        except OSError:
+            pass  # a file system without links
+    shutil.copyfile(path, to)

@@ -22,8 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scrapy_spider_suite.seen.identity import END, LOW, SLOT_SHIFT, Identity, digest
-from scrapy_spider_suite.seen.table import Ids
+from scrapy_spider_suite.seen.url_keys import END, LOW, SLOT_SHIFT, Identity, Ids, digest
 
 CHECKS: Final = 251
 """A prime below 255, which is the check of a place that is free."""

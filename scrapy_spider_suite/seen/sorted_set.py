@@ -1,0 +1,533 @@
+"""The small file that says which files a sieve consists of; replaced whole, or not at all.
+
+msgpack, and xxh3 of it behind. Whatever it does not name is the rest of something unfinished.
+
+How a batch of fingerprints is merged into a set on disk, in steps of some milliseconds.
+
+numpy lets go of the interpreter lock in what takes long here (sorting, searching, copying), and so
+do reading, writing and syncing: steps can run in a thread beside a crawl.
+
+A set of fingerprints on disk: sorted, in parts by their first words, merged with batches.
+
+A part has a *base* and, once that is large, a *recent* file. A batch is compared with both, and
+what is new of it is merged into recent; only when recent would be more than a quarter of the base
+are the two merged into a new base. So a batch that is small beside the set costs reading all of it,
+as with Mercator's sieve (BUbiNG §4), but writing little of it. A base that grows too large is cut;
+a look-up touches two files at most, however large the set.
+
+Files never change. A merge writes new ones, and a new manifest makes them the set in one moment.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, JobSettingsError
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.seen.fingerprints import (
+    CHUNK,
+    SLOTS,
+    TOP,
+    Mask,
+    Places,
+    Rows,
+    SortedFile,
+    SortedWriter,
+    empty,
+    found,
+    merged,
+    place,
+    slices,
+    slots_of,
+    sorted_and_unique,
+)
+
+NAME = "sieve.manifest"
+_FORMAT = 1
+_SUM = 8
+
+
+def _no_counts() -> NDArray[np.int64]:
+    return np.zeros(SLOTS, np.int64)
+
+
+@dataclass
+class Manifest:
+    """What a sieve consists of.
+
+    Attributes:
+        words: words of 64 bits in a fingerprint.
+        generation: how often it was replaced.
+        parts: of each part its least first word, its base and its recent file (empty: none).
+        counts: fingerprints of each slot.
+        notes: what the owner of the files wants to be true from the same moment on.
+    """
+
+    words: int
+    generation: int = 0
+    parts: list[tuple[int, str, str]] = field(default_factory=lambda: [(0, "", "")])
+    counts: NDArray[np.int64] = field(default_factory=_no_counts)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest | None:
+        """That of *folder*; None if it has none yet.
+
+        Raises:
+            JobDamagedError: it is not what was written.
+            JobFormatError: a newer release wrote it.
+        """
+        path = folder / NAME
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        body, sum_ = data[:-_SUM], data[-_SUM:]
+        if len(data) <= _SUM or xxhash.xxh3_64_digest(body) != sum_:
+            raise JobDamagedError(f"{path} is damaged")
+        row = msgpack.unpackb(body)
+        if row["format"] != _FORMAT:
+            raise JobFormatError(f"{path} has format {row['format']}, this release reads {_FORMAT}")
+        counts = np.frombuffer(row["counts"], "<u4").astype(np.int64)
+        parts = [tuple(part) for part in row["parts"]]
+        return cls(row["words"], row["generation"], parts, counts, row["notes"])
+
+    def write(self, folder: Path) -> None:
+        """Put it in the place of that of *folder*, on the medium. Raises `OSError`: it is not."""
+        row = {
+            "format": _FORMAT, "words": self.words, "generation": self.generation,
+            "parts": self.parts, "counts": self.counts.astype("<u4").tobytes(),
+            "notes": self.notes,
+        }  # fmt: skip
+        body: bytes = msgpack.packb(row)
+        new = folder / f"{NAME}.new"
+        files.write(new, body + xxhash.xxh3_64_digest(body))
+        os.replace(new, folder / NAME)
+        # It is in its place now; a disk that cannot say so will say it of the next thing written.
+        with suppress(OSError):
+            files.sync(folder)
+
+
+if TYPE_CHECKING:
+    pass
+
+PARTS = 32
+"""Parts have at most this share of all fingerprints, or what a part may always have."""
+_RECENT = 4
+"""A recent file has at most one row for so many of its base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The fingerprints from the first word *low* on, up to the next part's.
+
+    Invariant: each of them is in one of the two files only.
+    """
+
+    low: int
+    base: SortedFile | None = None
+    recent: SortedFile | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.files))
+
+    @property
+    def files(self) -> list[SortedFile]:
+        """Its files."""
+        return [file for file in (self.base, self.recent) if file is not None]
+
+
+class Merge:
+    """One merge: `step` until there are no more, then `conclude`; or `abandon` before that.
+
+    *batch* is in the order of arrival; if it is *fresh*, nothing of it is in the set, and bases are
+    read only where they are written anew. The slots for which *drop* is true are left out of what
+    is written, and the parts for which *anew* is true are written anew, whatever the batch.
+
+    Attributes:
+        new: of each row of the batch, once there are no more steps: whether it is the first of its
+            kind in the batch, and not in the set.
+    """
+
+    def __init__(
+        self,
+        parts: SortedParts,
+        batch: Rows,
+        drop: Mask | None = None,
+        fresh: bool = False,
+        anew: Callable[[Part, int], bool] = lambda part, end: False,
+    ) -> None:
+        self.new: Mask = np.zeros(len(batch), np.bool_)
+        self._parts = parts
+        self._batch = batch
+        self._drop = drop
+        self._fresh = fresh
+        self._anew = anew
+        old = parts.manifest
+        self._manifest = replace(
+            old, generation=old.generation + 1, parts=[], counts=old.counts.copy()
+        )
+        self._written: list[Path] = []
+        self._writer: SortedWriter | None = None
+        self._most = max(parts.part, (len(parts) + len(batch)) // PARTS)
+        self._steps = self._run()
+
+    def step(self) -> bool:
+        """Do some milliseconds of the work; whether there may be more of it.
+
+        Raises `OSError` if something cannot be read or written, `JobDamagedError` if a file is
+        gone: then the set is as it was.
+        """
+        try:
+            next(self._steps)
+        except StopIteration:
+            return False
+        except BaseException:
+            self.abandon()
+            raise
+        return True
+
+    def conclude(self, notes: dict[str, Any]) -> None:
+        """Let the new files be the set, on disk, together with *notes*; after all steps.
+
+        Raises `OSError`: then the set is as it was.
+        """
+        self._manifest.notes = notes
+        try:
+            self._manifest.write(self._parts.folder)
+        except BaseException:
+            self.abandon()
+            raise
+        self._parts.take(self._manifest)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        if self._writer is not None:
+            self._writer.abandon()
+        for path in self._written:
+            path.unlink(missing_ok=True)
+
+    def _run(self) -> Generator[None]:
+        pieces: list[tuple[Rows, Places]] = []
+        for piece in sorted_and_unique(self._batch, CHUNK):
+            pieces.append(piece)
+            yield
+        unique = np.concatenate([rows for rows, _ in pieces])
+        first = np.concatenate([places for _, places in pieces])
+        yield
+        known = np.zeros(len(unique), np.bool_)
+        begin = 0
+        for part, end in self._parts.ranges():
+            stop = place(unique, end)
+            anew = self._anew(part, end)
+            if stop > begin or anew:
+                known[begin:stop] = yield from self._merge_part(part, unique[begin:stop], anew)
+            else:
+                self._keep(part.low, part.base, part.recent)
+            begin = stop
+        self.new[first[~known]] = True
+        slots = slots_of(unique[~known])
+        # Of what was damaged too much is counted: to the bound that this is for it is no harm.
+        self._manifest.counts += np.bincount(slots, minlength=SLOTS)
+        if self._drop is not None:
+            self._manifest.counts[self._drop] = 0
+        yield
+
+    def _merge_part(self, part: Part, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
+        """Merge the sorted *batch* into a part; which of it were known."""
+        recent = np.concatenate([empty(self._parts.words), *self._read(part.recent)])
+        known = found(recent, batch)
+        size, more = len(part.base or ()), len(recent) + len(batch)
+        anew = anew or not size or more > max(CHUNK, size // _RECENT)
+        share = (size + more) / -(-(size + more) // self._most) if anew else float("inf")
+        most = int(min(CHUNK, share))
+        written: list[tuple[int, str]] = []
+        searched = begin = old = 0
+        for chunk in self._read(part.base if anew or not self._fresh else None):
+            last = int(chunk[-1, 0]) + 1
+            stop = place(batch, last)
+            known[searched:stop] |= found(chunk, batch[searched:stop])
+            if anew:
+                end = place(recent, last)
+                fresh = batch[begin:stop][~known[begin:stop]]
+                for piece in slices(merged(chunk, recent[old:end], fresh), most):
+                    self._write(piece, written, share)
+                begin, old = stop, end
+            searched = stop
+            yield
+        rest = merged(recent[old:], batch[begin:][~known[begin:]])
+        if not anew and known.all():
+            self._keep(part.low, part.base, part.recent)
+            return known
+        for piece in slices(rest, most):
+            self._write(piece, written, share)
+            yield
+        self._end_file()
+        if anew:
+            self._name_bases(part.low, written)
+        else:
+            self._keep(part.low, part.base, None, written[0][1])
+        return known
+
+    def _read(self, file: SortedFile | None) -> Generator[Rows]:
+        """The rows of *file*, without what is dropped, in pieces."""
+        try:
+            for rows in file.chunks() if file else ():
+                left = rows if self._drop is None else rows[~self._drop[slots_of(rows)]]
+                if len(left):
+                    yield left
+        except FileNotFoundError as error:  # that does not end, as a full disk does
+            raise JobDamagedError(f"{error.filename} is missing") from None
+
+    def _write(self, rows: Rows, written: list[tuple[int, str]], share: float) -> None:
+        """Write sorted *rows* to the file being written, or the next one after so many rows."""
+        if self._writer is not None and self._writer.rows >= share:
+            self._end_file()
+        if self._writer is None:
+            name = f"{self._manifest.generation:08}-{len(self._written):05}.rows"
+            self._written.append(self._parts.folder / name)
+            self._writer = SortedWriter(self._written[-1], self._parts.words)
+            written.append((int(rows[0, 0]), name))
+        self._writer.write(rows)
+
+    def _end_file(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _keep(
+        self, low: int, base: SortedFile | None, recent: SortedFile | None, name: str = ""
+    ) -> None:
+        names = [file.path.name if file else "" for file in (base, recent)]
+        self._manifest.parts.append((low, names[0], names[1] or name))
+
+    def _name_bases(self, low: int, written: list[tuple[int, str]]) -> None:
+        """Note new bases; where nothing is left, the range falls to the part before."""
+        if written:
+            written[0] = (low, written[0][1])
+        elif not low:
+            written = [(0, "")]
+        self._manifest.parts += [(start, name, "") for start, name in written]
+
+
+PART = 1 << 20
+"""Fingerprints that a part may have, however few there are in all."""
+_ATTEMPTS = 20
+"""Times that a reader begins anew because files were replaced meanwhile."""
+
+
+class _Serving:
+    """What look-ups go by: replaced as a whole."""
+
+    def __init__(self, manifest: Manifest, parts: list[Part]) -> None:
+        self.manifest = manifest
+        self.parts = parts
+        self.lows = [part.low for part in parts]
+        self.rows = sum(map(len, parts))
+
+
+class SortedParts:
+    """The set in *folder*, which is made if need be, of fingerprints of *words* words.
+
+    A damaged file is named in *damaged*, and the others serve: what it held is new again. Raises
+    `JobDamagedError` if the manifest is damaged, and `JobSettingsError` if the set has fingerprints
+    of another width. With *readonly* it is looked at beside the process whose it is.
+
+    Attributes:
+        damaged: what could not be read: the name of each file, and what is the matter with it.
+        part: fingerprints that a part may have, however few there are in all.
+    """
+
+    def __init__(
+        self, folder: Path, words: int, part: int = PART, *, readonly: bool = False
+    ) -> None:
+        if not readonly:
+            folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._readonly = readonly
+        self.words = words
+        self.part = part
+        self._unpack = Struct(f">{words}Q").unpack
+        self.damaged: dict[str, str] = {}
+        self._serving = _Serving(Manifest(words), [])
+        self._read()
+
+    def _read(self) -> None:
+        """Serve what the manifest on disk says; a reader, what was there at one moment."""
+        for _ in range(_ATTEMPTS):
+            manifest = Manifest.read(self.folder) or Manifest(self.words)
+            if manifest.words != self.words:
+                was, now = manifest.words * 64, self.words * 64
+                raise JobSettingsError(
+                    f"{self.folder} has fingerprints of {was} bits, not of {now}"
+                )
+            self.damaged.clear()
+            self.take(manifest)
+            if not (self._readonly and self.damaged) or self._is_current():
+                return
+
+    def _is_current(self) -> bool:
+        now = Manifest.read(self.folder)
+        return now is None or now.generation == self.manifest.generation
+
+    def take(self, manifest: Manifest) -> None:
+        """Serve what *manifest* says, and remove all other files.
+
+        Another thread may look up meanwhile: it is served by the old files or by the new ones.
+        """
+        files = {file.path.name: file for file in self.files}
+        named = {name for part in manifest.parts for name in part[1:] if name}
+        opened = {name: files.get(name) or self._open(name) for name in named}
+        parts = [Part(low, opened.get(a), opened.get(b)) for low, a, b in manifest.parts]
+        self._serving = _Serving(manifest, parts)
+        for path in () if self._readonly else self.folder.glob("*.rows"):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+    def _open(self, name: str) -> SortedFile | None:
+        try:
+            return SortedFile(self.folder / name, self._note)
+        except JobDamagedError as error:
+            self.damaged[name] = str(error)
+            return None
+
+    def _note(self, path: Path, block: int) -> None:
+        self.damaged[path.name] = f"{path} is damaged: block {block} cannot be read"
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the set consists of."""
+        return self._serving.manifest
+
+    @property
+    def parts(self) -> list[Part]:
+        """Its parts, in the order of their ranges."""
+        return self._serving.parts
+
+    @property
+    def files(self) -> list[SortedFile]:
+        """All files."""
+        return [file for part in self.parts for file in part.files]
+
+    def __len__(self) -> int:
+        return self._serving.rows
+
+    @property
+    def largest_slot(self) -> int:
+        """How many fingerprints the slot that has most of them has, at most."""
+        return int(self.manifest.counts.max())
+
+    def has(self, print_: bytes) -> bool:
+        """Whether a fingerprint is in the set. Raises `JobDamagedError`: a file of it is gone."""
+        row = self._unpack(print_)
+        serving = self._serving
+        part = serving.parts[bisect_right(serving.lows, row[0]) - 1]
+        try:
+            base, recent = part.base, part.recent
+            return (base is not None and base.has(row)) or (recent is not None and recent.has(row))
+        except FileNotFoundError as error:
+            if serving is self._serving:
+                if self._is_current():
+                    raise JobDamagedError(f"{error.filename} is missing") from None
+                self._read()
+            return self.has(print_)  # a merge ended meanwhile
+
+    def ranges(self) -> Iterator[tuple[Part, int]]:
+        """The parts, each with the end of its range."""
+        return zip(self.parts, [*self._serving.lows[1:], TOP], strict=True)
+
+    def rows(self, slots: Mask, low: int = 0, high: int = TOP) -> Iterator[Rows]:
+        """The fingerprints of *slots*, in pieces; sorted within a file.
+
+        Those whose first words are at least *low* and less than *high*. Raises `OSError` if files
+        are replaced meanwhile.
+        """
+        for part, end in self.ranges():
+            if part.low < high and end > low:
+                for file in part.files:
+                    for rows in file.chunks(low, high):
+                        yield rows[slots[slots_of(rows)]]
+
+    def spans(self, slots: Mask, most: int) -> Iterator[tuple[int, int]]:
+        """Ranges of first words, in which together all fingerprints of *slots* lie, and in each of
+        them about as many as *most* at the most."""
+        begin = end = count = 0
+        for slot in np.flatnonzero(slots & (self.manifest.counts > 0)).tolist():
+            number = int(self.manifest.counts[slot])
+            if count and count + number > most:
+                yield begin << 48, end << 48
+                count = 0
+            if number > most:
+                # Behind the slot they are those of a hash, and lie as close anywhere.
+                pieces = -(-number // most)
+                yield from pairwise((slot << 48) + (n << 48) // pieces for n in range(pieces + 1))
+            else:
+                begin = begin if count else slot
+                count, end = count + number, slot + 1
+        if count:
+            yield begin << 48, end << 48
+
+    def merge(self, batch: Rows, fresh: bool = False) -> Merge:
+        """Begin to merge *batch*, which is in the order of its arrival; see `Merge` for *fresh*."""
+        return Merge(self, batch, fresh=fresh)
+
+    def remove(self, slots: Mask) -> Iterator[None]:
+        """Remove the fingerprints of *slots*, in steps. Raises `OSError`."""
+
+        def touched(part: Part, end: int) -> bool:
+            return bool(slots[part.low >> 48 : (end - 1 >> 48) + 1].any())
+
+        if (slots & (self.manifest.counts > 0)).any():
+            yield from self._carry_out(Merge(self, empty(self.words), slots, anew=touched))
+
+    def repair(self) -> None:
+        """Write anew what can be read of damaged files. Raises `OSError`."""
+        bad = set(self.damaged)
+
+        def damaged(part: Part, end: int) -> bool:
+            return any(file.path.name in bad for file in part.files)
+
+        for _ in self._carry_out(Merge(self, empty(self.words), anew=damaged)):
+            pass
+        self.damaged.clear()
+
+    def _carry_out(self, merge: Merge) -> Iterator[None]:
+        try:
+            while merge.step():
+                yield
+        except GeneratorExit:
+            merge.abandon()
+            raise
+        merge.conclude(self.manifest.notes)
+
+    def check(self) -> list[str]:
+        """Read everything; what is damaged, one line for each file."""
+        for _ in range(_ATTEMPTS):
+            try:
+                for file in self.files:
+                    for _ in file.chunks():
+                        pass
+                break
+            except FileNotFoundError:
+                if self._is_current():
+                    raise
+                self._read()
+        return list(self.damaged.values())
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self.files:
+            file.close()

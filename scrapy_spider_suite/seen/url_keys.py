@@ -1,0 +1,267 @@
+"""Which URL is which: bytes for tries, and 64-bit ids.
+
+A URL's id is its host's slot (16 bits) and 48 bits of a hash of the whole URL. So an id needs no
+place of its own on disk, it never changes however often segments are rebuilt, and the URLs of a
+host, and the hosts of a slot, lie together in the order of ids. The hash is seeded by each store:
+nobody can choose URLs whose ids collide. Should two collide all the same, the later one gets the
+next free id and is a *twin*, which the manifest lists.
+
+Ids in memory: what was added since its range was last written to a segment.
+
+A dict would take some 170 bytes a URL. Two arrays with open addressing take 16 to 48, and what lies
+in the log need not be held. They grow in sixteen parts, so that no step of growing takes long.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+SLOT_SHIFT: Final = 48
+LOW: Final = (1 << SLOT_SHIFT) - 1
+END: Final = 1 << 64
+"""Above every id."""
+
+TWIN_BITS: Final = 16
+"""Twins differ in these lowest bits, within which no range of ids is cut."""
+
+MAX_KEY: Final = 65_535
+"""Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
+
+_REMEMBERED: Final = 20_000
+"""Hosts of which something is remembered; some 3 MB."""
+
+T = TypeVar("T")
+
+digest = xxhash.xxh3_64_intdigest
+"""The hash whose lowest bits are those of an id, with the seed of the store."""
+
+
+def encode(url: str) -> bytes:
+    """The bytes of *url*. Lone surrogates have bytes too, so every str is told from every other."""
+    return url.encode("utf-8", "surrogatepass")
+
+
+def decode(key: bytes) -> str:
+    """The URL that `encode` made *key* of."""
+    return key.decode("utf-8", "surrogatepass")
+
+
+def host_of_key(key: bytes) -> bytes:
+    """The host of a URL in bytes, as `urls.normalize.host_of` has it; empty if there is none."""
+    parts = key.split(b"/", 3)
+    if len(parts) < 3:
+        return b""
+    authority = parts[2]
+    if b":" in authority and not authority.endswith(b"]"):
+        return authority.rpartition(b":")[0]
+    return authority
+
+
+def _ends_host(prefix: bytes) -> bool:
+    """Whether *prefix* ends in the colon before a port."""
+    authority = prefix.partition(b"://")[2]
+    return authority.endswith(b":") and (b"[" not in authority or b"]" in authority)
+
+
+class Identity:
+    """What gives URLs their ids, for the life of a store.
+
+    *seed* is the store's own. *mask* says which of the 48 bits are used; tests take few.
+    """
+
+    __slots__ = ("has", "mask", "of", "seed")
+
+    def __init__(self, seed: int, mask: int = LOW) -> None:
+        self.seed = seed
+        self.mask = mask
+        self.of = _giver(seed, mask)
+        """The id that a key has unless it is a twin; never 0."""
+        self.has = _judge(seed, self.of)
+        """Whether a key has an id: like `of`, quicker if it has and its host is met seldom."""
+
+    @staticmethod
+    def span(prefix: bytes) -> tuple[int, int]:
+        """The lowest id, and the id after the highest, that URLs with *prefix* can have.
+
+        With a whole host in it, to the slash or colon behind, that is the host's slot, else
+        everything.
+        """
+        if prefix.count(b"/") < 3 and not _ends_host(prefix):
+            return 0, END
+        low = digest(host_of_key(prefix)) >> 48 << 48
+        return low, low + (1 << SLOT_SHIFT)
+
+
+def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
+    """What gives ids; names of a function cost less than attributes do."""
+    slots: dict[bytes, int] = {}
+    known, hash_of = slots.get, digest
+
+    def of(key: bytes) -> int:
+        # As far as the first slash after "http:/", "https:/": the host, with its slash.
+        slot = known(key[: key.find(b"/", 8) + 1])
+        if slot is None:
+            slot = _slot(key, slots)
+        return slot | hash_of(key, seed) & mask or 1
+
+    return of
+
+
+def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
+    """What tells whether a key has an id."""
+    hash_of, low, shift = digest, LOW, SLOT_SHIFT
+
+    def has(key: bytes, ident: int) -> bool:
+        if not (hash_of(key, seed) ^ ident) & low and ident:
+            parts = key.split(b"/", 3)
+            if len(parts) > 2 and b":" not in (host := parts[2]):
+                return not (hash_of(host) ^ ident) >> shift
+        return of(key) == ident
+
+    return has
+
+
+def _slot(key: bytes, slots: dict[bytes, int]) -> int:
+    """The slot of *key*, in its place; put into *slots*, if it is plain which URLs have it."""
+    slot = digest(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
+    remember(slots, key, slot)
+    return slot
+
+
+def remember(what: dict[bytes, T], key: bytes, value: T) -> None:
+    """Put *value* where it is found by as much of *key* as says its host, unless that is not plain:
+    what precedes the first slash from the ninth byte on, and the slash."""
+    if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
+        if len(what) >= _REMEMBERED:
+            what.clear()
+        what[key[:end]] = value
+
+
+Ids = NDArray[np.uint64]
+Handles = NDArray[np.int64]
+_Part = tuple["array[int]", "array[int]", int]
+
+PARTS: Final = 16
+_PART_SHIFT: Final = 24
+_SMALLEST: Final = 8
+
+BYTES_A_ROW: Final = 32
+"""Memory of an id and its handle, on average over the growth of a table."""
+
+
+class Table:
+    """A map from ids (1 to 2**64 - 1) to handles (0 to 2**63 - 1) that only grows."""
+
+    __slots__ = ("_counts", "_parts", "count", "oldest")
+
+    def __init__(self) -> None:
+        nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        self._parts = [_filled(*nothing) for _ in range(PARTS)]
+        self._counts = [0] * PARTS
+        self.count = 0
+        self.oldest = -1
+        """The lowest handle; -1 if there is none."""
+
+    @classmethod
+    def of(cls, ids: Ids, handles: Handles) -> Table:
+        """A table of these rows. If an id comes twice, the last of its handles holds."""
+        table = cls()
+        if not len(ids):
+            return table
+        ids, first = np.unique(ids[::-1], return_index=True)
+        handles = handles[::-1][first]
+        part = (ids >> np.uint64(_PART_SHIFT)).astype(np.int64) & (PARTS - 1)
+        for number in range(PARTS):
+            mine = part == number
+            table._parts[number] = _filled(ids[mine], handles[mine])
+            table._counts[number] = int(mine.sum())
+        table.count = len(ids)
+        table.oldest = int(handles.min())
+        return table
+
+    def find(self, ident: int) -> int:
+        """The handle of *ident*, or -1."""
+        keys, handles, mask = self._parts[ident >> _PART_SHIFT & (PARTS - 1)]
+        at = ident & mask
+        while held := keys[at]:
+            if held == ident:
+                return handles[at]
+            at = at + 1 & mask
+        return -1
+
+    def has_hash(self, hash_: int) -> bool:
+        """Whether there is an id with these 48 lowest bits."""
+        keys, _, mask = self._parts[hash_ >> _PART_SHIFT & (PARTS - 1)]
+        at = hash_ & mask
+        while held := keys[at]:
+            if not (held ^ hash_) & LOW:
+                return True
+            at = at + 1 & mask
+        return False
+
+    def put(self, ident: int, handle: int) -> None:
+        """Add *ident*, which is not there yet, with a *handle* above all others."""
+        number = ident >> _PART_SHIFT & (PARTS - 1)
+        keys, handles, mask = self._parts[number]
+        at = ident & mask
+        while keys[at]:
+            at = at + 1 & mask
+        keys[at] = ident
+        handles[at] = handle
+        if self.oldest < 0:
+            self.oldest = handle
+        self.count += 1
+        self._counts[number] += 1
+        if self._counts[number] * 3 > mask * 2:
+            self._parts[number] = _filled(*_rows(self._parts[number]), size=(mask + 1) * 2)
+
+    def rows(self) -> tuple[Ids, Handles]:
+        """All ids and their handles, in no order."""
+        parts = list(self.pieces())
+        ids = np.concatenate([ids for ids, _ in parts])
+        return ids, np.concatenate([handles for _, handles in parts])
+
+    def pieces(self) -> Iterator[tuple[Ids, Handles]]:
+        """The same in sixteen pieces; nothing may be put in between."""
+        return map(_rows, self._parts)
+
+    def ids(self) -> Ids:
+        """All ids, in no order."""
+        held = [np.frombuffer(part[0], np.uint64) for part in self._parts]
+        return np.concatenate([ids[ids != 0] for ids in held])
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return f"<Table: {self.count} ids>"
+
+
+def _rows(part: _Part) -> tuple[Ids, Handles]:
+    keys = np.frombuffer(part[0], np.uint64)
+    there = keys != 0
+    return keys[there], np.frombuffer(part[1], np.int64)[there]
+
+
+def _filled(ids: Ids, handles: Handles, size: int = _SMALLEST) -> _Part:
+    """A part with these rows, the ids all different, at most two thirds full."""
+    while len(ids) * 3 > (size - 1) * 2:
+        size *= 2
+    keys, places = array("Q", bytes(8 * size)), array("q", bytes(8 * size))
+    held, found = np.frombuffer(keys, np.uint64), np.frombuffer(places, np.int64)
+    at = (ids & np.uint64(size - 1)).astype(np.int64)
+    # All of them try their place at once; who finds it taken, or loses it, tries the next one.
+    while len(ids):
+        free = held[at] == 0
+        held[at[free]] = ids[free]
+        won = held[at] == ids
+        found[at[won]] = handles[won]
+        lost = ~won
+        ids, handles, at = ids[lost], handles[lost], at[lost] + 1 & size - 1
+    return keys, places, size - 1
