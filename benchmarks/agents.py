@@ -24,7 +24,7 @@ from virtual import all_urls, trees
 from virtual_agents import Agents
 
 from scrapy_spider_suite.agents.assignment import KINDS, assignment_of
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
 
 PAGES = 13
 """Of each host."""

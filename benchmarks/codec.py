@@ -12,7 +12,7 @@ from typing import Any
 
 from scrapy import Request, Spider
 
-from scrapy_spider_suite.codec import RequestCodec
+from scrapy_spider_suite.store.request_codec import RequestCodec
 
 URL = "https://www.example.com/catalogue/category/books/travel_2/index.html?p"
 REPEATS = 20_000

@@ -24,7 +24,7 @@ from growing import microseconds
 
 from scrapy_spider_suite.pages.near import NearIndex, Signature, signature
 from scrapy_spider_suite.pages.originals import NEAR, Original, Originals
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest
 
 T = TypeVar("T")

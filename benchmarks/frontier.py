@@ -35,8 +35,8 @@ from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 WALL = 1_800_000_000.0
 MEMORY = 64 << 20

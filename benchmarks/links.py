@@ -31,8 +31,8 @@ from extract import made_up_page
 
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.seen import FingerprintCache, TrieStore
-from scrapy_spider_suite.storage.records import PENDING
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import PENDING
 from scrapy_spider_suite.urls.extract import PageLinks, extract
 from scrapy_spider_suite.urls.filters import Filter, Stage, Subject
 from scrapy_spider_suite.urls.normalize import host_of

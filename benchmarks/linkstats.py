@@ -20,7 +20,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.monitor.linkreport import report
 from scrapy_spider_suite.monitor.linkstats import LinkStats, PageFacts
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 LINKS, BATCH = 40, 200
 

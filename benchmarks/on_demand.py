@@ -18,9 +18,9 @@ from typing import Any
 
 from peers import SUITE, measure
 
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 NO_DELAYS = {"SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}

@@ -23,7 +23,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.runtime.event_loop import CalmCollector
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
 
 WALL = 1_800_000_000.0
 CHANGES = (

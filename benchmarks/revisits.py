@@ -42,9 +42,8 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     Validators,
     interval_for,
 )
-from scrapy_spider_suite.storage.plans import row_of
-from scrapy_spider_suite.storage.revisits import Revisits
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.revisit_plans import Revisits, row_of
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 CLASSES = ((0.23, 0.2, 1), (0.15, 1, 7), (0.16, 7, 30), (0.16, 30, 120), (0.30, 120, 1000))

@@ -33,9 +33,9 @@ from typing import Any
 from backports import zstd
 from scrapy.http import Response
 
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 BEAT = 0.005

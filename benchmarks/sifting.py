@@ -35,14 +35,13 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
-from scrapy_spider_suite.storage.archive import Archive
-from scrapy_spider_suite.storage.archiving import Archiver, archiver_of
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.seen_transfer import Archiver, archiver_of
 
 KINDS = ("plain", "trie", "sieve")
 LINKS = 10

@@ -35,9 +35,9 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.store import MemoryStore
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, ordinary
 from scrapy_spider_suite.testing.traps import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.extract import extract

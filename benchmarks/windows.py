@@ -18,7 +18,7 @@ from virtual import POLICY, Crawl, Web
 
 from scrapy_spider_suite.frontier.entries import BottomUp
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 WINDOWS = (("none", 0), ("top", 10), ("top", 100), ("top", 1_000), ("leaf", 5), ("leaf", 100))
 

@@ -25,7 +25,6 @@ from twisted.python.failure import Failure
 from scrapy_spider_suite.crawl.among import Others, take_part
 from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
 from scrapy_spider_suite.crawl.core import CrawlCore, core_of
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
 from scrapy_spider_suite.crawl.errands import Errands
@@ -46,6 +45,7 @@ from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.store.rocks_store import reading
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.directory import job_begun
 from scrapy_spider_suite.runtime.refusal import refuse, refuse_crawl
+from scrapy_spider_suite.store.job_directory import job_begun
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:

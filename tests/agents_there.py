@@ -25,7 +25,7 @@ from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ClusterError
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.urls.normalize import host_of
 
 LOOK = 0.02

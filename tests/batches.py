@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scrapy_spider_suite.storage.kv import KV, MemoryKV
+from scrapy_spider_suite.store.interface import KV, MemoryKV
 
 
 class Batches(MemoryKV):

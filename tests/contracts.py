@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key
-from scrapy_spider_suite.storage.records import PENDING, HostRecord
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import PENDING, HostRecord
 
 
 def row(host: str, sequence: int, priority: int = 0) -> Entry:

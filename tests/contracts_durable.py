@@ -13,9 +13,9 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.records import PENDING
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import PENDING
 
 
 def volatile(url: str) -> Entry:

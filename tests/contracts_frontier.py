@@ -17,8 +17,8 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import UrlState
 
 IMPATIENT = BackOff(base=1.0, longest=8.0, dead_after=3)
 

@@ -23,8 +23,8 @@ from frontier_command import COMMAND
 from polite import Size, pages_of
 from running import until
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 from scrapy_spider_suite.testing.addresses import address_text
 

@@ -11,8 +11,8 @@ from typing import Any
 from drill import COMPLAINS, LEAVES, Drill, Said
 from polite import TOLERANCE, elsewhere, pages_of
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, gaps
 
 IN_FORCE = 2.0

@@ -20,11 +20,10 @@ from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.cluster.tcp import TcpCourier
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
 
 KEY = b"what all agents share"
 

@@ -18,19 +18,17 @@ from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import Member, Table, moved
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.archive import FOLDER, Archive
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.forgetting import Forgetting
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import Units, packed
+from scrapy_spider_suite.store.counters import Counters, wrong_rows
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 7)
 FAILED = UrlState(State.FAILED, Event.TIMEOUT, 3, 0, 7)
@@ -57,7 +55,7 @@ class Side:
 
     def __post_init__(self) -> None:
         self.store = RocksStore(self.folder / "store", memory=1 << 20)
-        self.store.archive = Archive(self.folder / FOLDER)
+        self.store.archive = Archive(self.folder / ARCHIVE_FOLDER)
         if self.sieve:
             self.store.sieve = Sieved(self.folder / SIEVE, self.store.kv(DROPPED), capacity=50)
         self.frontier = Frontier(
@@ -156,7 +154,7 @@ class Side:
         if self.sieve:
             copy_of(self.folder / SIEVE, folder / SIEVE)
         copy_of(self.folder / "store", folder / "store")
-        copy_of(self.folder / FOLDER, folder / FOLDER)
+        copy_of(self.folder / ARCHIVE_FOLDER, folder / ARCHIVE_FOLDER)
         return Side(folder, self.now, self.sieve)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from crawls import Crawl, crawl, web_settings
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.hostile.site import HOST, host_names
 

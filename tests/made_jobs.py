@@ -14,9 +14,9 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.job.directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.storage.frontier import Frontier
+from scrapy_spider_suite.store.job_directory import Job
 
 OVERRIDES = """# by hand
 blocked.test   blocked=yes reason="asked by mail"

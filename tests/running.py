@@ -11,7 +11,7 @@ from typing import Any
 
 from crawls import Process, start, web_settings
 
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebProcess
 
 

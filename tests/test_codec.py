@@ -22,15 +22,15 @@ from scrapy import Request, Spider
 from scrapy.http import FormRequest, Headers, JsonRequest, TextResponse, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK, form
 
-from scrapy_spider_suite.codec import (
+from scrapy_spider_suite.errors import CodecError
+from scrapy_spider_suite.store.request_codec import (
     VERSION,
     RequestCodec,
     UnstorableError,
     project_packages,
     register,
 )
-from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.storage.values import Registry
+from scrapy_spider_suite.store.value_codec import Registry
 from tests.helpers_codec import (
     HERE,
     Book,

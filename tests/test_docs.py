@@ -30,8 +30,8 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.handlers.pool import PoolStatistics
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
+from scrapy_spider_suite.store.counters import Counters
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

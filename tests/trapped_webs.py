@@ -9,7 +9,7 @@ from virtual import WALL, Crawl, Web
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.testing import ordinary
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.traps import NAMES, TrapSite, host_names, trap_number, trap_of

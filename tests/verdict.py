@@ -12,8 +12,8 @@ from pathlib import Path
 from fleet import ITEMS, Event, Fleet
 from polite import Size, pages_of
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, SyntheticWeb
 
 SETTLE = 1.0

@@ -19,11 +19,11 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.routing import Routing
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.interface import Store
 
 WALL = 1_800_000_000.0
 HOST_DELAY, IP_DELAY = 4.0, 0.5

@@ -12,7 +12,7 @@ from scrapy_spider_suite.agents.tables import Assignment, Member, Table
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Owner, Routing, arrived
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
 
 A_LETTER = 20
 

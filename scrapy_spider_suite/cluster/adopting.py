@@ -33,10 +33,10 @@ from scrapy_spider_suite.packs.formats import is_pack, plain
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import STATE, Label, Writer
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import arrived
 from scrapy_spider_suite.storage.units import packed
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.hosts import host_of
 
 PATIENCE: Final = 120.0

@@ -30,7 +30,7 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 from scrapy_spider_suite.agents.members import PROTOCOL, SKEW_MAX
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 

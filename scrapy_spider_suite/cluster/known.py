@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from scrapy_spider_suite.agents.letters import Letter
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 _INTERVAL: Final = struct.Struct(">QQ")
 _MOST: Final = 256

@@ -26,7 +26,7 @@ from scrapy_spider_suite.cluster.late import Late
 from scrapy_spider_suite.cluster.members import HAS_ENDED
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.runtime.tasks import Once, watched
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 

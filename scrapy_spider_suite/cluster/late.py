@@ -13,7 +13,7 @@ from typing import Final
 
 from scrapy_spider_suite.agents.members import Post
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 ENDED: Final = b"ended"
 """Under which an agent keeps that it has closed after the end."""

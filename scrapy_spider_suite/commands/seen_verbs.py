@@ -16,10 +16,10 @@ from scrapy.utils.request import fingerprint
 from w3lib.url import canonicalize_url
 
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.seen.sieve import Sieve, waiting_in
 from scrapy_spider_suite.seen.sorted_set import Manifest
 from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.wording import counted, printable
 

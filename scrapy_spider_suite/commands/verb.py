@@ -62,7 +62,7 @@ class Call:
     def folder(self) -> Path:
         """The ``suite`` folder of the job. Raises `JobError` if there is no job."""
         from scrapy_spider_suite.errors import JobError
-        from scrapy_spider_suite.job.directory import FOLDER, JobFile
+        from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
         folder = Path(str(self.jobdir)) / FOLDER
         if JobFile.read(folder) is None:

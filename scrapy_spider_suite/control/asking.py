@@ -19,7 +19,7 @@ from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
 from scrapy_spider_suite.control.verbs import URGENT, VERBS
 from scrapy_spider_suite.errors import JobError, SuiteError
-from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.store.job_directory import JobFile
 
 _POLL = 0.05
 _TRY = 0.5

@@ -15,7 +15,7 @@ from scrapy_spider_suite.control.actions import is_time
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 logger = logging.getLogger(__name__)

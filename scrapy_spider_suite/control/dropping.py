@@ -26,12 +26,12 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.pages.originals import NEAR, PAYLOADS, STRUCTURES, Originals
-from scrapy_spider_suite.storage import sitemaps
-from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS
-from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.robots import BUCKETS
+from scrapy_spider_suite.store import url_states
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_transfer import bring_back, holding
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 from scrapy_spider_suite.urls.hosts import registered_domain
 
@@ -185,7 +185,7 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
                     progress.count("pending", gone)
                     if gone:
                         _forget_seed(site, entry.identity, progress)
-                        sitemaps.forget_url(site.store, entry.identity)
+                        url_states.forget_url(site.store, entry.identity)
                     left = left or not gone
             progress.save()
             yield
@@ -206,7 +206,7 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
                 continue
             _forget(site, subject.host, name, state, progress)
             _forget_seed(site, prefix + name, progress)
-            sitemaps.forget_url(site.store, prefix + name)
+            url_states.forget_url(site.store, prefix + name)
             origins.add(origin_of(url))
         if subject.kind is not Kind.PREFIX:
             progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
@@ -266,7 +266,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
         yield
     progress.count("cookies", site.forget_cookies(host))
     site.store.kv("trusted").delete(host.encode())
-    sitemaps.forget_host(site.store, host)
+    url_states.forget_host(site.store, host)
     site.frontier.planner.revisits.forget_claims(host)
     yield from _forget_originals(site, host)
     site.frontier.grounds.forget(host)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 
 KNOWN = "known"

@@ -19,7 +19,7 @@ from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.explaining import terms
 from scrapy_spider_suite.settings.changing import LONG, Change, change_setting, prepare_change
 from scrapy_spider_suite.settings.declarations import words
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job.chronicle import Chronicle
-from scrapy_spider_suite.job.directory import JobFile
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import Chronicle, JobFile
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 FORMAT: Final = 1
 _COUNTS: Final = ("done", "failed", "filtered", "bytes")

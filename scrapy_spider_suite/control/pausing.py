@@ -13,7 +13,7 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.operator import Result
 from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 OPERATOR = "the operator"
 """The reason for such a pause, as the scheduler and the status file name it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 
 class Progress:

@@ -24,11 +24,11 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seeds.sowing import Sower, Sown, planter
-from scrapy_spider_suite.storage.archiving import bring_back, holding
-from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.rework import BEHIND_FIRST, FIRST
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sitemaps import voucher_of_sitemap
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_transfer import bring_back, holding
+from scrapy_spider_suite.store.url_states import voucher_of_sitemap
 from scrapy_spider_suite.urls.host_patterns import Subject
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import READ_ERRORS, ListFile, Seed, SeedLines, reason

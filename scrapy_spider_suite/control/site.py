@@ -20,21 +20,20 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.explaining.spelling import normalizer_of_job
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.settings.project import LIVE
 from scrapy_spider_suite.settings.suite import find_setting
-from scrapy_spider_suite.storage import inventory
-from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
-from scrapy_spider_suite.storage.archive import Archive
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.storage.records import FORMAT
 from scrapy_spider_suite.storage.robots import RobotsStore
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
+from scrapy_spider_suite.store import job_directory
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies, without_host
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import FORMAT
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
 
@@ -169,18 +168,18 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
                 f"{folder.parent} has an older data format: upgrade it with `scrapy frontier "
                 "upgrade`, or start its crawl once"
             )
-        if damage := inventory.damage(folder / "store"):
+        if damage := job_directory.find_damage(folder / "store"):
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         # Memory enough, and nobody resident: what is changed is changed on disk.
         store = RocksStore(folder / "store", memory=64 << 20)
         try:
             store.archive = Archive.if_any(folder / ARCHIVE)
             store.sieve = Sieved.if_any(folder / SIEVE, store.kv(DROPPED))
-            inventory.forget(folder / "store")
+            job_directory.forget_files(folder / "store")
             yield Site(folder, store, _frontier(store))
         finally:
             store.close()
-            inventory.take(folder / "store")
+            job_directory.note_files(folder / "store")
 
 
 def taken(lock: IO[str]) -> bool:

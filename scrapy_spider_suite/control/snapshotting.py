@@ -1,7 +1,7 @@
 """``snapshot``: a copy of the store, made beside the crawl, for whoever asked to take away.
 
 The tables are linked into the action folder in a thread of their own. The rest of the job
-directory is copied by whoever asked (`scrapy_spider_suite.job.snapshots`).
+directory is copied by whoever asked (`scrapy_spider_suite.store.job_directory`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.operator import PORTION, WAITING, Work
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
-from scrapy_spider_suite.storage.archiving import holding
+from scrapy_spider_suite.store.seen_transfer import holding
 
 
 def snapshot(site: Site, action: Action) -> Work:

@@ -23,13 +23,13 @@ from scrapy_spider_suite.control.traces import (
     named_in,
 )
 from scrapy_spider_suite.errors import JobError, JobInUseError
-from scrapy_spider_suite.job.chronicle import NAME as CHRONICLE
-from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
-from scrapy_spider_suite.storage.database import FAMILIES
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.store.job_directory import HISTORY_FILE as CHRONICLE
+from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import FAMILIES
+from scrapy_spider_suite.store.rows import UrlState
 
 _ANSWERS: Final = b"control\0"
 _SHOWN: Final = 60

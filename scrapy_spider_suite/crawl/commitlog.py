@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.store.rocks_store import reading
 
 if TYPE_CHECKING:
     from scrapy import Request

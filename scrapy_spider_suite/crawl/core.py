@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 
-from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.caps import Caps
 from scrapy_spider_suite.crawl.deadhosts import DeadHosts
 from scrapy_spider_suite.crawl.duplicatepages import DuplicatePages
@@ -35,19 +34,19 @@ from scrapy_spider_suite.crawl.trust import TrustedHosts
 from scrapy_spider_suite.crawl.visits import Visits
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.job.directory import Job, close_job, job_of
 from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
-from scrapy_spider_suite.storage.archive import Archive
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
+from scrapy_spider_suite.store.request_codec import RequestCodec
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -17,10 +17,10 @@ from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.job.directory import close_job, job_of
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.runtime.http_fields import header, media_type
 from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.store.job_directory import close_job, job_of
 from scrapy_spider_suite.urls.extract import link_texts
 from scrapy_spider_suite.urls.filters.atom_registry import Page
 from scrapy_spider_suite.urls.normalize import normalize
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
-    from scrapy_spider_suite.storage.store import Store
+    from scrapy_spider_suite.store.interface import Store
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from scrapy.utils.project import data_path
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.room import Folder, Shortage, headroom, in_units, shortage
 from scrapy_spider_suite.runtime.refusal import DISK_ERROR
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

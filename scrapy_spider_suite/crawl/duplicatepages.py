@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.packed import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -31,7 +30,8 @@ from scrapy_spider_suite.pages.originals import (
     Originals,
 )
 from scrapy_spider_suite.signals import settings_changed, settings_changing
-from scrapy_spider_suite.storage.plans import Packed
+from scrapy_spider_suite.store.revisit_plans import Packed
+from scrapy_spider_suite.store.rocks_store import reading
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
 

@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scrapy import Request
 from scrapy.http import Headers, HtmlResponse, Response
 
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.recorded import can_wait
 from scrapy_spider_suite.crawl.switched import PagePacks
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.packs import heads
 from scrapy_spider_suite.packs.stored import Finder, Stored
-from scrapy_spider_suite.storage.demand import AT_ONCE
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.unread_pages import AT_ONCE
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.crawl.packing import PagePacking
     from scrapy_spider_suite.packs import Page
     from scrapy_spider_suite.scheduler import FrontierScheduler
-    from scrapy_spider_suite.storage.unextracted import Unread
+    from scrapy_spider_suite.store.unread_pages import Unread
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.core import CrawlCore
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.events import is_disk_full
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.store.rocks_store import reading
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.leases import Lease

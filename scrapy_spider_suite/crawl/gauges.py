@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.storage.archiving import Archiver
+from scrapy_spider_suite.store.seen_transfer import Archiver
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore

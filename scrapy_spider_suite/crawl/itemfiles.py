@@ -20,7 +20,7 @@ from scrapy_spider_suite.signals import item_pack_closed
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog
-    from scrapy_spider_suite.storage.kv import KV
+    from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from scrapy import signals
 
 from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.crawl.caps import REASONS
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.gauges import set_gauges
 from scrapy_spider_suite.crawl.sifting import Flusher
@@ -27,8 +26,8 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import CalmCollector
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.declarations import full_name
-from scrapy_spider_suite.storage.archiving import archiver_of
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, reading
+from scrapy_spider_suite.store.seen_transfer import archiver_of
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from scrapy_spider_suite.agents.members import SKEW_MAX
 from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.storage.untouched import untouched
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.job_reader import untouched
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency

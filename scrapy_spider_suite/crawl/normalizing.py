@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.settings.suite import SuiteSettings
-    from scrapy_spider_suite.storage.kv import KV
+    from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 

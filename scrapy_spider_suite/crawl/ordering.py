@@ -15,7 +15,7 @@ from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, Botto
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.graph.scores import Scores as ScoreFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
 
 if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector

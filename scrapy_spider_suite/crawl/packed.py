@@ -10,7 +10,7 @@ from scrapy_spider_suite.packs.cdxj import REVISIT
 from scrapy_spider_suite.packs.formats import OPEN
 from scrapy_spider_suite.packs.index import FolderIndex
 from scrapy_spider_suite.packs.warc import date, parse_date
-from scrapy_spider_suite.storage.plans import Packed
+from scrapy_spider_suite.store.revisit_plans import Packed
 
 
 class PackedBodies:

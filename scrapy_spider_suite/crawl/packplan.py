@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from scrapy_spider_suite.contact import contact_in
 from scrapy_spider_suite.crawl.closed import target_of
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.chronicle import digest_of
 from scrapy_spider_suite.packs import Crawl, Plan
 from scrapy_spider_suite.packs.pages import SOFTWARE
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.store.job_directory import digest_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog

@@ -24,12 +24,12 @@ from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.peer import Peer, no_time
 from scrapy_spider_suite.cluster.tcp import TcpCourier
 from scrapy_spider_suite.control.calling import Calling
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.crawl.terms import fixed_of
 from scrapy_spider_suite.errors import FencedError
 from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
+from scrapy_spider_suite.store.rocks_store import reading
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.agency import Agency

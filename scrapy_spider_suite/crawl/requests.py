@@ -15,12 +15,12 @@ from scrapy import Request, Spider
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
-from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl.referers import Referers
 from scrapy_spider_suite.errors import UnstorableError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.runtime.http_fields import header
+from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 from scrapy_spider_suite.urls.sitemaps import BYTES_MAX

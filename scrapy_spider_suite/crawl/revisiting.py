@@ -28,7 +28,7 @@ from scrapy_spider_suite.packs import Original
 from scrapy_spider_suite.packs.pages import payload_digest as record_digest
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
 from scrapy_spider_suite.storage.planning import Found
-from scrapy_spider_suite.storage.plans import UNPACKED, Packed, Plan
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, Packed, Plan
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 if TYPE_CHECKING:

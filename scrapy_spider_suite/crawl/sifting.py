@@ -15,10 +15,9 @@ from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, reading
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore

@@ -19,8 +19,8 @@ from scrapy_spider_suite.crawl.requests import SITEMAP, sitemap_payload
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict
 from scrapy_spider_suite.runtime.event_loop import in_thread
-from scrapy_spider_suite.storage import sitemaps
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.sitemaps import BadSitemap, Location, read
@@ -28,7 +28,7 @@ from scrapy_spider_suite.urls.sitemaps import BadSitemap, Location, read
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.crawl.following import Follower
-    from scrapy_spider_suite.storage.records import HostRecord
+    from scrapy_spider_suite.store.rows import HostRecord
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Sitemaps:
         """Entries of sitemaps that are new, as many as *voucher* may have."""
         made: list[Entry] = []
         store = self._core.store
-        before = sitemaps.vouched(store, voucher)
+        before = url_states.vouched(store, voucher)
         for url in urls:
             host = host_of(url)
             identity = state_key(host, url)
@@ -111,15 +111,15 @@ class Sitemaps:
                 continue
             payload = sitemap_payload(voucher)
             made.append(Entry(host, url, identity, depth=depth, referrer=via, payload=payload))
-            sitemaps.note_sitemap(store, identity, voucher)
+            url_states.note_sitemap(store, identity, voucher)
         if made:
-            sitemaps.count_vouched(store, voucher, before + len(made))
+            url_states.count_vouched(store, voucher, before + len(made))
         return made
 
     def redirected(self, identity: bytes, voucher: str) -> None:
         """A sitemap that *voucher* vouches for has moved to the URL with this state key."""
         if not self._core.frontier.known(identity):  # else it stays the page that it is
-            sitemaps.note_sitemap(self._core.store, identity, voucher)
+            url_states.note_sitemap(self._core.store, identity, voucher)
 
     # Read
 
@@ -175,7 +175,7 @@ class Sitemaps:
         for url in kept:
             when = pages.get(url)
             if when is not None:
-                sitemaps.note_lastmod(self._core.store, state_key(host_of(url), url), when)
+                url_states.note_lastmod(self._core.store, state_key(host_of(url), url), when)
                 self._claim(url, when)
 
     def _claim(self, url: str, lastmod: int | None) -> None:

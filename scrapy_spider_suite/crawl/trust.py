@@ -17,7 +17,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.dns import Resolver
 from scrapy_spider_suite.errors import PrivateAddressError
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.core import CrawlCore

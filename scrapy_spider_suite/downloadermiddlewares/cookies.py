@@ -26,7 +26,7 @@ from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies, without_host
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.urls.hosts import is_public_suffix, registered_domain
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ class RobotsMiddleware:
     @cached_property
     def store(self) -> RobotsStore:
         """What is known; opened at the first question, since the job opens after middlewares."""
-        from scrapy_spider_suite.job.directory import job_kv
+        from scrapy_spider_suite.store.job_directory import job_kv
 
         kv = job_kv(self._crawler, "robots")
         size = suite_settings(self._crawler).robots_cache_size

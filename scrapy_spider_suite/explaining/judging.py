@@ -23,11 +23,10 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.frontier.policy import Bar, Policy
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, deciding, origin_of
-from scrapy_spider_suite.storage.clocks import NEVER
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.domains import row_of
-from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.robots import RobotsStore
+from scrapy_spider_suite.store.counters import Counters, row_of
+from scrapy_spider_suite.store.host_queues import NEVER
+from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
 from scrapy_spider_suite.urls.scope import Reason, Scope
@@ -35,7 +34,7 @@ from scrapy_spider_suite.urls.traps import Refusal, look
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.rocks import RocksStore
+    from scrapy_spider_suite.store.rocks_store import RocksStore
 
 _UNUSABLE = {
     Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 from scrapy_spider_suite.explaining.judging import span
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.storage.plans import Plan
-from scrapy_spider_suite.storage.revisits import MISSES_MAX
+from scrapy_spider_suite.store.revisit_plans import MISSES_MAX, Plan
 
 Row = dict[str, object]
 

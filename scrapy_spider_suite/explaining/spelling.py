@@ -8,7 +8,7 @@ from dataclasses import replace
 from scrapy_spider_suite.crawl.normalizing import STORE, NoStats, make_normalizer
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normalizer
 
 

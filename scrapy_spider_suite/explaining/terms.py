@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.crawl.core import CrawlCore
     from scrapy_spider_suite.frontier.overrides import Overrides
-    from scrapy_spider_suite.storage.kv import KV
+    from scrapy_spider_suite.store.interface import KV
 
 _SCRAPY = (
     "DEPTH_LIMIT", "DOWNLOAD_DELAY", "ROBOTSTXT_OBEY", "ROBOTSTXT_USER_AGENT", "URLLENGTH_LIMIT",

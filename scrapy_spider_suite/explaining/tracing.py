@@ -12,12 +12,10 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_ke
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
-from scrapy_spider_suite.storage.plans import Plan
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.revisits import ROWS, plan_of
-from scrapy_spider_suite.storage.seeds import tag_of
-from scrapy_spider_suite.storage.sitemaps import lastmod
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import ROWS, Plan, plan_of
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.url_states import lastmod, tag_of
 from scrapy_spider_suite.urls.normalize import host_of
 
 SINCE = 600.0

@@ -10,8 +10,8 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.mining import Miner
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, LAST, Traps
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import Refusal, Trap
 from scrapy_spider_suite.urls.url_spaces import folders, local, sorted_query

@@ -21,12 +21,12 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.filtering import filtering_of
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.chronicle import Chronicle, digest_of
 from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.project import LIVE, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.store.job_directory import Chronicle, digest_of
 from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.url_lists import Kind, Source
 

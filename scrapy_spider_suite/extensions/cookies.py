@@ -22,8 +22,8 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddlew
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.project import uses_job
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
-from scrapy_spider_suite.storage.values import ValueCodec
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.value_codec import ValueCodec
 
 if TYPE_CHECKING:
     from http.cookiejar import Cookie
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.downloadermiddlewares.cookies import JarKey
-    from scrapy_spider_suite.storage.kv import KV
+    from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +212,6 @@ class _HostJars:
 
 def _job_kv(crawler: Crawler) -> KV | None:
     # The job is opened by the scheduler, where a job that cannot be used is refused in one line.
-    from scrapy_spider_suite.job.directory import job_kv
+    from scrapy_spider_suite.store.job_directory import job_kv
 
     return job_kv(crawler, "cookies")

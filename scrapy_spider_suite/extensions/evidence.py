@@ -33,14 +33,14 @@ from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage.tallies import OTHER, Tallies
+from scrapy_spider_suite.store.counters import OTHER, Tallies
 from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_spider_suite.storage.store import Store
+    from scrapy_spider_suite.store.interface import Store
 
 logger = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from scrapy.extensions.feedexport import (
 )
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.job.directory import job_of
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.store.job_directory import job_of
 
 if TYPE_CHECKING:
     from typing import Self

@@ -2,7 +2,7 @@
 
 Replaces Scrapy's ``SpiderState``, whose file runs what it finds. A spider uses it as ever: a dict
 that is there from ``spider_opened`` on. It may hold what requests may hold (see
-``scrapy_spider_suite.codec``). It is saved when the spider closes and, if it changed, every
+``scrapy_spider_suite.store.request_codec``). It is saved when the spider closes and, if it changed, every
 30 seconds, as one row of the job: a crash leaves one of these moments, whole.
 """
 
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Spider, signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.store.request_codec import RequestCodec
 
 if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.storage.kv import KV
-    from scrapy_spider_suite.storage.values import ValueCodec
+    from scrapy_spider_suite.store.interface import KV
+    from scrapy_spider_suite.store.value_codec import ValueCodec
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +170,6 @@ class SpiderState:
 
 def _job_kv(crawler: Crawler) -> KV | None:
     # The job is opened by the scheduler, where a job that cannot be used is refused in one line.
-    from scrapy_spider_suite.job.directory import job_kv
+    from scrapy_spider_suite.store.job_directory import job_kv
 
     return job_kv(crawler, "spiderstate")

@@ -19,9 +19,9 @@ from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import new_id
 from scrapy_spider_suite.control.site import lying_still, taken
 from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError
-from scrapy_spider_suite.job.directory import JobFile
-from scrapy_spider_suite.storage import inventory
-from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.store import job_directory
+from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.store.rows import FORMAT
 
 CHANGES: Mapping[int, str] = {
     2: (
@@ -54,7 +54,7 @@ def upgrade(
         changes = [CHANGES[number] for number in range(job.format + 1, FORMAT + 1)]
         if dry_run or not changes:
             return job.format, changes
-        if damage := inventory.damage(folder / "store"):
+        if damage := job_directory.find_damage(folder / "store"):
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         replace(job, format=FORMAT).write(folder)
         _write_down(folder, job, who, why)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scrapy_spider_suite.monitor.sums import Sums
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.hosts import reverse_host
 from scrapy_spider_suite.urls.normalize import host_of
 

@@ -12,10 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from scrapy_spider_suite.monitor.linkstats import HostLinks
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.seeds import SeedRow
-from scrapy_spider_suite.storage.tallies import Table, Tallies
+from scrapy_spider_suite.store.counters import Counters, Table, Tallies
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.url_states import SeedRow
 
 Row = dict[str, Any]
 

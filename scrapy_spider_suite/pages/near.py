@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from rensa import RMinHash  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 HASHES: Final = 64
 _BANDS: Final = 8

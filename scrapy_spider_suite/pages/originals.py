@@ -9,8 +9,8 @@ from typing import Final
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.storage.plans import Packed
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.revisit_plans import Packed
 from scrapy_spider_suite.urls.normalize import host_of
 
 PAYLOADS: Final = "payloads"

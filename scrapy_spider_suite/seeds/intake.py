@@ -22,7 +22,7 @@ from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import Turns, in_thread
 from scrapy_spider_suite.seeds.sowing import Plant, Sower, planter
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage.seeds import mark_of
+from scrapy_spider_suite.store.url_states import mark_of
 from scrapy_spider_suite.urls.url_lists import (
     READ_ERRORS,
     Kind,

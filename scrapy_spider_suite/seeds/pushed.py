@@ -21,7 +21,6 @@ from scrapy import Request, signals
 
 from scrapy_spider_suite.agents.pushed import LONGEST, Pushed, Taken
 from scrapy_spider_suite.agents.server import Server, require_client
-from scrapy_spider_suite.crawl.damage import reading
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import Turns
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
@@ -30,6 +29,7 @@ from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changed, settings_changing
+from scrapy_spider_suite.store.rocks_store import reading
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 from scrapy_spider_suite.wording import counted
 

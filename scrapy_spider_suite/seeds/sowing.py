@@ -14,9 +14,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.kv import KV
-from scrapy_spider_suite.storage.seeds import mark_of
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.url_states import mark_of
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import LONGEST, BadLine, Seed, SeedLines
 

@@ -34,7 +34,7 @@ from scrapy_spider_suite.settings.suite import (
     replace_settings,
 )
 from scrapy_spider_suite.signals import settings_changed, settings_changing
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:

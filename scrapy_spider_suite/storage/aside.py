@@ -12,8 +12,8 @@ from heapq import heappush
 from scrapy_spider_suite.frontier.entries import LAST, Entry, sequence_of
 from scrapy_spider_suite.frontier.policy import Bar, Policy
 from scrapy_spider_suite.frontier.workbench import Visit, Workbench
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.store.residency import Residents
+from scrapy_spider_suite.store.url_states import Ledger
 
 
 class Aside:

@@ -6,8 +6,8 @@ from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.revisits import Revisits
+from scrapy_spider_suite.store.revisit_plans import Revisits
+from scrapy_spider_suite.store.rows import UrlState
 
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.health import Health
-from scrapy_spider_suite.storage.hostrecords import HostRecords
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store.host_queues import HostRecords
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.residency import Health
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.url_states import Ledger
 
 
 class SecondChances:

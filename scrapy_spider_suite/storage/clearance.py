@@ -8,11 +8,10 @@ from heapq import heappush
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
-from scrapy_spider_suite.storage.health import Health
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.residents import Residents
-from scrapy_spider_suite.storage.revising import Reviser
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.rotation import Reviser
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.url_states import Ledger
 
 
 class Clearance:

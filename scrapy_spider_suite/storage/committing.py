@@ -8,16 +8,14 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.extraction import Extraction
-from scrapy_spider_suite.storage.guesses import Guesses
-from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.leasing import Leasing
-from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.planning import Planner
-from scrapy_spider_suite.storage.residents import Residents
 from scrapy_spider_suite.storage.scheduling import Scheduling
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.url_states import Guesses, Ledger
 
 
 class Committing:

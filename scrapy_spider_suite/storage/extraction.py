@@ -6,16 +6,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.demand import Demand
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.unextracted import Unextracted, Unread
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.unread_pages import Demand, Unextracted, Unread
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.hostrecords import HostRecords
     from scrapy_spider_suite.storage.leases import Lease
-    from scrapy_spider_suite.storage.ledger import Ledger
     from scrapy_spider_suite.storage.scheduling import Scheduling
-    from scrapy_spider_suite.storage.store import Store
+    from scrapy_spider_suite.store.host_queues import HostRecords
+    from scrapy_spider_suite.store.interface import Store
+    from scrapy_spider_suite.store.url_states import Ledger
 
 
 class Counting(Protocol):

@@ -15,11 +15,11 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.revisit_rules import Validators
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.grounds import page_rows, unpack
-from scrapy_spider_suite.storage.plans import UNPACKED, Plan
 from scrapy_spider_suite.storage.robots import is_row, later_row
-from scrapy_spider_suite.storage.values import ValueCodec
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, Plan
+from scrapy_spider_suite.store.value_codec import ValueCodec
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 

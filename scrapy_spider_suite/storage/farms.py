@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.traps import FRESH
 
 _SUSPECTS = 20_000

@@ -8,11 +8,11 @@ from typing import Final
 
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.archiving import bring_back, holding
 from scrapy_spider_suite.storage.giving import GIVEN, NAME, ROWS, Giving
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.units import Units
+from scrapy_spider_suite.store.seen_transfer import bring_back, holding
 
 _PLAN: Final = b"p"
 

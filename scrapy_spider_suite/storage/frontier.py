@@ -22,35 +22,32 @@ from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.clearance import Clearance
 from scrapy_spider_suite.storage.committing import Committing
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.extraction import Extraction
 from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.guesses import Guesses
 from scrapy_spider_suite.storage.hands import Hands
-from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.holding import Holding
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.leasing import Leasing
-from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
 from scrapy_spider_suite.storage.planning import Planner
-from scrapy_spider_suite.storage.residents import Residents
-from scrapy_spider_suite.storage.revising import Reviser
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits
 from scrapy_spider_suite.storage.rework import Rework
-from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.storage.scheduling import Scheduling
-from scrapy_spider_suite.storage.sifting import Sifter
 from scrapy_spider_suite.storage.statistics import FrontierStatistics
-from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.trapped import Trapped
 from scrapy_spider_suite.storage.traps import Traps
-from scrapy_spider_suite.storage.unextracted import Unread
-from scrapy_spider_suite.storage.waits import Waits
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.host_queues import Waits
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
+from scrapy_spider_suite.store.rotation import Reviser, Rotation
+from scrapy_spider_suite.store.seen_transfer import Sifter
+from scrapy_spider_suite.store.unread_pages import Unread
+from scrapy_spider_suite.store.url_states import Guesses, Ledger
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.rocks import RocksStore
+    from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 class Frontier:

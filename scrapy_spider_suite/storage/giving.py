@@ -19,8 +19,6 @@ from typing import Final
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.archive import ARCHIVED
-from scrapy_spider_suite.storage.archiving import archived
 from scrapy_spider_suite.storage.families import GOES, By, domain_of, origin_of, parts_of_hosts
 from scrapy_spider_suite.storage.grounds import page_rows
 from scrapy_spider_suite.storage.hands import Hands
@@ -34,12 +32,14 @@ from scrapy_spider_suite.storage.parcels import (
     Label,
     Writer,
 )
-from scrapy_spider_suite.storage.plans import Plan
 from scrapy_spider_suite.storage.printed import Given, refuse_sieve, weight
-from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState, pack_row
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.units import Units, unpacked
+from scrapy_spider_suite.store.revisit_plans import Plan
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_row
+from scrapy_spider_suite.store.seen_index import ARCHIVED
+from scrapy_spider_suite.store.seen_transfer import archived
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 

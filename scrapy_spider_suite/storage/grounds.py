@@ -11,7 +11,7 @@ import logging
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
 
 logger = logging.getLogger(__name__)

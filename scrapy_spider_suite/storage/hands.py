@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.holding import Holding
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.residents import Residents
-from scrapy_spider_suite.storage.revisits import Revisits
 from scrapy_spider_suite.storage.rework import Rework
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.revisit_plans import Revisits
+from scrapy_spider_suite.store.url_states import Ledger
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.rocks import RocksStore
+    from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 class Hands(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Final
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
-from scrapy_spider_suite.storage.residents import Elsewhere, Residents
+from scrapy_spider_suite.store.residency import Elsewhere, Residents
 
 _MOST: Final = 10_000
 """Entries in memory that are held back."""

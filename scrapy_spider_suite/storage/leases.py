@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.packs.stored import Stored
     from scrapy_spider_suite.pages.originals import Likeness
     from scrapy_spider_suite.storage.planning import Found
-    from scrapy_spider_suite.storage.plans import Packed, Plan
+    from scrapy_spider_suite.store.revisit_plans import Packed, Plan
     from scrapy_spider_suite.urls.extract import Edge
 
 # Plain integers: operators of flags are Python code.

@@ -11,14 +11,14 @@ from scrapy_spider_suite.frontier.permits import Permits
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
 from scrapy_spider_suite.storage.aside import Aside
 from scrapy_spider_suite.storage.clearance import Clearance
-from scrapy_spider_suite.storage.demand import Demand
-from scrapy_spider_suite.storage.fronts import Fronts
-from scrapy_spider_suite.storage.health import Health
 from scrapy_spider_suite.storage.holding import Holding
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.rotation import Rotation
 from scrapy_spider_suite.storage.trapped import Trapped
+from scrapy_spider_suite.store.host_queues import Fronts
+from scrapy_spider_suite.store.residency import Health
+from scrapy_spider_suite.store.rotation import Rotation
+from scrapy_spider_suite.store.unread_pages import Demand
+from scrapy_spider_suite.store.url_states import Ledger
 
 _REFUSALS: Final = 200
 """Hosts that are found to have to wait, or given up, before anyone else has a turn again."""

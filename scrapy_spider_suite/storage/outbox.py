@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 
 _NUMBER: Final = struct.Struct(">Q")
 LEAST: Final = 1 << 32

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.frontier.revisit_rules import Revisiting, Validators
-from scrapy_spider_suite.storage.health import Health
+from scrapy_spider_suite.frontier.revisit_rules import Validators
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.plans import Plan, row_of
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.residents import Residents
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits
-from scrapy_spider_suite.storage.sifting import pacing_of
-from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.revisit_plans import Plan, Revisits, row_of
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_transfer import pacing_of
+from scrapy_spider_suite.store.url_states import Ledger
 
 BEFORE_NEW: Final = 1 << 29
 """The priority of a revisit: how many there are is decided when they become pending, and then
@@ -157,20 +153,3 @@ class Planner:
         self.revisits.save()
 
 
-def wrong_plans(store: Store) -> Iterator[str]:
-    """What does not agree in the plans of *store*, a line each."""
-    revisits = Revisits(store.kv(ROWS), Revisiting())
-    number = 0
-    for identity, plan in revisits.planned():
-        number += 1
-        if not revisits.waits(identity, plan):
-            data = store.state(identity)
-            if data is None or UrlState.from_bytes(data).state is not State.PENDING:
-                yield f"{plan.entry().url} is to be visited again, but waits for nothing"
-    if number != len(revisits):
-        waiting = counted(number, "page is", "pages are")
-        yield f"{waiting} to be visited again, but the job counts {len(revisits):,}"
-    for when, identity in revisits.indexed():
-        found = revisits.get(identity)
-        if found is None or abs(when - found.due) > 1e-5:
-            yield f"{identity!r} waits for another visit, but has no plan for that"

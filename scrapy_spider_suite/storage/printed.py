@@ -36,14 +36,13 @@ from scrapy_spider_suite.seen.fingerprints import (
     slots_of,
 )
 from scrapy_spider_suite.seen.sieve import Sieve
-from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.asked import asked_for, due_again
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import DROPPED, HOST, PRINTS, SIEVE, Item, Reader
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
 from scrapy_spider_suite.storage.settling import Clock, Steps, ended, settled, still
-from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.units import Units
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.seen_index import ARCHIVED, Sieved
 
 _PIECE: Final = 1 << 17
 """Fingerprints that are compared with rows at a time: 2 MiB of them."""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from scrapy_spider_suite.frontier.entries import LONGEST, Entry, host_key, order_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
-from scrapy_spider_suite.storage.health import Health
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.residents import Residents
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.url_states import Ledger
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.rocks import RocksStore
+    from scrapy_spider_suite.store.rocks_store import RocksStore
 
 FIRST = 1 << 30
 """The priority of what an operator wants before all else of its host."""

@@ -24,7 +24,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
 )
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.kv import KV
+    from scrapy_spider_suite.store.interface import KV
 
 KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL
 """Seconds that an outdated row stays: as long as its body or its failures may still count."""

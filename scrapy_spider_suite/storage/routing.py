@@ -15,9 +15,9 @@ from scrapy_spider_suite.errors import JobDamagedError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.records import POLICY_MAX, pack_row
-from scrapy_spider_suite.storage.sifting import Way, entry_of, pacing_of, url_of
 from scrapy_spider_suite.storage.strangers import unpack_strange
+from scrapy_spider_suite.store.rows import POLICY_MAX, pack_row
+from scrapy_spider_suite.store.seen_transfer import Way, entry_of, pacing_of, url_of
 from scrapy_spider_suite.urls.normalize import host_of
 
 _A_ROW: Final = 50

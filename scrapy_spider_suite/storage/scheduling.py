@@ -12,17 +12,17 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage import seeds
 from scrapy_spider_suite.storage.chances import SecondChances
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.residents import Residents
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
-from scrapy_spider_suite.storage.sifting import Way, keys_of, pacing_of, url_of
-from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store import url_states
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.residency import Residents
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.seen_transfer import Way, keys_of, pacing_of, url_of
+from scrapy_spider_suite.store.url_states import Ledger
 from scrapy_spider_suite.urls.normalize import host_of
 
 _SPILL: Final = 1_000
@@ -133,7 +133,7 @@ class Scheduling:
         else:
             taken = self._take(entry, now, wall)
         if entry.mark:  # of one that is known already, too
-            seeds.mark(self._store, entry)
+            url_states.mark(self._store, entry)
             entry.mark = ""
         if not taken:
             self._let_go(entry, now)

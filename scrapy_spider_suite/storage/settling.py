@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.storage.hands import Hands
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import Sieved
-from scrapy_spider_suite.storage.sifting import Sifter, unpack
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import Sieved
+from scrapy_spider_suite.store.seen_transfer import Sifter, unpack
 
 Steps = Generator[bool, None, None]
 """Portions of work; True: it waits for something else."""

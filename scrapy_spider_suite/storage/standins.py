@@ -10,7 +10,7 @@ import xxhash
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.storage.grounds import Grounds, page_rows
-from scrapy_spider_suite.storage.kv import KV
+from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.url_spaces import Session, session_of
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scrapy_spider_suite.frontier.entries import Entry, host_key
-from scrapy_spider_suite.storage.records import unpack_row
-from scrapy_spider_suite.storage.seeds import is_mark
+from scrapy_spider_suite.store.rows import unpack_row
+from scrapy_spider_suite.store.url_states import is_mark
 from scrapy_spider_suite.urls.normalize import host_of
 
 

@@ -23,9 +23,7 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.errors import JobDamagedError, ParcelError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.archive import ARCHIVED
 from scrapy_spider_suite.storage.asked import asked_for
-from scrapy_spider_suite.storage.clocks import LATEST, NEVER, wait_of
 from scrapy_spider_suite.storage.families import part_of
 from scrapy_spider_suite.storage.giving import NAME, NOT_A_URL, ROWS
 from scrapy_spider_suite.storage.grounds import unpack
@@ -43,14 +41,15 @@ from scrapy_spider_suite.storage.parcels import (
     Label,
     Reader,
 )
-from scrapy_spider_suite.storage.plans import Plan
 from scrapy_spider_suite.storage.printed import Taken, refuse_sieve, weight
-from scrapy_spider_suite.storage.records import MOST, HostRecord, UrlState, unpack_row
 from scrapy_spider_suite.storage.settling import Clock, Steps
 from scrapy_spider_suite.storage.strangers import unpack_strange
 from scrapy_spider_suite.storage.twice import Twice
 from scrapy_spider_suite.storage.units import Units, unpacked
-from scrapy_spider_suite.storage.waiting import RESIDENT
+from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, seconds_until_due
+from scrapy_spider_suite.store.revisit_plans import Plan
+from scrapy_spider_suite.store.rows import MOST, HostRecord, UrlState, unpack_row
+from scrapy_spider_suite.store.seen_index import ARCHIVED
 
 _TAKEN: Final = b"t"
 _PLAN: Final = b"p"
@@ -257,7 +256,7 @@ class Taking:
         resident = hands.workbench.hosts.get(host)
         if resident is not None:
             hands.residents.set_crawl_delay(resident)
-            wait = wait_of(theirs, resident.gap(), wall)
+            wait = seconds_until_due(theirs, resident.gap(), wall)
             hands.workbench.postpone(resident, now + wait, theirs.why)
         elif theirs.next_fetch > record.next_fetch:
             waits = record.due is not None and record.due != RESIDENT

@@ -11,12 +11,11 @@ from heapq import heappop
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
-from scrapy_spider_suite.storage.health import Health
-from scrapy_spider_suite.storage.ledger import Ledger
 from scrapy_spider_suite.storage.mining import Miner
-from scrapy_spider_suite.storage.residents import Residents
-from scrapy_spider_suite.storage.store import Store
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.url_states import Ledger
 
 _AT_ONCE = 500
 """URLs of a host that are failed before anyone else has a turn again."""

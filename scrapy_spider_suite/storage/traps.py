@@ -17,9 +17,9 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY, Grounds
-from scrapy_spider_suite.storage.records import HostRecord
 from scrapy_spider_suite.storage.standins import StandIns
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import NEWS, Recent, likeness, pieces

@@ -20,7 +20,7 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.storage.asked import asked_for, due_again
 from scrapy_spider_suite.storage.giving import NAME, ROWS
 from scrapy_spider_suite.storage.hands import Hands
-from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.store.rows import UrlState
 
 Write = Callable[[str, bytes, UrlState], None]
 """Writes, of a host, under a state key, that a URL is done or failed."""

@@ -31,15 +31,14 @@ from scrapy_spider_suite.errors import ClusterError, CourierError
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.packs.pages import records
 from scrapy_spider_suite.packs.writer import PackWriter
-from scrapy_spider_suite.storage.archive import ARCHIVED
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import ARCHIVED, DROPPED, Sieved
 
 
 async def town(folder: Path, seen: str) -> tuple[Handing, list[str]]:

@@ -27,8 +27,8 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 WINDOW, SPARE = 48, 32
 URLS = [f"http://h{n}.example/{Random(n).randbytes(500).hex()}" for n in range(400)]

@@ -13,7 +13,7 @@ import pytest
 from scrapy_spider_suite.cluster import greeting
 from scrapy_spider_suite.cluster.greeting import AGREE, REFUSE, Greeting
 from scrapy_spider_suite.errors import JoinRefusedError
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 
 HOUR = 3_600.0
 

@@ -18,10 +18,10 @@ from scrapy_spider_suite.cluster.folders import FolderCourier
 from scrapy_spider_suite.cluster.moving import Mask
 from scrapy_spider_suite.cluster.taker import Taker
 from scrapy_spider_suite.errors import RegistryError, StoreWriteError
-from scrapy_spider_suite.storage import rotation
-from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import rotation
+from scrapy_spider_suite.store.counters import wrong_rows
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 @pytest.mark.parametrize(

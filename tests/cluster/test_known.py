@@ -6,7 +6,7 @@ import pytest
 
 from scrapy_spider_suite.agents.letters import Letter
 from scrapy_spider_suite.cluster.known import KnownRows
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 
 
 def letter(first: int, last: int, rows: int = 1) -> Letter:

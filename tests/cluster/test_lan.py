@@ -19,7 +19,7 @@ from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.cluster.late import ENDED
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import JoinRefusedError
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 
 
 class Town:

@@ -22,8 +22,8 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 HOSTS = [f"http://h{n}.example/" for n in range(40)]
 

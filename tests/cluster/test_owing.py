@@ -24,10 +24,10 @@ from verdict import verdict_of
 
 from scrapy_spider_suite.crawl import owing
 from scrapy_spider_suite.crawl.agency import Agency
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 LAST = (1 << 64) - 1
 PAUSES, GOES_ON = "the crawl pauses until some are taken", "the crawl goes on"

@@ -23,9 +23,9 @@ from scrapy_spider_suite.cluster import peer
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.crawl.peering import Peering
 from scrapy_spider_suite.errors import JobError, RegistryError
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import ExitCode
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""

@@ -26,7 +26,7 @@ from redis_servers import RedisServer, free_port
 from running import until
 from verdict import REFUSED, url_of
 
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebProcess
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from scrapy_spider_suite.cluster.traces import Traces
 from scrapy_spider_suite.errors import CourierError, JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.taking import Taking
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 LIMIT = 30.0
 """Seconds for what takes none."""

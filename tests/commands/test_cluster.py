@@ -28,7 +28,7 @@ from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
 from scrapy_spider_suite.commands.verb import host
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.site import lying_still
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 
 NAMES = ("a", "b", "c")
 

@@ -16,7 +16,7 @@ from running import until
 from scrapy_spider_suite.commands.cluster_verbs import fleet, starting
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.verb import Call
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 
 _CALL = Call(None, False, None, argparse.Namespace())
 

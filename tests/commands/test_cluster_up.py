@@ -23,7 +23,7 @@ from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import starting
 from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 

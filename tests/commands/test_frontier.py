@@ -22,9 +22,9 @@ from scrapy_spider_suite.commands.frontier_verbs import MODULES
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.testing import FakeWebProcess
 
 # The verbs
@@ -272,4 +272,4 @@ def test_a_reader_that_goes_away_is_no_error(finished: Path) -> None:
 def test_it_is_light() -> None:
     """Scrapy loads all commands at each start; ours must not load the store for that."""
     loaded = loaded_by("import scrapy_spider_suite.commands.frontier")
-    assert not {"rocksdict", "scrapy_spider_suite.job.directory"} & loaded
+    assert not {"rocksdict", "scrapy_spider_suite.store.job_directory"} & loaded

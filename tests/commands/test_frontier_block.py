@@ -15,8 +15,8 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
 LEAD = 2.0

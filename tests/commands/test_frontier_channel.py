@@ -19,8 +19,8 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control.actions import MAX_BYTES, Action
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
-from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 OLDER = Path(__file__).parents[1] / "data" / "jobs" / "job-format-1.tar.xz"

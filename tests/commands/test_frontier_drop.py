@@ -13,9 +13,8 @@ from running import running, until
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.erasing import Eraser
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.rocks_store import Eraser, RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 

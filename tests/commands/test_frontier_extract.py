@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from frontier_command import Frontier, small_crawl
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.unextracted import NAME
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.unread_pages import NAME
 from scrapy_spider_suite.testing import FakeWebProcess
 from scrapy_spider_suite.urls.normalize import host_of
 

@@ -19,11 +19,10 @@ from websites import running as serving
 from scrapy_spider_suite.control.manifest import manifest
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.filtering import filtering_of
-from scrapy_spider_suite.job.chronicle import Chronicle
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.store.job_directory import FOLDER, Chronicle, JobFile
 
 Run = Callable[[Any], Crawled]
 

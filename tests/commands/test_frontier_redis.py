@@ -18,8 +18,8 @@ from scrapy_spider_suite.agents.calls import Keys
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 NAMES = ("a", "b")
 

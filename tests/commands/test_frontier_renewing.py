@@ -13,7 +13,7 @@ import pytest
 from frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from running import running, until
 
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 

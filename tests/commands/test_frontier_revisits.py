@@ -15,10 +15,10 @@ from inprocess import Crawled, crawl_here
 from websites import Site, links, running
 
 from scrapy_spider_suite.frontier.revisit_rules import Revisiting
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
 from scrapy_spider_suite.testing import FakeWebProcess
 
 
@@ -134,7 +134,7 @@ def test_a_snapshot_has_them(
 
 def test_what_does_not_agree_is_told(job: Path, frontier: Frontier) -> None:
     """A page that waits for nothing, one without a plan, and a wrong count."""
-    from scrapy_spider_suite.storage.rocks import RocksStore
+    from scrapy_spider_suite.store.rocks_store import RocksStore
 
     store = RocksStore(job / FOLDER / "store")
     rows = store.kv(ROWS)

@@ -13,7 +13,7 @@ from scrapy.exceptions import UsageError
 from websites import Answer, Site, running
 
 from scrapy_spider_suite.control import renewing
-from scrapy_spider_suite.job.directory import FOLDER
+from scrapy_spider_suite.store.job_directory import FOLDER
 
 
 def seeds(frontier: Frontier, job: Path) -> dict[str, str | None]:

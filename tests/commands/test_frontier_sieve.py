@@ -9,8 +9,8 @@ import pytest
 from crawls import Crawl
 from frontier_command import Frontier, small_crawl
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebProcess
 
 

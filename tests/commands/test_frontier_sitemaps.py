@@ -11,7 +11,7 @@ from inprocess import crawl_here
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 
 class Mapped(BroadSpider):

@@ -21,11 +21,11 @@ from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.job import snapshots
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
-from scrapy_spider_suite.storage import inventory
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import job_directory
+from scrapy_spider_suite.store import job_directory as inventory
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 
@@ -57,7 +57,7 @@ def test_a_fetch_log_elsewhere_is_named(job: Path, frontier: Frontier, tmp_path:
     kept = replace(terms, values={**terms.values, "SUITE_FETCH_LOG": "/var/log/fetches"})
     kept.save(store.kv("terms"))
     store.close()
-    inventory.take(job / FOLDER / "store")
+    inventory.note_files(job / FOLDER / "store")
     [said] = rows(frontier, "snapshot", str(tmp_path / "two"), "-j", str(job))
     assert said["not_copied"] == "the fetch log in /var/log/fetches"
 
@@ -177,7 +177,7 @@ def test_a_store_for_which_there_is_no_room(
 ) -> None:
     """It is not begun with: the disk may be one that others need."""
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(snapshots.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(job_directory.shutil, "disk_usage", lambda path: usage)
     with tmpfs(tmp_path / "other", "100m") as other:
         said = frontier("snapshot", str(other / "snapshot"), "-j", str(job))
         assert (said.code, "100 bytes free" in said.out) == (2, True)
@@ -204,7 +204,7 @@ def test_a_target_that_appears_meanwhile(job: Path, frontier: Frontier, tmp_path
         return shutil.copytree(job / FOLDER / "store", tmp_path / "copied")
 
     with pytest.raises(JobError, match="cannot be written: Directory not empty"):
-        snapshots.take(job, target, appear)
+        job_directory.copy_job(job, target, appear)
     assert [path.name for path in target.iterdir()] == ["file"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -222,8 +222,8 @@ def test_a_log_that_is_rotated_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
             (folder / "fetch.log").write_text("new")
         return copy(path, to)
 
-    monkeypatch.setattr(snapshots.shutil, "copy2", rotating)
-    snapshots._copy_at_rest(folder, tmp_path / "to")
+    monkeypatch.setattr(job_directory.shutil, "copy2", rotating)
+    job_directory._copy_at_rest(folder, tmp_path / "to")
     found = {path.name: path.read_text() for path in (tmp_path / "to").iterdir()}
     assert found == {"fetch-1-2.log": "old", "fetch.log": "new"}
 

@@ -17,12 +17,12 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control.site import lying_still, taken
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkstats import ROWS, TABLES, LinkStats
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.seen import TrieStore
-from scrapy_spider_suite.storage.archiving import archiver_of
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.seen_transfer import archiver_of
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from scrapy_spider_suite.control.asking import ask
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import JobError, StoreWriteError
-from scrapy_spider_suite.job.directory import JobFile
-from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.store.rows import FORMAT
 
 
 class Disk:

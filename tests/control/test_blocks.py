@@ -11,7 +11,7 @@ from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.actions import LATEST
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddlew
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots_rules import judge
-from scrapy_spider_suite.storage import sitemaps
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.robots import BUCKETS, RobotsStore
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import url_states
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.twins import Twins, site_of
 
 
@@ -110,8 +110,8 @@ def test_what_sitemaps_and_twins_left(site: Site) -> None:
     for host in hosts:
         entry = Entry(host, f"http://{host}/x")
         site.frontier.schedule([entry], 0.0)
-        sitemaps.note_lastmod(site.store, entry.identity, 5)
-        sitemaps.note_sitemap(site.store, entry.identity, host)
+        url_states.note_lastmod(site.store, entry.identity, 5)
+        url_states.note_sitemap(site.store, entry.identity, host)
     twins = Twins(site.store.kv(TWINS))
     for name in ("a.test", "b.test"):
         twins.redirected(f"http://{name}/", f"https://{name}/", permanent=True)
@@ -121,9 +121,9 @@ def test_what_sitemaps_and_twins_left(site: Site) -> None:
     for _ in work:
         site.commit()
     site.commit()
-    left = [sitemaps.lastmod(site.store, state_key(host, f"http://{host}/x")) for host in hosts]
+    left = [url_states.lastmod(site.store, state_key(host, f"http://{host}/x")) for host in hosts]
     known = [
-        sitemaps.voucher_of_sitemap(site.store, state_key(host, f"http://{host}/x"))
+        url_states.voucher_of_sitemap(site.store, state_key(host, f"http://{host}/x"))
         for host in hosts
     ]
     assert (left, known) == ([None, 5], [None, "b.test"])

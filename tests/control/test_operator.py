@@ -20,7 +20,7 @@ from scrapy_spider_suite.control.snapshotting import snapshot
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 JOB = "the-job"
 

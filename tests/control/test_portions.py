@@ -20,8 +20,8 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
 from scrapy_spider_suite.pages.originals import PAYLOADS, STRUCTURES, Original, Originals
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.plans import row_of
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.revisit_plans import row_of
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 
 HOST = "a.test"

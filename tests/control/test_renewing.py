@@ -20,11 +20,11 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.archive import Archive
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.grounds import unpack
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.seen_index import Archive
 from scrapy_spider_suite.urls.traps import Limits
 from scrapy_spider_suite.urls.url_lists import LONGEST
 

@@ -35,8 +35,6 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode
 from scrapy_spider_suite.handlers.keeping import crawler_pool
-from scrapy_spider_suite.job.chronicle import Chronicle
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import Plan
 from scrapy_spider_suite.packs.uploads import Uploads
 from scrapy_spider_suite.pages.near import NearIndex
@@ -45,7 +43,8 @@ from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.job_directory import FOLDER, Chronicle
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.traps import Limits

@@ -11,11 +11,10 @@ from scrapy_spider_suite.control import sweeping
 from scrapy_spider_suite.control.sweeping import sweep
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.plans import Packed, row_of
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits, plan_of
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import ROWS, Packed, Revisits, plan_of, row_of
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 def test_rows_of_others_are_changed_a_batch_at_a_time(

@@ -15,7 +15,6 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.agents.addresses import Question, Standing
 from scrapy_spider_suite.agents.ledger_redis import RedisLedger
-from scrapy_spider_suite.codec import RequestCodec
 from scrapy_spider_suite.crawl import agency, sharing
 from scrapy_spider_suite.crawl.agency import Agency
 from scrapy_spider_suite.crawl.company import Company
@@ -25,8 +24,9 @@ from scrapy_spider_suite.crawl.sharing import Sharing
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
 from scrapy_spider_suite.settings.values import RedisUrl
-from scrapy_spider_suite.storage.clocks import AddressClocks
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.host_queues import AddressClocks
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.request_codec import RequestCodec
 
 
 def agent(**store: Any) -> Any:

@@ -16,11 +16,11 @@ from mounts import make_read_only, tmpfs
 from projects import Project
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 pytestmark = pytest.mark.slow

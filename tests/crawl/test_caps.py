@@ -14,12 +14,12 @@ from scrapy.http import Response
 from websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch, read
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 KB = 1_000
 PAGES = 30

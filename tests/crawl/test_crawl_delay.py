@@ -18,7 +18,7 @@ from websites import Answer, Site, Visit, links, running
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.errands import Errands
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 DELAY = 1.2
 SLOW = Answer(f"User-agent: *\nCrawl-delay: {DELAY}\n".encode())

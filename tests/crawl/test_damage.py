@@ -10,10 +10,10 @@ from crawls import Crawl, crawl
 from frontier_command import scrapy
 from websites import Site, running
 
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import DAMAGED, ExitCode, code_of_reason
-from scrapy_spider_suite.storage import inventory
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import job_directory
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def _damage_queues(store: Path) -> int:
         with path.open("r+b") as file:
             file.seek(size // 12)
             file.write(bytes(size // 2))
-    inventory.take(store)
+    job_directory.note_files(store)
     return len(large)
 
 

@@ -21,7 +21,7 @@ from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.room import Folder, Shortage, Space, shortage
 from scrapy_spider_suite.runtime.refusal import DAMAGED, DISK_ERROR, ExitCode, code_of_reason
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 HOUR = 3_600.0
 

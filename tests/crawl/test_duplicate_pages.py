@@ -15,12 +15,12 @@ from inprocess import Crawled, crawl_here
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import Page, open_packs, verify
 from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 Run = Callable[[Any], Crawled]
 SAME = links(title="the same") + "word " * 300

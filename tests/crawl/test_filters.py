@@ -23,11 +23,11 @@ from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.filtering import SETTINGS, Filtering
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.filters import ATOMS, AtomKind, Stage, register
 
 AT_ONCE = {"SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0}

@@ -21,9 +21,9 @@ from projects import Project
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 JOBS = Path(__file__).parents[1] / "data" / "jobs"
@@ -77,7 +77,7 @@ def test_a_job_that_was_upgraded_is_finished(spider: str, tmp_path: Path) -> Non
     assert list((job / FOLDER / "actions").iterdir()) == []  # not to be done some day
     _killed(job, "scrapy_spider_suite.runtime.files.os.replace")
     assert (job / FOLDER / "job.json").read_bytes() == described
-    _killed(job, "scrapy_spider_suite.storage.rocks.RocksStore.flush")
+    _killed(job, "scrapy_spider_suite.store.rocks_store.RocksStore.flush")
     assert _format(job) == FORMAT
     [said] = frontier("upgrade", "--json", *on).rows
     assert (said["before"], said["upgraded"]) == (FORMAT, False)

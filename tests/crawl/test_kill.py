@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from crawls import crawl_over_kills, web_settings
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.arrivals import Arrival, gaps
 

@@ -17,9 +17,9 @@ from inprocess import Crawled, crawl_here
 from redis_servers import RedisServer
 
 from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.settings.changing import change_setting
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess, gaps
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 from crawls import crawl, web_settings
 from projects import Project
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 pytestmark = pytest.mark.slow

@@ -21,11 +21,11 @@ from scrapy_spider_suite.downloadermiddlewares.redirect import LinkRedirectMiddl
 from scrapy_spider_suite.errors import JobSettingsError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.job.directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.kv import MemoryKV
 from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.job_directory import Job
 
 AT_ONCE = {"SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0}
 ID = "0123456789abcdef"

@@ -28,7 +28,6 @@ from scrapy_spider_suite.crawl import extracting
 from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Page as StoredPage
 from scrapy_spider_suite.packs import open_packs, verify
@@ -37,13 +36,14 @@ from scrapy_spider_suite.packs.stored import Finder, Stored
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage import inventory
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.traps import Traps
-from scrapy_spider_suite.storage.unextracted import NAME as UNEXTRACTED
-from scrapy_spider_suite.storage.unextracted import Unread
+from scrapy_spider_suite.store import job_directory
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.unread_pages import NAME as UNEXTRACTED
+from scrapy_spider_suite.store.unread_pages import Unread
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 Run = Callable[[Any], Crawled]
@@ -297,7 +297,7 @@ def test_rows_that_are_damaged(
     for key in damaged:
         rows.put(key, b"\xc1")
     store.close()
-    inventory.take(tmp_path / "job" / FOLDER / "store")
+    job_directory.note_files(tmp_path / "job" / FOLDER / "store")
     caplog.clear()
     done = crawl_site(run, site, tmp_path, SUITE_EXTRACT=extract)
     assert done.reason == DAMAGED

@@ -15,7 +15,7 @@ from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import BottomUp, BreadthFirst, Entry
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
 
 
 def short_first(url: str, depth: int, referrer: str) -> float:

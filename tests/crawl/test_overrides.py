@@ -15,8 +15,8 @@ from inprocess import Crawled, crawl_here
 from polite import TOLERANCE, Size, pages_of
 from websites import Site, links, moved, running
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader, waits_for
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
 from scrapy_spider_suite.testing import FakeWebProcess, gaps
 from scrapy_spider_suite.testing.addresses import address_text
 

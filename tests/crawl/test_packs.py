@@ -21,14 +21,14 @@ from packed import all_accepted
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl import diskguard
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.groupfile import GroupFile
 from scrapy_spider_suite.packs.pages import Fetch, lines, records
 from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.synthetic import SyntheticSite

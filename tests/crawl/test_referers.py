@@ -12,7 +12,7 @@ from scrapy.spidermiddlewares.referer import RefererMiddleware, UnsafeUrlPolicy
 
 from scrapy_spider_suite.crawl.referers import Referers
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.storage.records import POLICY_MAX
+from scrapy_spider_suite.store.rows import POLICY_MAX
 
 
 class Own(UnsafeUrlPolicy):

@@ -20,16 +20,15 @@ from websites import Answer, Site, Visit, links, moved, running
 
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.revisit_rules import Revisiting
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage import inventory
-from scrapy_spider_suite.storage.plans import UNPACKED, Plan
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits, plan_of
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import job_directory
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import ROWS, UNPACKED, Plan, Revisits, plan_of
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 SOON: dict[str, Any] = {
     "ROBOTSTXT_OBEY": False, "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0,
@@ -343,7 +342,7 @@ def test_plans_that_are_damaged(
     [(key, _)] = store.kv(ROWS).items(b"p")
     store.kv(ROWS).put(key, b"\xc1")
     store.close()
-    inventory.take(folder)
+    job_directory.note_files(folder)
     caplog.clear()
     again(1_000, reason=DAMAGED, JOBDIR=str(tmp_path))
     [said] = [line for line in caplog.records if line.levelname == "CRITICAL"]

@@ -14,10 +14,10 @@ import pytest
 from crawls import crawl_over_kills, web_settings
 
 from scrapy_spider_suite.frontier.revisit_rules import Revisiting
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.packs import open_packs, verify
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "freshness.py"

@@ -17,8 +17,8 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
 
 
 class Crawl:
@@ -28,7 +28,7 @@ class Crawl:
         self.time = 0.0
         self.woken = 0
         self.store = RocksStore(folder / "store", memory=4 << 20)
-        self.store.sieve = Sieved(folder / FOLDER, self.store.kv(DROPPED), capacity=1024)
+        self.store.sieve = Sieved(folder / SIEVE_FOLDER, self.store.kv(DROPPED), capacity=1024)
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         self.frontier = Frontier(
             self.store, policy, now=0.0, wall=WALL, capacity=10, sift=True
@@ -169,7 +169,7 @@ def test_a_file_of_the_sieve_that_is_gone(crawl: Crawl, tmp_path: Path) -> None:
         crawl.bring(0, 10)
         flusher.look(starving=True)
         await crawl.until(lambda: crawl.frontier.pending == 10 and not flusher._busy)
-        [rows] = (tmp_path / FOLDER).glob("*.rows")
+        [rows] = (tmp_path / SIEVE_FOLDER).glob("*.rows")
         rows.unlink()
         crawl.bring(10, 20)
         flusher._not_before = 0.0

@@ -28,7 +28,7 @@ from scrapy_spider_suite.packs.warc import URL_MAX, Record
 from scrapy_spider_suite.pages.originals import PAYLOADS
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
 from scrapy_spider_suite.runtime.refusal import DAMAGED
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 Run = Callable[[Any], Crawled]

@@ -18,8 +18,8 @@ from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.sitemaps import voucher_of_sitemap
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.url_states import voucher_of_sitemap
 from scrapy_spider_suite.urls.normalize import normalize
 
 AT_ONCE = {

@@ -15,8 +15,8 @@ import pytest
 from crawls import Crawl, crawl, start
 from polite import Size, pages_of
 
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebProcess
 
 TINY = Size(hosts=6, addresses=3, pages=6, host_delay=0.2, ip_delay=0.02)

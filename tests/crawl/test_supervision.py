@@ -20,9 +20,9 @@ from projects import SCRAPY, Project, environment
 from redis_servers import free_port
 from running import until
 
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import ExitCode
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 pytestmark = pytest.mark.slow

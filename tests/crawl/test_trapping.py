@@ -13,7 +13,7 @@ from scrapy_spider_suite.crawl.trapping import Trapping
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.urls.traps import Limits
 
 BODY = b"<p>There is nothing here, and there has never been anything here.</p>"

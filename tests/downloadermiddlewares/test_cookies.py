@@ -21,7 +21,7 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import (
     COOKIES_PER_DOMAIN,
     HostCookiesMiddleware,
 )
-from scrapy_spider_suite.storage.cookies import unpack_cookies
+from scrapy_spider_suite.store.request_codec import unpack_cookies
 from scrapy_spider_suite.urls import hosts as domains
 from scrapy_spider_suite.urls.hosts import registered_domain
 

@@ -24,7 +24,7 @@ from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware, R
 from scrapy_spider_suite.errors import NoSuchHostError
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, RETRY_AFTER, TTL, Verdict
-from scrapy_spider_suite.storage.kv import KV, MemoryKV
+from scrapy_spider_suite.store.interface import KV, MemoryKV
 
 CLOSED = b"User-agent: *\nDisallow: /private\nCrawl-delay: 7"
 ROBOTS, PAGE, PRIVATE = (f"https://h.example/{p}" for p in ("robots.txt", "page", "private/x"))
@@ -382,7 +382,7 @@ async def test_50_megabytes_count_as_their_beginning() -> None:
 async def test_verdicts_outlive_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a job directory nothing is fetched again on resume, failures are not forgotten."""
     kv = MemoryKV()
-    monkeypatch.setattr("scrapy_spider_suite.job.directory.job_kv", lambda crawler, name: kv)
+    monkeypatch.setattr("scrapy_spider_suite.store.job_directory.job_kv", lambda crawler, name: kv)
     down = "https://down.example/robots.txt"
     first = Bench({ROBOTS: ok(), down: Response(down, 503)})
     assert await first.passes()

@@ -19,11 +19,11 @@ from scrapy.http.cookies import CookieJar
 from scrapy.signalmanager import SignalManager
 from scrapy.utils.test import get_crawler
 
-import scrapy_spider_suite.job.directory
+import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.extensions import cookies as module
 from scrapy_spider_suite.extensions.cookies import CookieKeeper
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.urls import hosts
 from tests.helpers_codec import in_a_loop, until
 
@@ -238,7 +238,7 @@ def test_nothing_to_keep() -> None:
 
 def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs cookies and a job directory, and asks the job only when the spider opens."""
-    directory = scrapy_spider_suite.job.directory
+    directory = scrapy_spider_suite.store.job_directory
     monkeypatch.setattr(directory, "job_kv", lambda crawler, name: pytest.fail(name))
     for settings in ({}, {"JOBDIR": str(tmp_path), "COOKIES_ENABLED": False}):
         crawler = get_crawler(settings_dict=settings)

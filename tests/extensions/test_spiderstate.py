@@ -15,9 +15,9 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
-import scrapy_spider_suite.job.directory
+import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 from tests.helpers_codec import Book, CodecSpider, Colour, in_a_loop, same, until
 
 
@@ -154,7 +154,7 @@ def test_without_a_job() -> None:
 def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a job directory the extension opens the job's rows when the spider opens."""
     kv = MemoryKV()
-    monkeypatch.setattr(scrapy_spider_suite.job.directory, "job_kv", lambda crawler, name: kv)
+    monkeypatch.setattr(scrapy_spider_suite.store.job_directory, "job_kv", lambda crawler, name: kv)
     crawler = get_crawler(CodecSpider, {"JOBDIR": str(tmp_path)})
     crawler.crawling = True
     extension = SpiderState.from_crawler(crawler)

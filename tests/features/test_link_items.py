@@ -14,12 +14,12 @@ from visitors import Walker, walker
 from websites import Site, links, moved
 
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Link, open_packs
 from scrapy_spider_suite.pipelines import LinkStatsPipeline
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 FAST = {"SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0}
 COUNT = {"SUITE_LINK_STATS": ["links", "hosts", "out", "statuses"]}

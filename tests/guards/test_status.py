@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.guards.status import NAME, StatusFile, read_status
+from scrapy_spider_suite.store.job_status import STATUS_FILE, StatusFile, read_status
 
 
 def test_facts_add_up(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_facts_add_up(tmp_path: Path) -> None:
     status.update(done=1)
     status.update(done=2)
     assert read_status(tmp_path) == {"done": 2, "ended": None}
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [STATUS_FILE]
 
 
 def test_no_room_keeps_what_was_said(tmp_path: Path) -> None:
@@ -32,5 +32,5 @@ def test_no_room_keeps_what_was_said(tmp_path: Path) -> None:
 def test_what_is_no_status(text: str, tmp_path: Path) -> None:
     """It is as if there was none."""
     assert read_status(tmp_path) is None
-    (tmp_path / NAME).write_text(text)
+    (tmp_path / STATUS_FILE).write_text(text)
     assert read_status(tmp_path) is None

@@ -22,15 +22,15 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     JobSettingsError,
 )
-from scrapy_spider_suite.job.directory import FOLDER, Job, JobFile, close_job, job_kv, job_of
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.store.job_directory import FOLDER, Job, JobFile, close_job, job_kv, job_of
+from scrapy_spider_suite.store.rows import FORMAT
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from scrapy.settings import Settings
-from scrapy_spider_suite.job.directory import Job
+from scrapy_spider_suite.store.job_directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 job = Job(Path(sys.argv[1]), SuiteSettings.from_settings(Settings()), "news")
 print("open", flush=True)
@@ -179,7 +179,7 @@ def test_fixed_settings_stay(tmp_path: Path) -> None:
 def test_other_settings_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each difference is a line of the log; the next run compares with this one."""
     begin(tmp_path)
-    with caplog.at_level(logging.INFO, "scrapy_spider_suite.job.directory"):
+    with caplog.at_level(logging.INFO, "scrapy_spider_suite.store.job_directory"):
         begin(tmp_path, SUITE_HOST_MAX_PAGES=5, SUITE_MAX_WAIT="10m")
         begin(tmp_path, SUITE_HOST_MAX_PAGES=5, SUITE_MAX_WAIT=600)
     assert caplog.messages == [
@@ -193,7 +193,7 @@ def test_a_list_that_is_going_to_be_refused_is_not_announced(
 ) -> None:
     """Other addresses of the same agents are."""
     lists = ["a=h:1", "b=h:2"], ["b=h:2", "a=h:3"], ["a=h:3", "c=h:2"]
-    with caplog.at_level(logging.INFO, "scrapy_spider_suite.job.directory"):
+    with caplog.at_level(logging.INFO, "scrapy_spider_suite.store.job_directory"):
         for agents in lists:
             begin(
                 tmp_path, SUITE_CLUSTER="lan", SUITE_AGENTS=agents, SUITE_AGENT_NAME="a",

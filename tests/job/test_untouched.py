@@ -13,12 +13,12 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.errors import JobSettingsError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
-from scrapy_spider_suite.job.directory import FOLDER, Job, JobFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.storage import reader
-from scrapy_spider_suite.storage.archive import ARCHIVED
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.store import job_reader
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.job_directory import FOLDER, Job, JobFile
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.seen_index import ARCHIVED
 
 
 def open_job(path: Path, **settings: Any) -> Job:
@@ -91,7 +91,7 @@ def test_a_job_in_which_nothing_is_takes_other_fixed_settings(
     Counters().save(job.store)
     first = job.file
     job.close()
-    with caplog.at_level(logging.INFO, "scrapy_spider_suite.job.directory"):
+    with caplog.at_level(logging.INFO, "scrapy_spider_suite.store.job_directory"):
         job = open_job(tmp_path, **new)
     assert "SUITE_SIEVE_BITS was '128', from now on '64'" in caplog.messages
     assert (job.file.id, job.file.settings["sieve_bits"]) == (first.id, "64")
@@ -145,6 +145,6 @@ def test_where_nobody_can_look_the_settings_are_kept(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(reader, "LockedFolder", full)
+    monkeypatch.setattr(job_reader, "LockedFolder", full)
     with pytest.raises(JobSettingsError, match="SUITE_PROFILE was"):
         open_job(tmp_path, SUITE_PROFILE="broad")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.monitor.linkreport import Spread, report
 from scrapy_spider_suite.monitor.linkstats import TABLES, HostLinks, LinkStats, PageFacts
-from scrapy_spider_suite.storage.kv import KV, MemoryKV
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.interface import KV, MemoryKV
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
 
 HOSTS = ("a.test", "www.a.test", "b.test:8080", "b.test", "[::1]:81", "c.example")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.pages.originals import Original, Originals
-from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls import page_digests
 from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
 

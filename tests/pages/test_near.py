@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scrapy_spider_suite.pages.near import NearIndex, likeness, signature
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 
 WORDS = ["".join(random.Random(n).choices("abcdefghij", k=6)) for n in range(2000)]
 

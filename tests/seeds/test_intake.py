@@ -18,14 +18,14 @@ from scrapy.http import Response
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import ExitCode, code_of_reason
 from scrapy_spider_suite.seeds import intake
 from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.seeds import seeds
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.url_states import seeds
 
 AT_ONCE = {
     "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,

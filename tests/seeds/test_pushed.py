@@ -14,7 +14,7 @@ from scrapy_spider_suite.agents.pushed import Taken
 from scrapy_spider_suite.seeds.pushed import PushedSeeds
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey
 from scrapy_spider_suite.settings.values import RedisUrl
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 
 IDLE = 60
 

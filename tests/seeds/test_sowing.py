@@ -12,9 +12,8 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.seeds import sowing
 from scrapy_spider_suite.seeds.sowing import Sower, bad_lines, planter
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.guesses import Guesses
-from scrapy_spider_suite.storage.seeds import seeds
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.url_states import Guesses, seeds
 from scrapy_spider_suite.urls.url_lists import LONGEST, Seed, SeedLines
 
 TEXT = (

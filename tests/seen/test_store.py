@@ -22,10 +22,10 @@ from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.seen.url_keys import MAX_KEY
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.ledger import Ledger
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.url_states import Ledger
 from scrapy_spider_suite.urls.normalize import host_of
 
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]

@@ -16,14 +16,14 @@ from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.storage import archiving
-from scrapy_spider_suite.storage.archive import ARCHIVED, FOLDER, Archive
-from scrapy_spider_suite.storage.archiving import Archiver, archived, bring_back, holding
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import seen_transfer
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, ARCHIVED, Archive
+from scrapy_spider_suite.store.seen_transfer import Archiver, archived, bring_back, holding
 
 DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 1_700_000_000)
 PORTS = ["http://a.t/", "https://a.t/", "http://a.t:8080/", "https://a.t:8443/x?y=1#"]
@@ -32,10 +32,10 @@ PORTS = ["http://a.t/", "https://a.t/", "http://a.t:8080/", "https://a.t:8443/x?
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RocksStore]:
     """A store with an empty archive, whose passes begin with the first page."""
-    monkeypatch.setattr(archiving, "_LEAST", 1)
-    monkeypatch.setattr(archiving, "_PORTION", 10)
+    monkeypatch.setattr(seen_transfer, "_LEAST", 1)
+    monkeypatch.setattr(seen_transfer, "_PORTION", 10)
     store = RocksStore(tmp_path / "store", memory=16 << 20)
-    store.archive = Archive(tmp_path / FOLDER)
+    store.archive = Archive(tmp_path / ARCHIVE_FOLDER)
     yield store
     store.close()
 
@@ -221,12 +221,12 @@ def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) ->
     move(store)
     late = fill(store, DONE, "http://a.t/late")
     copy = RocksStore(tmp_path / "copy", memory=16 << 20)
-    copy.archive = Archive(tmp_path / "copy" / FOLDER)
+    copy.archive = Archive(tmp_path / "copy" / ARCHIVE_FOLDER)
     assert all(copy.has_row(key) for key in keys)
     copy.close()
     store.checkpoint(tmp_path / "second")
     copy = RocksStore(tmp_path / "second", memory=16 << 20)
-    copy.archive = Archive(tmp_path / "second" / FOLDER)
+    copy.archive = Archive(tmp_path / "second" / ARCHIVE_FOLDER)
     assert {copy.state(key) for key in keys} == {ARCHIVED}
     assert copy.has_row(late[0])
     copy.close()
@@ -241,7 +241,7 @@ def test_a_copy_is_on_the_medium(
     synced: list[Path] = []
     monkeypatch.setattr(files, "sync", synced.append)
     store.checkpoint(tmp_path / "copy")
-    folder = tmp_path / "copy" / FOLDER
+    folder = tmp_path / "copy" / ARCHIVE_FOLDER
     assert folder in synced
     assert {path for path in folder.iterdir() if path.stat().st_nlink == 1} <= set(synced)
     assert any(path.match("fresh-*") for path in synced)

@@ -13,8 +13,8 @@ from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 DELAY = 1.0

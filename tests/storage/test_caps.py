@@ -14,12 +14,14 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import domains, fronts, hostrecords, rotation, scheduling
-from scrapy_spider_suite.storage.domains import Domain, Domains, row_of
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.storage import scheduling
+from scrapy_spider_suite.store import counters, host_queues, rotation
+from scrapy_spider_suite.store import host_queues as hostrecords
+from scrapy_spider_suite.store.counters import Domain, Domains, row_of
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.hosts import registered_domain
 
 Open = Callable[[], Store]
@@ -41,9 +43,9 @@ def store(
 def make_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every bound be so low that all of them matter."""
     for module, name, value in (
-        (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
+        (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
         (rotation, "_GOING", 2), (rotation, "_COMING", 2),
-        (scheduling, "_BACKLOG", 5), (domains, "_CACHE", 1),
+        (scheduling, "_BACKLOG", 5), (counters, "_CACHE", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -271,17 +273,17 @@ def test_a_job_that_never_counted_is_counted_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, at its next opening; half a count (killed meanwhile) is thrown away."""
-    monkeypatch.setattr(domains, "_AT_ONCE", 2)
+    monkeypatch.setattr(counters, "_AT_ONCE", 2)
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     crawl = Crawl(store, farm(9), Policy(**FAST))
     crawl.seed("http://h0.farm.t/0")
     crawl.run()
     kv = store.kv("domains")
     kv.delete(b"\0whole")
-    kv.put(b"farm.t", domains._ROW.pack(4, 4))
-    kv.put(b"gone.t", domains._ROW.pack(1, 1))
+    kv.put(b"farm.t", counters._ROW.pack(4, 4))
+    kv.put(b"gone.t", counters._ROW.pack(1, 1))
     assert Domains(store).of("h1.farm.t") == Domain(9, 9)
-    assert dict(kv.items()) == {b"\0whole": b"", b"farm.t": domains._ROW.pack(9, 9)}
+    assert dict(kv.items()) == {b"\0whole": b"", b"farm.t": counters._ROW.pack(9, 9)}
 
 
 def test_rework_keeps_to_the_caps(tmp_path: Path) -> None:

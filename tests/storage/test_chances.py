@@ -11,9 +11,9 @@ from virtual import WALL, Crawl, Web, entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
 
 PAGE, OTHER = "http://a.t/page", "http://a.t/other"
 HOUR = 3600.0

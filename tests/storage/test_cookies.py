@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
-from scrapy_spider_suite.storage.values import ValueCodec
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.value_codec import ValueCodec
 
 texts = st.none() | st.text(max_size=5)
 

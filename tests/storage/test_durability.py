@@ -13,9 +13,8 @@ import pytest
 from rocksdict import Options
 
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.storage import database
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.tuning import Tuning
+from scrapy_spider_suite.store import rocks_store
+from scrapy_spider_suite.store.rocks_store import RocksStore, Tuning
 
 BATCHES = 20
 _CALL = re.compile(r"\b(fsync|fdatasync|sync_file_range)\(\d+<([^>]*)>")
@@ -23,7 +22,7 @@ _SCRIPT = f"""
 import os, sys
 from pathlib import Path
 from scrapy.settings import Settings
-from scrapy_spider_suite.job.directory import Job
+from scrapy_spider_suite.store.job_directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 settings = SuiteSettings.from_settings(Settings({{"SUITE_SYNC": sys.argv[2]}}))
 job = Job(Path(sys.argv[1]), settings, "x")
@@ -65,7 +64,7 @@ def counting(
     monkeypatch: pytest.MonkeyPatch, path: Path, **how: bool
 ) -> tuple[RocksStore, Counting]:
     """A new store, and what counts its syncs."""
-    monkeypatch.setattr(database, "Tuning", Counting)
+    monkeypatch.setattr(rocks_store, "Tuning", Counting)
     store = RocksStore(path, **how)  # type: ignore[arg-type]
     assert isinstance(store._tuning, Counting)
     return store, store._tuning

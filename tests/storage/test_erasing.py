@@ -10,8 +10,8 @@ from mounts import tmpfs
 from virtual import entry
 
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.storage.records import PENDING
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import PENDING
 
 HOST = "private-host-of-somebody.test"
 

@@ -15,11 +15,11 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.storage import traps as module
 from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
-from scrapy_spider_suite.storage.store import MemoryStore
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
 from scrapy_spider_suite.testing import ordinary
 from scrapy_spider_suite.testing.traps import real_pages
 from scrapy_spider_suite.urls.traps import Limits, Trap
@@ -276,7 +276,7 @@ def test_although_its_link_was_met_a_moment_ago(sift: bool, tmp_path: Path) -> N
     """The cache knows the URL, which is looked up all the same where something was opened."""
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     if sift:
-        store.sieve = Sieved(tmp_path / FOLDER, store.kv(DROPPED), capacity=1024)
+        store.sieve = Sieved(tmp_path / SIEVE_FOLDER, store.kv(DROPPED), capacity=1024)
     crawl = TrapCrawl(store, Limits(same=3), cache=1 << 12, sift=sift)
     origin, guard = "http://lost-trap.test", crawl.frontier.traps
     url = f"{origin}/lost/77"

@@ -21,15 +21,14 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.packs.stored import Stored
-from scrapy_spider_suite.storage import demand as demands
 from scrapy_spider_suite.storage import scheduling
-from scrapy_spider_suite.storage.demand import Demand
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
-from scrapy_spider_suite.storage.unextracted import Unread
+from scrapy_spider_suite.store import unread_pages as demands
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
+from scrapy_spider_suite.store.unread_pages import Demand, Unread
 
 QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
 
@@ -116,7 +115,7 @@ def store_in(folder: Path, *, sieve: bool = False) -> RocksStore:
     """A store, with a sieve beside it if that is wanted."""
     store = RocksStore(folder / "store", memory=4 << 20)
     if sieve:
-        store.sieve = Sieved(folder / FOLDER, store.kv(DROPPED), capacity=64)
+        store.sieve = Sieved(folder / SIEVE_FOLDER, store.kv(DROPPED), capacity=64)
     return store
 
 
@@ -213,7 +212,7 @@ def test_ends_of_all_kinds_lose_nothing_and_double_nothing(
         for fetches in (*steps, 1_000):
             here = folder / str(next(numbers))
             if resume:
-                for name in ("store", *([FOLDER] if sieve else [])):
+                for name in ("store", *([SIEVE_FOLDER] if sieve else [])):
                     copy_of(folder / "killed" / name, here / name)
                 shutil.rmtree(folder / "killed")
             store = store_in(here, sieve=sieve)
@@ -223,7 +222,7 @@ def test_ends_of_all_kinds_lose_nothing_and_double_nothing(
             crawl.seed("http://h0.t/0")
             crawl.run(fetches=fetches)
             crawl.frontier.flush()
-            for name in ("store", *([FOLDER] if sieve else [])):
+            for name in ("store", *([SIEVE_FOLDER] if sieve else [])):
                 copy_of(here / name, folder / "killed" / name)
             resume = True
             fetched.update(crawl.urls)

@@ -8,9 +8,11 @@ import pytest
 from contracts_durable import DurableFrontierContract
 from contracts_frontier import FrontierContract
 
-from scrapy_spider_suite.storage import fronts, hostrecords, rotation, scheduling
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.storage import scheduling
+from scrapy_spider_suite.store import host_queues, rotation
+from scrapy_spider_suite.store import host_queues as hostrecords
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 class TestInMemory(FrontierContract):
@@ -40,7 +42,7 @@ class TestOnDiskWithLittleMemory(TestOnDisk):
     @pytest.fixture(autouse=True)
     def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module, name, value in (
-            (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
+            (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
             (rotation, "_GOING", 2), (rotation, "_COMING", 2), (scheduling, "_BACKLOG", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

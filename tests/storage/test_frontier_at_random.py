@@ -19,21 +19,20 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.storage import archiving, fronts, hostrecords, rotation, scheduling
-from scrapy_spider_suite.storage.archive import FOLDER, Archive
-from scrapy_spider_suite.storage.archiving import Archiver, archiver_of, bring_back
-from scrapy_spider_suite.storage.counters import Counters
+from scrapy_spider_suite.storage import scheduling
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
-from scrapy_spider_suite.storage.sifting import Sifter
-from scrapy_spider_suite.storage.store import MemoryStore
-from scrapy_spider_suite.storage.waiting import RESIDENT, due_time
-from scrapy_spider_suite.storage.waits import DiskWaits
+from scrapy_spider_suite.store import host_queues, rotation, seen_transfer
+from scrapy_spider_suite.store import host_queues as hostrecords
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.host_queues import RESIDENT, DiskWaits, due_time
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.seen_transfer import Archiver, Sifter, archiver_of, bring_back
 
 HOSTS = [f"h{n}.t" for n in range(6)]
 POLICY = Policy(
@@ -41,10 +40,10 @@ POLICY = Policy(
     back_off=BackOff(base=1.0, longest=60.0, dead_after=3),
 )  # fmt: skip
 TINY = (
-    (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 2), (rotation, "_TURN", 2),
+    (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 2), (rotation, "_TURN", 2),
     (rotation, "_GOING", 3), (rotation, "_COMING", 3),
     (scheduling, "_BACKLOG", 9), (scheduling, "_SPILL", 2),
-    (archiving, "_LEAST", 2), (archiving, "_PORTION", 3),
+    (seen_transfer, "_LEAST", 2), (seen_transfer, "_PORTION", 3),
 )  # fmt: skip
 LEAVES = BottomUp(to_and_fro=True)
 ARRANGEMENTS: list[tuple[Order, tuple[str, int]]] = [
@@ -80,7 +79,7 @@ class AtRandom(RuleBasedStateMachine):
     def store_in(self, folder: Path) -> RocksStore:
         """The store there, with an archive beside it."""
         store = RocksStore(folder / "store", memory=1 << 20)
-        store.archive = Archive(folder / FOLDER)
+        store.archive = Archive(folder / ARCHIVE_FOLDER)
         return store
 
     def open(self, *, unclean: bool) -> Frontier:
@@ -343,7 +342,7 @@ class AtRandom(RuleBasedStateMachine):
     def copy_to(self, folder: Path) -> None:
         """What a kill would leave."""
         copy_of(self.store._path, folder / "store")
-        copy_of(self.store._path.parent / FOLDER, folder / FOLDER)
+        copy_of(self.store._path.parent / ARCHIVE_FOLDER, folder / ARCHIVE_FOLDER)
 
 
 TestAtRandom = AtRandom.TestCase

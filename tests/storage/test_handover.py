@@ -23,15 +23,15 @@ import scrapy_spider_suite
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
-from scrapy_spider_suite.storage.clocks import NEVER
-from scrapy_spider_suite.storage.cookies import pack_cookies, unpack_cookies
-from scrapy_spider_suite.storage.database import FAMILIES
 from scrapy_spider_suite.storage.families import COLUMNS, GOES, MORE, STAYS
 from scrapy_spider_suite.storage.giving import given as begun
 from scrapy_spider_suite.storage.parcels import Reader, Writer, intact
-from scrapy_spider_suite.storage.plans import Plan, row_of
 from scrapy_spider_suite.storage.units import Units, packed, unpacked
-from scrapy_spider_suite.storage.values import ValueCodec
+from scrapy_spider_suite.store.host_queues import NEVER
+from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.revisit_plans import Plan, row_of
+from scrapy_spider_suite.store.rocks_store import FAMILIES
+from scrapy_spider_suite.store.value_codec import ValueCodec
 
 RANK = {"": -1, "pending": 0, "failed": 1, "done": 2}
 NAMES = [f"h{n}.t" for n in range(6)]

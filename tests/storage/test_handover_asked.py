@@ -11,10 +11,10 @@ from virtual import WALL, entry
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
-from scrapy_spider_suite.storage.plans import Plan, row_of
-from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.settling import settled
 from scrapy_spider_suite.storage.twice import Mark
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import Plan, row_of
 
 URL = "http://h0.t/1"
 AGAIN = int(Flag.DONT_FILTER)

@@ -10,9 +10,9 @@ from handovers import Movers
 from virtual import HOST_DELAY, all_urls, trees
 
 from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.storage.archive import Archive
-from scrapy_spider_suite.storage.domains import wrong_rows
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.counters import wrong_rows
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.seen_index import Archive
 
 
 @pytest.mark.parametrize("kind", ["ring", "host-parity", "url-sum"])

@@ -22,13 +22,13 @@ from virtual import WALL, entry
 from scrapy_spider_suite.errors import ParcelError
 from scrapy_spider_suite.frontier.entries import slot_of, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
-from scrapy_spider_suite.storage.cookies import pack_cookies
 from scrapy_spider_suite.storage.giving import ROWS
 from scrapy_spider_suite.storage.parcels import Item, Label, Reader, Writer
-from scrapy_spider_suite.storage.plans import Packed, Plan, row_of
-from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.settling import settled
-from scrapy_spider_suite.storage.values import ValueCodec
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.request_codec import pack_cookies
+from scrapy_spider_suite.store.revisit_plans import Packed, Plan, row_of
+from scrapy_spider_suite.store.value_codec import ValueCodec
 
 HOST = "h0.t"
 UNITS = units_of("ring", [slot_of(HOST)])

@@ -18,9 +18,9 @@ from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.storage.families import part_of
 from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, ROW, STATE
 from scrapy_spider_suite.storage.parcels import Label, Writer
-from scrapy_spider_suite.storage.plans import Packed, Plan, row_of
-from scrapy_spider_suite.storage.records import MOST, HostRecord, UrlState, pack_row
 from scrapy_spider_suite.storage.units import packed
+from scrapy_spider_suite.store.revisit_plans import Packed, Plan, row_of
+from scrapy_spider_suite.store.rows import MOST, HostRecord, UrlState, pack_row
 
 
 def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:

@@ -22,13 +22,13 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.sorted_set import Manifest
 from scrapy_spider_suite.storage import printed
-from scrapy_spider_suite.storage.domains import wrong_rows
 from scrapy_spider_suite.storage.parcels import DROPPED, PRINTS, SIEVE, Writer
-from scrapy_spider_suite.storage.records import UrlState
 from scrapy_spider_suite.storage.settling import settled
-from scrapy_spider_suite.storage.sieved import Sieved
 from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.storage.units import Units
+from scrapy_spider_suite.store.counters import wrong_rows
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import Sieved
 
 PAGE = "http://elsewhere.t/"
 HOSTS = [f"h{n}.t" for n in range(5)]

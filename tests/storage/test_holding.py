@@ -9,7 +9,7 @@ from handovers import Side
 from virtual import Crawl, Web
 
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 def test_few_entries_are_held_back_in_memory(
@@ -109,7 +109,7 @@ def test_hosts_on_disk_go_on_as_soon_as_they_are_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
     """Those that were put off meanwhile, too, by this process or an earlier one."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.freed._PORTION", 4)
+    monkeypatch.setattr("scrapy_spider_suite.store.residency._PORTION", 4)
     hosts = [f"h{n}.t" for n in range(30)]
     web = Web({host: f"10.0.0.{host[1:-2]}" for host in hosts})
     store = RocksStore(tmp_path / "store")

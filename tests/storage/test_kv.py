@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.storage.kv import KV, MemoryKV
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.interface import KV, MemoryKV
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 class KVContract(ABC):

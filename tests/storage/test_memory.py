@@ -14,8 +14,9 @@ from virtual import Crawl, entry, trees
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import domains, fronts, hostrecords
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import counters, host_queues
+from scrapy_spider_suite.store import host_queues as hostrecords
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,8 +54,8 @@ def test_nothing_grows_with_the_hosts_and_urls_that_were_seen(
 ) -> None:
     """Ten times as many of both, and not an object more than the chance of the moment."""
     monkeypatch.setattr(hostrecords, "_CACHE", 10)
-    monkeypatch.setattr(domains, "_CACHE", 10)
-    monkeypatch.setattr(fronts, "_FRONT", 2)
+    monkeypatch.setattr(counters, "_CACHE", 10)
+    monkeypatch.setattr(host_queues, "_FRONT", 2)
     few, many = (most_objects(tmp_path / str(hosts), hosts) for hosts in (40, 400))
     assert many <= 1.2 * few
 

@@ -14,9 +14,9 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.mining import MISSES_MAX, PRIORITY
-from scrapy_spider_suite.storage.records import UrlState, pack_row, unpack_row
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
 
 H = "http://a.test"
 

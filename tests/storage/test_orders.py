@@ -11,9 +11,9 @@ from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, Botto
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import fronts
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import host_queues
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 SOON = Policy(host=Pace(1.0), address=Pace(0.1))
 PATHS = ["/", "/n/", "/n/2", "/n/1/b", "/n/1/", "/a", "/n/1/a", "/z?q=1", "/z"]
@@ -29,7 +29,7 @@ def test_an_order_holds_over_refills_retries_and_kills(
     order: Order, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What failed once comes last; after a kill the crawl goes on where it was."""
-    monkeypatch.setattr(fronts, "_FRONT", 2)
+    monkeypatch.setattr(host_queues, "_FRONT", 2)
 
     def event(url: str, attempt: int) -> Event:
         first = url == f"http://a.t{expected[0]}" and attempt == 1

@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.urls.hosts import phase_of
 
 PAGES, DELAY, TIMEOUT, LATENCY = 5, 2.0, 20.0, 0.01

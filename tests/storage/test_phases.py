@@ -14,8 +14,8 @@ from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Phases
 from scrapy_spider_suite.frontier.politeness import BackOff
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 HOSTS, PAGES = 12, 70
 SECONDS, GUARD = 20.0, 5.0

@@ -15,16 +15,15 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
-from scrapy_spider_suite.storage.archive import Archive
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.planning import BEFORE_NEW, Found
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.revisits import MISSES_MAX
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.revisit_plans import MISSES_MAX
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
 
 POLICY = Policy(host=Pace(1.0), address=Pace(0.0, 0), back_off=BackOff(1.0, 2.0, 1_000))
 EVERY = 100.0

@@ -14,10 +14,10 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.waiting import RESIDENT
+from scrapy_spider_suite.store.host_queues import RESIDENT
+from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
 
 
 def entry(host: str, path: str, priority: int = 0) -> Entry:

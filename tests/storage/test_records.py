@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, order_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.records import (
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rows import (
     MOST,
     PENDING,
     POLICY_MAX,
@@ -26,7 +27,6 @@ from scrapy_spider_suite.storage.records import (
     pack_row,
     unpack_row,
 )
-from scrapy_spider_suite.storage.store import MemoryStore
 from scrapy_spider_suite.urls.traps import Trap
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

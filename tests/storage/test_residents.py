@@ -13,13 +13,13 @@ from scrapy_spider_suite.frontier.entries import order_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import fronts, hostrecords
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import PENDING
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.tuning import Tuning
-from scrapy_spider_suite.storage.waiting import RESIDENT
+from scrapy_spider_suite.store import host_queues
+from scrapy_spider_suite.store import host_queues as hostrecords
+from scrapy_spider_suite.store.host_queues import RESIDENT
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore, Tuning
+from scrapy_spider_suite.store.rows import PENDING
 
 MEMORY = 4 << 20
 
@@ -264,7 +264,7 @@ class Counted(Tuning):
 @pytest.mark.slow
 def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 200,000 pops a refill walks over no more remains than the first one."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.database.Tuning", Counted)
+    monkeypatch.setattr("scrapy_spider_suite.store.rocks_store.Tuning", Counted)
     store = RocksStore(tmp_path / "store", memory=MEMORY)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     pops = 200_000
@@ -277,7 +277,7 @@ def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             frontier.flush()
     host = frontier.workbench.hosts["a.t"]
     assert host.more
-    refills = pops // fronts._FRONT
+    refills = pops // host_queues._FRONT
     steps: dict[int, int] = {}
     for number in range(refills):
         for _, gone in host.front:
@@ -298,7 +298,7 @@ def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     frontier.residents.leave(host, WALL + 10.0, 10.0)
     before = Counted.skipped()
     frontier.rotation.admit(20.0, WALL + 20.0)
-    assert len(frontier.workbench.hosts["a.t"].front) == fronts._FRONT
+    assert len(frontier.workbench.hosts["a.t"].front) == host_queues._FRONT
     assert Counted.skipped() - before <= 40
     # What it would be without cursor and head.
     before = Counted.skipped()
@@ -311,7 +311,7 @@ def test_fronts_are_short_whatever_comes(store: RocksStore) -> None:
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     for n in range(500):
         frontier.schedule([entry(f"http://a.t/{n}", priority=n % 7)], 0.0)
-        assert len(frontier.workbench.hosts["a.t"].front) <= 2 * fronts._FRONT
+        assert len(frontier.workbench.hosts["a.t"].front) <= 2 * host_queues._FRONT
     found = []
     while entries := frontier.residents.drain("a.t", 50):
         found += entries

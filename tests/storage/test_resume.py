@@ -15,14 +15,15 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.waits import WaitCount
-from scrapy_spider_suite.storage import fronts, hostrecords, rotation, scheduling
+from scrapy_spider_suite.storage import scheduling
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore
-from scrapy_spider_suite.storage.waiting import RESIDENT, due_time
-from scrapy_spider_suite.storage.waits import DiskWaits
+from scrapy_spider_suite.store import host_queues, rotation
+from scrapy_spider_suite.store import host_queues as hostrecords
+from scrapy_spider_suite.store.host_queues import RESIDENT, DiskWaits, due_time
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
 
 MEMORY = 4 << 20
 
@@ -31,7 +32,7 @@ MEMORY = 4 << 20
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound so low that everything happens in a crawl of a few pages."""
     for module, name, value in (
-        (fronts, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
+        (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
         (rotation, "_GOING", 2), (rotation, "_COMING", 2),
         (scheduling, "_BACKLOG", 5), (scheduling, "_SPILL", 3),
     ):  # fmt: skip

@@ -16,14 +16,14 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
 from scrapy_spider_suite.frontier.policy import Bar, Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import revising
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leasing import _REFUSALS
-from scrapy_spider_suite.storage.reader import waits_for
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
-from scrapy_spider_suite.storage.waiting import BARRED, WaitingList
+from scrapy_spider_suite.store import rotation
+from scrapy_spider_suite.store.host_queues import BARRED, WaitingList
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.job_reader import waits_for
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 MEMORY = 4 << 20
@@ -261,7 +261,7 @@ def test_a_host_that_was_blocked_while_it_had_nothing(tmp_path: Path) -> None:
 )
 def test_no_change_walks_many_hosts_at_once(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address of thousands of hosts: each call looks at a bounded number of them."""
-    monkeypatch.setattr(revising, "_PORTION", 300)
+    monkeypatch.setattr(rotation, "_PORTION", 300)
     policy = Counting(host=Pace(4.0), address=Pace(0.0, 0))
     frontier = Frontier(MemoryStore(), policy, now=0.0, wall=WALL, capacity=10_000)
     frontier.schedule((entry(f"http://h{n}.t/0") for n in range(3_000)), 0.0)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.revisit_rules import DAY, History, Mode, Revisiting, Validators
-from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.storage.plans import UNPACKED, Packed
-from scrapy_spider_suite.storage.revisits import Plan, Revisits
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, Packed, Plan, Revisits
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 ADAPTIVE = Revisiting(Mode.ADAPTIVE, least=60.0, most=50 * DAY)
 HOURLY = Revisiting(Mode.FIXED, seconds=3600.0)

@@ -15,9 +15,9 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.reader import StoreReader
 from scrapy_spider_suite.storage.rework import FIRST
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 HOSTS = [f"h{n}.test" for n in range(5)]
 POLICY = Policy(host=Pace(1.0), address=Pace(0.0, 0), back_off=BackOff(1.0, 2.0, 1_000))

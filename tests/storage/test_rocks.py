@@ -16,10 +16,9 @@ from virtual import copy_of
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key
-from scrapy_spider_suite.storage import database
-from scrapy_spider_suite.storage.database import FAMILIES
-from scrapy_spider_suite.storage.records import PENDING, HostRecord
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store import rocks_store
+from scrapy_spider_suite.store.rocks_store import FAMILIES, RocksStore
+from scrapy_spider_suite.store.rows import PENDING, HostRecord
 
 MEMORY = 4 << 20
 
@@ -193,7 +192,7 @@ class Full:
     """A database that cannot write."""
 
     def __init__(self, database: Any) -> None:
-        self._database = database
+        self._database = rocks_store
 
     def write(self, *_: Any) -> None:
         """As RocksDB does."""
@@ -240,7 +239,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = RocksStore(Path(sys.argv[1]), memory=4 << 20)
@@ -288,7 +287,7 @@ def test_a_checkpoint_finds_everything_flushed(
             unflushed.append(family.property_int_value("rocksdb.num-entries-active-mem-table"))
         return Checkpoint(db)
 
-    monkeypatch.setattr(database, "Checkpoint", checkpoint)
+    monkeypatch.setattr(rocks_store, "Checkpoint", checkpoint)
     store.checkpoint(tmp_path / "copy")
     store.close()
     assert unflushed == [0] * len(FAMILIES)

@@ -23,15 +23,14 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_ke
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.seeds.sowing import planter
 from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.kv import KV, MemoryKV
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.outbox import LEAST, Outbox
-from scrapy_spider_suite.storage.records import UrlState, pack_row
-from scrapy_spider_suite.storage.rocks import RocksStore
 from scrapy_spider_suite.storage.routing import Routing, arrived
-from scrapy_spider_suite.storage.seeds import note, seeds
-from scrapy_spider_suite.storage.sifting import Way
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState, pack_row
+from scrapy_spider_suite.store.seen_transfer import Way
+from scrapy_spider_suite.store.url_states import note_seed, seeds
 from scrapy_spider_suite.urls.url_lists import Seed
 
 HOSTS, PAGES = 40, 13
@@ -284,7 +283,7 @@ def test_a_seed_that_was_a_link_has_its_tag(stores: list[RocksStore]) -> None:
     frontier.schedule([entry("https://a.t/")], 0.0)
     plant = planter(frontier, lambda: 0.0)
     assert [plant([Seed("https://a.t/", tag)]) for tag in ("one", "two")] == [0, 0]
-    note(stores[0], entry("https://a.t/"))  # as one that is given once more, without a tag
+    note_seed(stores[0], entry("https://a.t/"))  # as one that is given once more, without a tag
     assert [(row.url, row.tag) for row in seeds(frontier.store)] == [("https://a.t/", "one")]
 
 
@@ -390,7 +389,7 @@ def test_agents_are_disjoint_and_miss_nothing(name: str, sift: bool, tmp_path: P
 
 def sieved(folder: Path) -> Store:
     """A store with a sieve."""
-    from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
+    from scrapy_spider_suite.store.seen_index import DROPPED, Sieved
 
     store = RocksStore(folder / "store")
     store.sieve = Sieved(folder / "sieve", store.kv(DROPPED), bits=128, capacity=100)

@@ -15,11 +15,11 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.records import UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, FOLDER, Sieved
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
 
 PAGE = "http://a.t/page"
 HOSTS = ["a.t", "b.t"]
@@ -29,14 +29,14 @@ QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
 def open_store(folder: Path, **options: Any) -> RocksStore:
     """The store in *folder*, with a sieve beside it."""
     store = RocksStore(folder / "store", memory=4 << 20)
-    store.sieve = Sieved(folder / FOLDER, store.kv(DROPPED), **options)
+    store.sieve = Sieved(folder / SIEVE_FOLDER, store.kv(DROPPED), **options)
     return store
 
 
 def copy_job(folder: Path, to: Path) -> Path:
     """What a kill at this moment would leave of both."""
     copy_of(folder / "store", to / "store")
-    copy_of(folder / FOLDER, to / FOLDER)
+    copy_of(folder / SIEVE_FOLDER, to / SIEVE_FOLDER)
     return to
 
 
@@ -384,7 +384,7 @@ def test_a_copy_is_of_one_moment(crawl: Crawl, tmp_path: Path) -> None:
     store.sieve.give_back()
     assert fetched(crawl) == numbers(3)
     copy = RocksStore(tmp_path / "copy", memory=4 << 20)
-    copy.sieve = Sieved.if_any(tmp_path / "copy" / FOLDER, copy.kv(DROPPED))
+    copy.sieve = Sieved.if_any(tmp_path / "copy" / SIEVE_FOLDER, copy.kv(DROPPED))
     assert copy.sieve is not None
     again = crawl_of(copy, resume=True)
     assert fetched(again) == numbers(3)
@@ -424,7 +424,7 @@ def test_sixty_four_bits(tmp_path: Path) -> None:
     fetched(crawl)
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    store.sieve = Sieved.if_any(tmp_path / FOLDER, store.kv(DROPPED))
+    store.sieve = Sieved.if_any(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
     assert store.sieve is not None
     assert store.sieve.statistics().bits == 64
     assert store.state(entry(numbers(1)[0]).identity) is not None

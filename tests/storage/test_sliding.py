@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.storage.rocks import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 T = TypeVar("T")
 FOUR = {f"www.example{n}.com": f"10.0.0.{n}" for n in range(1, 5)}
@@ -132,7 +132,7 @@ def test_another_window_while_it_runs(
     crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, before: str, after: str
 ) -> None:
     """Whatever it was: in memory is what the new one chooses, and every page is fetched once."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.rotation._LEAVING", 3)
+    monkeypatch.setattr("scrapy_spider_suite.store.rotation._LEAVING", 3)
     monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(20, 8, 9)
     running = crawl(web, Window.of(before, 9), capacity=12, order=BottomUp())
@@ -251,7 +251,7 @@ def test_a_window_moves_in_portions(
     crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """However many hosts are in it, a step takes no more than a few; each is visited as ever."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.rotation._LEAVING", 3)
+    monkeypatch.setattr("scrapy_spider_suite.store.rotation._LEAVING", 3)
     monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(40, 6, 40)
     running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(to_and_fro=True))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from contracts import StoreContract
 
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 MEMORY = 4 << 20
 

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.storage.store import MemoryStore
-from scrapy_spider_suite.storage.tallies import (
-    KEYS_MAX,
-    OTHER,
-    UNUSUAL_MAX,
-    USUAL,
-    Tallies,
-)
+from scrapy_spider_suite.store.counters import KEYS_MAX, OTHER, UNUSUAL_MAX, USUAL, Tallies
+from scrapy_spider_suite.store.interface import MemoryStore
 
 counted = st.lists(
     st.tuples(

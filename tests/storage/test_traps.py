@@ -18,10 +18,10 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage import grounds
 from scrapy_spider_suite.storage.grounds import Grounds, pack, unpack
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.store import MemoryStore, Store
 from scrapy_spider_suite.storage.traps import Traps
+from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.testing.traps import real_pages
 from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.storage.unwritten import Unwritten
+from scrapy_spider_suite.store.rocks_store import Unwritten
 
 keys = st.binary(max_size=2)
 changes = st.lists(st.tuples(keys, st.none() | st.binary(max_size=2)), max_size=12)

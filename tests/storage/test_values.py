@@ -18,12 +18,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.kinds import ItemKind
-from scrapy_spider_suite.storage import values as module
-from scrapy_spider_suite.storage.classes import ClassList
-from scrapy_spider_suite.storage.objects import DEFAULT_KINDS
-from scrapy_spider_suite.storage.shape import check_shape
-from scrapy_spider_suite.storage.values import MAX_DEPTH, Registry, ValueCodec
+from scrapy_spider_suite.store import value_codec as module
+from scrapy_spider_suite.store.request_codec import ItemKind
+from scrapy_spider_suite.store.value_codec import (
+    DEFAULT_KINDS,
+    MAX_DEPTH,
+    ClassList,
+    Registry,
+    ValueCodec,
+    check_shape,
+)
 from tests.helpers_codec import (
     HERE,
     Book,

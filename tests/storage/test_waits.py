@@ -9,11 +9,10 @@ from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up, reason_of_words
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
-from scrapy_spider_suite.storage import waits
-from scrapy_spider_suite.storage.kv import MemoryKV
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.store import MemoryStore
-from scrapy_spider_suite.storage.waits import DiskWaits, Waits
+from scrapy_spider_suite.store import host_queues
+from scrapy_spider_suite.store.host_queues import DiskWaits, Waits
+from scrapy_spider_suite.store.interface import MemoryKV, MemoryStore
+from scrapy_spider_suite.store.rows import HostRecord
 
 NOW, WALL = 100.0, 1e9
 
@@ -35,7 +34,7 @@ def bench() -> Workbench:
 
 def test_hosts_in_memory_and_on_disk_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the portions; whoever's time has come on disk waits for room."""
-    monkeypatch.setattr(waits, "_PORTION", 2)
+    monkeypatch.setattr(host_queues, "_PORTION", 2)
     on_disk = DiskWaits(MemoryStore(), [(WALL + 600, HostRecord(why="back-off after timeout"))])
     on_disk.change(WALL - 600, HostRecord(), 1)
     counted = Waits(bench(), on_disk, lambda host: False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.storage.kv import MemoryKV
+from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Rules
 from scrapy_spider_suite.urls.twins import Evidence, Twins, pair
 

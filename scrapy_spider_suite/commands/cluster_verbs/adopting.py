@@ -27,12 +27,12 @@ from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution
 from scrapy_spider_suite.control.site import Site, lying_still
 from scrapy_spider_suite.errors import ClusterError, CourierError, JobInUseError, ParcelError
-from scrapy_spider_suite.guards.status import StatusFile, read_status
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
-from scrapy_spider_suite.storage.counters import Counters
 from scrapy_spider_suite.storage.parcels import Label
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_status import StatusFile, read_status
 from scrapy_spider_suite.wording import counted
 
 _OUT = "handover"

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_spider_suite.guards.status import read_status
-from scrapy_spider_suite.job.directory import FOLDER
 from scrapy_spider_suite.runtime.refusal import ExitCode
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_status import read_status
 
 _SUMS: Final = ("done", "failed", "pending")
 _SETTLED: Final = ("finished", "waiting", "drained")

@@ -17,7 +17,7 @@ from scrapy_spider_suite.commands.verb import (
 )
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.settings import values
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 _SUBJECT = "HOST|.domain|CIDR|URL"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.wording import counted
 
 

@@ -14,8 +14,8 @@ from scrapy_spider_suite.control.renewing import known_seed
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.storage.reader import StoreReader, UrlRow
-from scrapy_spider_suite.storage.records import UrlState
+from scrapy_spider_suite.store.job_reader import StoreReader, UrlRow
+from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal

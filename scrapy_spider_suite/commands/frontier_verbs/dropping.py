@@ -15,7 +15,7 @@ from scrapy_spider_suite.control.dropping import (
 )
 from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
 from scrapy_spider_suite.errors import ActionError, JobError
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 _IN_PART = 4

@@ -12,10 +12,9 @@ from operator import attrgetter
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
 from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.frontier.policy import Bar
-from scrapy_spider_suite.storage.clocks import NEVER
-from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.waiting import RESIDENT
+from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
+from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.rows import HostRecord
 
 
 def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[Row]:

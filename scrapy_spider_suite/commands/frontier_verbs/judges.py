@@ -17,13 +17,13 @@ from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.explaining.judging import Judge
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.job.directory import JobFile
+from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.urls.host_patterns import Subject
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
-    from scrapy_spider_suite.storage.reader import StoreReader
+    from scrapy_spider_suite.store.job_reader import StoreReader
 
 
 def judge(

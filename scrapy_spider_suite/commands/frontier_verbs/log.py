@@ -11,11 +11,11 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.verb import Call, Verb, without_port
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER
 from scrapy_spider_suite.monitor.fetchline import FIELDS
 from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target, fetches
 from scrapy_spider_suite.settings.values import duration
+from scrapy_spider_suite.store.job_directory import JobFile
 
 
 def moment(text: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.control.asking import leave_for_first, whoami
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
 
 def _pause(call: Call) -> int:

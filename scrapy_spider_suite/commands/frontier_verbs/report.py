@@ -12,15 +12,15 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.job.directory import JobFile
 from scrapy_spider_suite.monitor import reports
 from scrapy_spider_suite.monitor.linkreport import report as link_report
 from scrapy_spider_suite.monitor.linkstats import ROWS as LINKS
 from scrapy_spider_suite.monitor.linkstats import LinkStats
 from scrapy_spider_suite.seeds.sowing import bad_lines
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.seeds import seeds
-from scrapy_spider_suite.storage.tallies import Tallies
+from scrapy_spider_suite.store.counters import Tallies
+from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.url_states import seeds
 from scrapy_spider_suite.urls.hosts import registered_domain
 
 _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}

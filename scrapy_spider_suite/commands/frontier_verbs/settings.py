@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.job.directory import FOLDER, JobFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
 
 def _run(call: Call) -> int:

@@ -14,9 +14,8 @@ from scrapy_spider_suite.control.asking import ask, whoami
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.job.directory import FOLDER
-from scrapy_spider_suite.job.snapshots import check_target, take
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_directory import FOLDER, check_target, copy_job
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 
 class _NoAnswerError(JobError):
@@ -73,7 +72,7 @@ def _run(call: Call) -> int:
     if call.options.dry_run:
         return _foresee(call, folder)
     try:
-        copy = take(folder.parent, target, lambda: _copied_store(call, folder))
+        copy = copy_job(folder.parent, target, lambda: _copied_store(call, folder))
     except _NoAnswerError as error:
         print(f"scrapy frontier: {error}", file=sys.stderr)
         return 3

@@ -15,9 +15,9 @@ from scrapy_spider_suite.dns.silence import named
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.frontier.revisit_rules import Revisiting
-from scrapy_spider_suite.guards.status import CrawlState, read_status
-from scrapy_spider_suite.storage.reader import StoreReader
-from scrapy_spider_suite.storage.revisits import ROWS, Revisits
+from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.job_status import CrawlState, read_status
+from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
 from scrapy_spider_suite.urls.traps import counts_of
 
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")

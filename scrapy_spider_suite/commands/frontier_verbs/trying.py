@@ -16,7 +16,7 @@ from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.explaining.judging import Judge, decisive
 from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.tracing import trace
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, lines_of
 

@@ -11,7 +11,7 @@ from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.job.upgrading import upgrade
-from scrapy_spider_suite.storage.records import FORMAT
+from scrapy_spider_suite.store.rows import FORMAT
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit, host
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.storage.reader import StoreReader
+from scrapy_spider_suite.store.job_reader import StoreReader
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -34,9 +34,9 @@ from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.monitor.fetchline import Fetch
-from scrapy_spider_suite.storage.clocks import NEVER
-from scrapy_spider_suite.storage.reader import StoreReader, waits_for
-from scrapy_spider_suite.storage.records import HostRecord
+from scrapy_spider_suite.store.host_queues import NEVER
+from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.wording import counted
 

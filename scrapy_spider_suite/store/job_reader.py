@@ -1,33 +1,35 @@
-"""Reading a job directory from outside, while a crawl writes it or when none does."""
+"""Reading a job directory from outside, while a crawl writes it or when none does.
+
+Whether anything has happened to a job: what its fixed settings say matters only from then on.
+
+A start that is refused before its crawl begins, by the other agents for one, leaves a store with
+some rows in it; the next start writes them anew.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.errors import JobDamagedError, JobError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.guards.status import CrawlState, read_status, state_of
 from scrapy_spider_suite.runtime.files import LockedFolder
-from scrapy_spider_suite.storage.archive import ARCHIVED, Archive
-from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
-from scrapy_spider_suite.storage.archiving import archived
-from scrapy_spider_suite.storage.clocks import NEVER
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.domains import wrong_rows
-from scrapy_spider_suite.storage.planning import wrong_plans
-from scrapy_spider_suite.storage.records import HostRecord, UrlState
-from scrapy_spider_suite.storage.residents import HELD
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.seeds import tag_of
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
-from scrapy_spider_suite.storage.sifting import entry_of, rows_in
-from scrapy_spider_suite.storage.unextracted import Unextracted
-from scrapy_spider_suite.storage.waiting import RESIDENT
+from scrapy_spider_suite.store.counters import Counters, wrong_rows
+from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
+from scrapy_spider_suite.store.job_status import CrawlState, read_status, state_of
+from scrapy_spider_suite.store.residency import HELD
+from scrapy_spider_suite.store.revisit_plans import wrong_plans
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
+from scrapy_spider_suite.store.seen_index import ARCHIVED, DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.seen_transfer import archived, entry_of, rows_in
+from scrapy_spider_suite.store.unread_pages import Unextracted
+from scrapy_spider_suite.store.url_states import tag_of
 from scrapy_spider_suite.wording import counted
 
 _BATCH = 1_000
@@ -213,3 +215,35 @@ def waits_for(record: HostRecord, wall: float) -> str:
             return "held back: another agent has it, or it is on its way from one to the other"
         return "waits on disk for room in memory"
     return "ready: visited as its address and the crawl's places allow"
+
+
+_OF_A_START: Final = frozenset({
+    ("kv", b"agent\0names"), ("kv", b"counters\0counters"), ("kv", b"domains\0\0whole"),
+    ("kv", b"near\0m"), ("kv", b"terms\0terms"),
+})  # fmt: skip
+"""The rows that any start writes, beside facts about the job itself."""
+
+
+def lies_untouched(folder: Path) -> bool:
+    """Whether nothing has happened to the job of the ``suite`` folder *folder*, which nobody uses.
+
+    It is only looked at; one that cannot be read may hold anything.
+    """
+    try:
+        with StoreReader(folder) as reader:
+            return untouched(reader.store)
+    except (JobError, OSError):
+        return False
+
+
+def untouched(store: RocksStore) -> bool:
+    """Whether nothing has happened to the job of *store*, by what was flushed: no URL was met, no
+    host, and no other agent. Raises `JobDamagedError`."""
+    if Counters.load(store) != Counters():
+        return False
+    if store.archive is not None and len(store.archive.urls):
+        return False
+    if store.sieve is not None and store.sieve.statistics().known:
+        return False
+    rows = store.every_row()
+    return all(family == "meta" or (family, key) in _OF_A_START for family, key, _ in rows)

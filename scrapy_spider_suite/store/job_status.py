@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-NAME = "status.json"
+STATUS_FILE = "status.json"
 _SILENT = 10.0
 """Seconds without a word after which the event loop of a crawl stands still."""
 
@@ -33,7 +33,7 @@ class StatusFile:
     """The file in *folder*; what it says, *facts* first, is written whole with each `update`."""
 
     def __init__(self, folder: Path, **facts: Any) -> None:
-        self._path = folder / NAME
+        self._path = folder / STATUS_FILE
         self._facts = facts
 
     def update(self, **facts: Any) -> None:
@@ -50,7 +50,7 @@ class StatusFile:
 def read_status(folder: Path) -> dict[str, Any] | None:
     """What the file in *folder* says; None if there is none, or it is no status."""
     try:
-        status = json.loads((folder / NAME).read_text())
+        status = json.loads((folder / STATUS_FILE).read_text())
     except (OSError, ValueError):
         return None
     return status if isinstance(status, dict) else None

@@ -4,6 +4,14 @@ A host is *resident* (on the workbench, with a short front of its queue), or it 
 in the ``due`` family under the time at which it may be visited, or it has nothing pending.
 Resident hosts stand in ``due`` as well, under a time that never comes: after a kill that is
 how they are found again.
+
+Hosts on disk that are held back no more: they do not wait to be looked at again.
+
+What a host's answers mean for it: waiting longer, or being given up.
+
+Of a host that was given up everything that is pending fails, a part at a time. Nothing of that
+is stored: after a restart the host's record says that it is dead, and the first visit that it
+would get gives it up again.
 """
 
 from __future__ import annotations
@@ -12,15 +20,26 @@ import math
 from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.politeness import judge
 from scrapy_spider_suite.frontier.windows import Sliding
 from scrapy_spider_suite.frontier.workbench import HostState, Unresolved, Workbench
-from scrapy_spider_suite.storage.clocks import AddressClocks, load_clock, note_clock
-from scrapy_spider_suite.storage.fronts import Fronts, before
-from scrapy_spider_suite.storage.hostrecords import HostRecords
-from scrapy_spider_suite.storage.records import HostRecord
-from scrapy_spider_suite.storage.store import Store
-from scrapy_spider_suite.storage.waiting import AWAY, RESIDENT, WaitingList
+from scrapy_spider_suite.store.host_queues import (
+    AWAY,
+    BARRED,
+    RESIDENT,
+    AddressClocks,
+    Fronts,
+    HostRecords,
+    WaitingList,
+    before,
+    load_clock,
+    note_clock,
+)
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.url_states import Ledger
 
 HELD = 300.0
 """Seconds until it is looked again whether a host on disk is still held back, if nobody says."""
@@ -295,3 +314,170 @@ class Residents:
             self.records.changed(key, host.record)
         self.records.save()
         self.clocks.save(wall_offset)
+
+
+_PORTION = 200
+"""Hosts that are looked at at a time, some 10 us each."""
+
+
+class Freed:
+    """Has them wait for their own times, once others are held back than before.
+
+    They are found among the hosts that are due within the time after which such a host is looked
+    at again: also those that an earlier process has put off.
+    """
+
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
+        self._waiting = residents.waiting
+        self._records = residents.records
+        self._revision = 0
+        self._left: list[tuple[float, float, str]] = []  # since, until, after which host
+
+    @property
+    def at_work(self) -> bool:
+        """Whether more is to be looked at."""
+        return bool(self._left) or self._revision != self._residents.revision
+
+    def go_on(self, wall: float) -> bool:
+        """Look at a portion; whether there is more.
+
+        What changes meanwhile has it begin again at the end, so that it comes to one.
+        """
+        if not self._left and self.at_work:
+            self._revision = self._residents.revision
+            self._left = [(band + wall, band + wall + HELD, "") for band in (BARRED, 0.0)]
+        if self._left:
+            since, until, after = self._left.pop()
+            rows = self._waiting.rows(since, after, _PORTION)
+            for due, key in rows:
+                if due <= until:
+                    self._look(key, wall)
+            self._records.save()
+            if len(rows) == _PORTION and rows[-1][0] <= until:
+                self._left.append((rows[-1][0], until, rows[-1][1]))
+        return self.at_work
+
+    def _look(self, key: str, wall: float) -> None:
+        if self._residents.held_back(key):
+            return
+        record = self._records.of(key)
+        if self._waiting.bring_forward(key, record, wall):
+            self._records.changed(key, record)
+
+
+_AT_ONCE = 2_000
+"""URLs that are failed before anyone else has a turn again."""
+_NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
+
+
+class Health:
+    """Applies what `politeness.judge` decides to hosts in memory.
+
+    *let_go* is told of every URL that failed with its host.
+    """
+
+    def __init__(
+        self, workbench: Workbench, residents: Residents, ledger: Ledger, policy: Policy,
+        let_go: Callable[[Entry, float], None],
+    ) -> None:  # fmt: skip
+        self._workbench = workbench
+        self._residents = residents
+        self._records = residents.records
+        self._ledger = ledger
+        self._policy = policy
+        self._let_go = let_go
+        self._given_up: dict[str, Event] = {}
+
+    def judge(
+        self, host: HostState, event: Event, now: float, wall: float, retry_after: float | None
+    ) -> None:
+        """Let *host* wait, or give it up, for what its last visit ended with."""
+        record: HostRecord = host.record
+        verdict = judge(event, record.failures, self._policy.back_off, retry_after)
+        record.failures = verdict.failures
+        if verdict.wait:
+            self._workbench.postpone(host, now + verdict.wait, verdict.why)
+            if event in _NO_ANSWER:
+                host.resolved_until = now  # its address may have changed
+            self._records.touch(host.key)
+        if verdict.dead and not record.dead:
+            record.dead = Event.HOST_DEAD.value
+            self._ledger.counters.dead_hosts += 1
+            self.give_up(host.key, Event.HOST_DEAD, now, wall)
+        self._records.save()
+
+    def unresolved(self, host: HostState, event: Event, now: float, wall: float) -> None:
+        """The name of *host* has no address: fail what it has, or have it looked up again later."""
+        if OUTCOMES[event].state is State.FAILED:
+            host.record.dead = event.value
+            self.give_up(host.key, event, now, wall)
+            return
+        self.judge(host, event, now, wall, None)
+        if not host.record.dead:
+            self._residents.unresolved.want(host)
+
+    # Giving up
+
+    @property
+    def giving_up(self) -> int:
+        """Hosts that were given up and have URLs left."""
+        return len(self._given_up)
+
+    def given_up(self, key: str) -> Event | None:
+        """Why a host is being given up; None if it is not."""
+        return self._given_up.get(key)
+
+    def give_up(self, key: str, event: Event, now: float, wall: float) -> None:
+        """Give up a host because of *event*."""
+        self._given_up[key] = event
+        self._residents.withdraw(key)
+        self._fail(key, _AT_ONCE, now, wall)
+        self._records.save()
+
+    def forgive(self, key: str) -> None:
+        """A host is not given up after all; what is still pending for it may be visited."""
+        self._given_up.pop(key, None)
+        host = self._workbench.hosts.get(key)
+        if host is not None and host.address is None:
+            self._residents.unresolved.want(host)
+
+    def revive(self, key: str, record: HostRecord) -> bool:
+        """Forget that the host with *record* was given up; whether it was."""
+        dead, record.dead, record.failures = record.dead, "", 0
+        if dead:
+            self._ledger.counters.dead_hosts -= dead == Event.HOST_DEAD.value
+            self.forgive(key)
+        return bool(dead)
+
+    def go_on(self, now: float, wall: float) -> None:
+        """The next part of what is pending for hosts that were given up."""
+        left = _AT_ONCE
+        for key in list(self._given_up):
+            left -= max(1, self._fail(key, left, now, wall))
+            if left <= 0:
+                break
+        self._records.save()
+
+    def _fail(self, key: str, limit: int, now: float, wall: float) -> int:
+        """Fail some *limit* pending URLs of a host; return how many."""
+        event = self._given_up[key]
+        failed = 0
+        while failed < limit:
+            entries = self._residents.drain(key, min(limit - failed, 500))
+            if not entries:
+                if not self._residents.fronts.leased(key):
+                    del self._given_up[key]
+                    self._residents.retire(key)
+                break
+            failed += len(entries)
+            for entry in entries:
+                self.fail(entry, event, now, wall)
+        return failed
+
+    def fail(self, entry: Entry, event: Event, now: float, wall: float) -> None:
+        """Fail *entry*, which was taken out of its queue, because of *event*."""
+        record = self._records.touch(entry.host)
+        self._ledger.remove(entry, record)
+        self._ledger.refuse(entry, record, event, wall)
+        self._let_go(entry, now)

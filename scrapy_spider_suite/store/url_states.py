@@ -1,21 +1,151 @@
-"""The ledger: which URL is pending, done or failed, and how many are."""
+"""Which URLs a job began with: one small row each, for the report that says what became of them.
+
+A row holds the URL, its tag, and whether its scheme was guessed.
+
+Seeds whose scheme was guessed: https first, then http if nobody answers there.
+
+The ledger: which URL is pending, done or failed, and how many are.
+
+What is kept of sitemaps beside the states of URLs, by their state keys.
+
+Of a page, when it changed last (four bytes, for later visits); of a sitemap, the host that vouches
+for it, so that it is read as one when it is fetched again; of that host, how many it vouches for.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Flag, Order, last_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.seen import FingerprintCache
-from scrapy_spider_suite.storage import seeds
-from scrapy_spider_suite.storage.counters import Counters
-from scrapy_spider_suite.storage.domains import Domains
-from scrapy_spider_suite.storage.records import PENDING, HostRecord, UrlState
-from scrapy_spider_suite.storage.sifting import Sifter, sifter_of
-from scrapy_spider_suite.storage.store import Store
+from scrapy_spider_suite.store.counters import Counters, Domains
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState
+from scrapy_spider_suite.store.seen_transfer import Sifter, sifter_of
+from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.storage.planning import Planner
+
+_FAMILY = "seeds"
+_GUESSED = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRow:
+    """One seed; *state* is None if the job has none of it any more."""
+
+    url: str
+    tag: str
+    state: UrlState | None
+
+
+def note_seed(store: Store, entry: Entry) -> None:
+    """Put into the store's next batch that *entry* is a seed; of one that is, all is kept."""
+    kv = store.kv(_FAMILY)
+    if kv.get(entry.identity) is None:
+        kv.put(entry.identity, _row(entry.url, ""))
+
+
+def mark_of(tag: str, *, guessed: bool) -> str:
+    """The mark of an entry whose seed has a *tag*, or whose scheme was *guessed*."""
+    return f"{tag}\n{_GUESSED if guessed else ''}".rstrip("\n")
+
+
+def is_mark(text: str) -> bool:
+    """Whether *text* is what `mark_of` makes."""
+    tag, guessed = _parts(text)
+    return text == mark_of(tag, guessed=guessed)
+
+
+def mark(store: Store, entry: Entry) -> None:
+    """Put the mark of *entry* into the store's next batch; a seed that has a tag keeps it."""
+    kv = store.kv(_FAMILY)
+    _, tag, guessed = _read(kv.get(entry.identity) or b"")
+    new, guessed_now = _parts(entry.mark)
+    mark = mark_of(tag or new, guessed=guessed or guessed_now)
+    kv.put(entry.identity, _row(entry.url, mark))
+
+
+def take_guess(store: Store, identity: bytes) -> None:
+    """Let nothing of a seed be guessed any more."""
+    kv = store.kv(_FAMILY)
+    url, tag, _ = _read(kv.get(identity) or b"")
+    kv.put(identity, _row(url, mark_of(tag, guessed=False)))
+
+
+def guessed(store: Store, identity: bytes) -> bool:
+    """Whether the scheme of a URL was guessed."""
+    return _read(store.kv(_FAMILY).get(identity) or b"")[2]
+
+
+def tag_of(store: Store, identity: bytes) -> str | None:
+    """The tag of a seed, "" for one without; None for what is no seed."""
+    value = store.kv(_FAMILY).get(identity)
+    return None if value is None else _read(value)[1]
+
+
+def seeds(store: Store) -> Iterator[SeedRow]:
+    """Every seed, host by host. Raises `JobDamagedError` if a state cannot be read."""
+    for identity, value in store.kv(_FAMILY).items():
+        url, tag, _ = _read(value)
+        state = store.state(identity)
+        yield SeedRow(url, tag, None if state is None else UrlState.from_bytes(state))
+
+
+def _row(url: str, mark: str) -> bytes:
+    return (f"{url}\n{mark}" if mark else url).encode()
+
+
+def _read(value: bytes) -> tuple[str, str, bool]:
+    url, _, mark = value.decode("utf-8", "replace").partition("\n")
+    return url, *_parts(mark)
+
+
+def _parts(mark: str) -> tuple[str, bool]:
+    tag, _, guess = mark.partition("\n")
+    return tag, guess == _GUESSED
+
+
+_NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
+
+
+def _link(url: str) -> Entry:
+    return Entry(host_of(url), url, flags=int(Flag.START))
+
+
+class Guesses:
+    """Tells which failures mean that the guess was wrong, and what to try then.
+
+    *entry_of* makes the entry of a seed; a crawl whose seeds are requests of its spider has another
+    one than a link without a page.
+    """
+
+    def __init__(self, store: Store, entry_of: Callable[[str], Entry] = _link) -> None:
+        self.entry_of = entry_of
+        self._store = store
+
+    def wrong(self, entry: Entry, event: Event) -> bool:
+        """Whether *event* is how https did not answer for *entry*, where it was only a guess."""
+        if event not in _NO_ANSWER or not entry.url.startswith("https:"):
+            return False
+        return guessed(self._store, entry.identity)
+
+    def other(self, entry: Entry) -> Entry:
+        """The same page by http, to be scheduled in the place of *entry*, with its tag."""
+        url = f"http:{entry.url.removeprefix('https:')}"
+        other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
+        other.mark = mark_of(tag_of(self._store, entry.identity) or "", guessed=False)
+        return other
+
+    def over(self, entry: Entry) -> None:
+        """The other one was scheduled: nothing of *entry* is guessed now."""
+        take_guess(self._store, entry.identity)
+
 
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
@@ -77,7 +207,7 @@ class Ledger:
             self._store.put_state(entry.identity, PENDING)
             self.cache.add(entry.identity)
             if entry.flags & _START and self._store.durable:
-                seeds.note(self._store, entry)
+                note_seed(self._store, entry)
         self._count(entry, record, 1)
         self._give_key(entry, record.head)
 
@@ -230,3 +360,54 @@ def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float
     return UrlState(
         state, event, entry.attempts, status, int(wall), url, via, entry.depth
     ).to_bytes()
+
+
+_LASTMOD, _SITEMAPS, _COUNTS = "lastmod", "sitemaps", "sitemap_counts"
+_ROW = struct.Struct(">I")
+
+
+def note_lastmod(store: Store, identity: bytes, when: int) -> None:
+    """Put into the next batch that a page changed at *when*, in seconds since the epoch.
+
+    *when* lies from 1970 to 2105.
+    """
+    store.kv(_LASTMOD).put(identity, _ROW.pack(when))
+
+
+def lastmod(store: Store, identity: bytes) -> int | None:
+    """When a page changed, by the last sitemap that said so; None if none did."""
+    row = store.kv(_LASTMOD).get(identity)
+    return None if row is None or len(row) != _ROW.size else int(_ROW.unpack(row)[0])
+
+
+def note_sitemap(store: Store, identity: bytes, voucher: str) -> None:
+    """Put into the next batch that the host *voucher* vouches for a sitemap."""
+    store.kv(_SITEMAPS).put(identity, voucher.encode())
+
+
+def voucher_of_sitemap(store: Store, identity: bytes) -> str | None:
+    """The host that vouches for a sitemap; None for what is none."""
+    row = store.kv(_SITEMAPS).get(identity)
+    return None if row is None else row.decode()
+
+
+def vouched(store: Store, host: str) -> int:
+    """How many sitemaps *host* vouches for."""
+    row = store.kv(_COUNTS).get(host.encode())
+    return 0 if row is None or len(row) != _ROW.size else int(_ROW.unpack(row)[0])
+
+
+def count_vouched(store: Store, host: str, number: int) -> None:
+    """Put into the next batch that it vouches for *number* of them."""
+    store.kv(_COUNTS).put(host.encode(), _ROW.pack(number))
+
+
+def forget_url(store: Store, identity: bytes) -> None:
+    """Forget what sitemaps say of a URL, or that it is one."""
+    store.kv(_LASTMOD).delete(identity)
+    store.kv(_SITEMAPS).delete(identity)
+
+
+def forget_host(store: Store, host: str) -> None:
+    """Forget how many sitemaps *host* vouches for."""
+    store.kv(_COUNTS).delete(host.encode())

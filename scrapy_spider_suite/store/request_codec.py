@@ -1,4 +1,8 @@
-"""Scrapy requests as bytes and back: what of a request is stored, and what cannot be.
+"""The methods of a spider by name: how a callback is written down and found again.
+
+Scrapy's own classes as values that can be stored: items and headers.
+
+Scrapy requests as bytes and back: what of a request is stored, and what cannot be.
 
 What may stand in ``meta``, ``cb_kwargs``, ``cookies``, ``flags`` and a subclass's own attributes:
 
@@ -29,26 +33,131 @@ and those under a prefix in ``SUITE_STORABLE``. Nothing else is imported or inst
 the bytes say.
 
 A stored request is a copy: an object that two requests share in ``cb_kwargs`` comes back as two.
+
+Cookies of the standard library's cookie jar as bytes and back.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPMethod, HTTPStatus
+from http.cookiejar import Cookie
+from types import MethodType
 from typing import Any, TypeVar
 
 from lxml.etree import _ElementUnicodeResult  # type: ignore[import-untyped]
-from scrapy import Request, Spider
+from scrapy import Item, Request, Spider
 from scrapy.http import FormRequest, Headers, JsonRequest, XmlRpcRequest
+from scrapy.http.request import NO_CALLBACK
 
-from scrapy_spider_suite.callbacks import SpiderMethods
 from scrapy_spider_suite.errors import CodecError, UnstorableError
-from scrapy_spider_suite.kinds import HeadersKind, ItemKind, header_state
-from scrapy_spider_suite.storage.classes import ClassList
-from scrapy_spider_suite.storage.objects import DEFAULT_KINDS, refuse_extras
-from scrapy_spider_suite.storage.values import MAX_BYTES, Registry, ValueCodec
+from scrapy_spider_suite.store.value_codec import (
+    DEFAULT_KINDS,
+    MAX_BYTES,
+    ClassList,
+    Registry,
+    ValueCodec,
+    refuse_extras,
+)
+
+
+class SpiderMethods:
+    """The methods of one spider and their names; what was found once is remembered.
+
+    ``True`` stands for Scrapy's ``NO_CALLBACK``.
+    """
+
+    def __init__(self, spider: Spider) -> None:
+        self._spider = spider
+        self._names: dict[object, str] = {}
+        self._seen: set[str] = set()
+
+    def name_of(self, callback: object) -> str | bool:
+        """Return the name of *callback*; raise CodecError if it is no method of this spider."""
+        if callback is NO_CALLBACK:
+            return True
+        if not isinstance(callback, MethodType) or callback.__self__ is not self._spider:
+            raise CodecError(f"{callback!r} is not a method of the spider")
+        name = self._names.get(callback.__func__)
+        if name is None:
+            name = self._names[callback.__func__] = self._search(callback)
+        return name
+
+    def find(self, name: str | bool) -> Any:
+        """Return the method called *name*; raise CodecError if there is none.
+
+        Only bound methods count, and nothing runs to find them: no property, no ``__getattr__``.
+        """
+        if name is True:
+            return NO_CALLBACK
+        if not isinstance(name, str) or name.startswith("__"):
+            raise CodecError(f"{name!r} is no name of a callback")
+        if name not in self._seen:
+            if not callable(inspect.getattr_static(self._spider, name, None)):
+                raise CodecError(f"the spider has no method {name!r}")
+            self._seen.add(name)
+        found = getattr(self._spider, name)
+        if not isinstance(found, MethodType) or found.__self__ is not self._spider:
+            raise CodecError(f"the spider has no method {name!r}")
+        return found
+
+    def _search(self, callback: MethodType) -> str:
+        """Try the method's own name first: decorators and aliases can give it another."""
+        for name in (callback.__name__, *dir(self._spider)):
+            try:
+                if self.find(name) == callback:
+                    return name
+            except CodecError:
+                continue
+        raise CodecError(f"{callback!r} has no name in the spider")
+
+
+class ItemKind:
+    """``scrapy.Item`` subclasses, by the fields that are set. Their ``__init__`` does not run."""
+
+    def accepts(self, cls: type) -> bool:
+        """Return whether *cls* is an item class."""
+        return issubclass(cls, Item)
+
+    def state(self, value: Item) -> dict[str, Any]:
+        """Return the fields that are set."""
+        refuse_extras(value, ("_values",), Item)
+        return dict(value)
+
+    def build(self, cls: type[Item], state: dict[str, Any]) -> Item:
+        """Return an item with these fields; a field that the class does not declare is an error."""
+        item = cls.__new__(cls)
+        Item.__init__(item, state)
+        return item
+
+
+class HeadersKind:
+    """``scrapy.http.Headers`` as a value of its own."""
+
+    def accepts(self, cls: type) -> bool:
+        """Return whether *cls* is Scrapy's class itself."""
+        return cls is Headers
+
+    def state(self, value: Headers) -> list[Any]:
+        """Return the encoding and the headers."""
+        return [value.encoding, header_state(value)]
+
+    def build(self, cls: type, state: list[Any]) -> Headers:
+        """Return the headers."""
+        encoding, headers = state
+        return Headers(headers, encoding)
+
+
+def header_state(headers: Headers) -> dict[bytes, Any]:
+    """Return the headers as a dict; a header with one value is that value, not a list of it."""
+    return {
+        name: values[0] if len(values) == 1 and type(values) is list else values
+        for name, values in headers.items()
+    }
+
 
 T = TypeVar("T")
 
@@ -335,3 +444,83 @@ def _build_subclass(cls: type[Request], arguments: dict[str, Any]) -> Request:
     request = cls(**{**defaults, **arguments, **extra})
     request.headers = Headers(arguments.get("headers"), request.encoding)
     return request
+
+
+_values = ValueCodec()
+_FLAGS = (
+    "secure",
+    "discard",
+    "domain_specified",
+    "domain_initial_dot",
+    "path_specified",
+    "port_specified",
+    "rfc2109",
+)
+# What hardly any cookie has: left out together when all of it is as here.
+_RARE: list[Any] = [0, None, None, None, {}]
+
+
+def pack_cookies(cookies: Iterable[Cookie]) -> bytes:
+    """Return *cookies* as bytes, in their order."""
+    return _values.dumps([cookie_state(cookie) for cookie in cookies])
+
+
+def unpack_cookies(data: bytes, now: float) -> list[Cookie]:
+    """Return the cookies in *data* that have not expired at *now* (seconds since the epoch).
+
+    Raises:
+        CodecError: `pack_cookies` did not write *data*.
+    """
+    states = _values.loads(data)
+    try:
+        cookies = [_cookie(*state) for state in states]
+        return [cookie for cookie in cookies if not cookie.is_expired(int(now))]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CodecError(f"stored cookies are damaged: {error!r}") from error
+
+
+def without_host(cookies: Iterable[Cookie], host: str) -> list[Cookie]:
+    """Those of *cookies* that *host* did not set for itself."""
+    return [cookie for cookie in cookies if cookie.domain.removeprefix(".") != host]
+
+
+def cookie_state(cookie: Cookie) -> list[Any]:
+    """Return what makes up *cookie*: name, value, domain, path, expiry, flags, and the rest."""
+    flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(cookie, name))
+    state = [cookie.name, cookie.value, cookie.domain, cookie.path, cookie.expires, flags]
+    # The jar has no public name for the attributes it does not know, such as SameSite.
+    others = vars(cookie)["_rest"]
+    rare = [cookie.version, cookie.port, cookie.comment, cookie.comment_url, others]
+    return state if rare == _RARE else [*state, *rare]
+
+
+def _cookie(
+    name: str,
+    value: str | None,
+    domain: str,
+    path: str,
+    expires: int | None,
+    flags: int,
+    version: int = 0,
+    port: str | None = None,
+    comment: str | None = None,
+    comment_url: str | None = None,
+    others: dict[str, str] | None = None,
+) -> Cookie:
+    texts = (name, domain, path)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(value, str | None):
+        raise TypeError(f"{texts} are not all text")
+    switches: dict[str, Any] = {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
+    return Cookie(
+        version=version,
+        name=name,
+        value=value,
+        port=port,
+        domain=domain,
+        path=path,
+        expires=expires,
+        comment=comment,
+        comment_url=comment_url,
+        rest=dict(others or {}),
+        **switches,
+    )

@@ -1,22 +1,54 @@
-"""The job directory: who may use it, what is in it, and whether it may go on.
+"""The chronicle of a job, ``JOBDIR/suite/chronicle.jsonl``: its runs, and what they went by.
+
+Each run writes what is another than before: so the file says, for every moment, which settings and
+filters held. A row has its time (``when``, seconds since the epoch), the id of its run, and an
+event:
+
+- ``begun``: agent, machine, versions, and the digest of the settings, as in its packs;
+- ``settings``: all of them, and Scrapy's own that the suite goes by;
+- ``changed``: a setting that was given another value while the crawl ran;
+- ``filter``: the text of a filter that is in force from then on, "" for none;
+- ``seeds``: a list of seeds, of a file with its size and SHA-256; or how many seeds were named one
+  by one, and the SHA-256 of their lines;
+- ``ended``: the reason, and what was done by then.
+
+What the files of a store were when it was closed, to be compared before it is opened again.
+
+RocksDB takes a list of tables that has lost its end for the truth, which a crash may leave
+behind: it opens without the tables that the list does not name, and removes them. A directory
+without CURRENT it takes for a new one. So damage is looked for before it opens anything.
+
+Logs are not compared: a torn end is what a crash or a power failure leaves, and RocksDB leaves it
+out, as promised.
+
+The job directory: who may use it, what is in it, and whether it may go on.
 
 ``JOBDIR/suite/`` holds ``lock`` (the process that uses it), ``job.json`` (data format, id, the
 settings it was begun with), ``store/`` (RocksDB), ``seen/`` (URLs that are done) and ``sieve/``
 (fingerprints of them). Everything in it is relative: a job directory can be moved.
+
+A consistent copy of a job directory, of a job that is being crawled too.
+
+The store's part is made by whoever uses the job (`control.snapshotting`) and taken away from
+here; all else is copied. What a crawl takes in once (lists of seeds) is copied before the store,
+so that nothing can be missing from both; logs after it, so that they tell of all that it holds.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
+import shutil
 import time
 import uuid
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from scrapy_spider_suite.errors import (
@@ -26,25 +58,103 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     JobSettingsError,
 )
+from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.storage import inventory
-from scrapy_spider_suite.storage.archive import FOLDER as ARCHIVE
-from scrapy_spider_suite.storage.archive import Archive
-from scrapy_spider_suite.storage.records import FORMAT
-from scrapy_spider_suite.storage.rocks import RocksStore
-from scrapy_spider_suite.storage.sieved import DROPPED, Sieved
-from scrapy_spider_suite.storage.sieved import FOLDER as SIEVE
-from scrapy_spider_suite.storage.untouched import lies_untouched
+from scrapy_spider_suite.store.job_reader import lies_untouched
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import FORMAT
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.storage.kv import KV
+    from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
+
+HISTORY_FILE: Final = "chronicle.jsonl"
+
+
+def digest_of(settings: Mapping[str, object]) -> str:
+    """Return which settings these are: equal ones have equal digests."""
+    text = json.dumps(settings, sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+class Chronicle:
+    """That of the job whose ``suite`` folder is *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / HISTORY_FILE
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All that was written, the oldest first."""
+        return files.rows(self.path)
+
+    def append(self, *rows: dict[str, Any]) -> None:
+        """Write *rows*. Raises `OSError`."""
+        files.append(self.path, *rows)
+
+    def last(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """The settings, and the texts of the filters by stage, that held at the last begin."""
+        settings, filters = dict[str, Any](), dict[str, str]()
+        for row in self.rows():
+            if row.get("event") == "settings":
+                settings = row
+            elif row.get("event") == "filter":
+                filters[str(row.get("stage"))] = str(row.get("text", ""))
+        return settings, filters
+
+
+_NAME = "files.json"
+_COMPARED = ("*.sst", "MANIFEST-*", "CURRENT")
+
+
+def holds_data(store: Path) -> bool:
+    """Whether anything was ever written to the database in the folder *store*."""
+    return any(store.glob("*.sst")) or any(log.stat().st_size for log in store.glob("*.log"))
+
+
+def note_files(store: Path) -> None:
+    """Note the files of *store*, which has just been closed, beside it."""
+    files = {path.name: path.stat().st_size for glob in _COMPARED for path in store.glob(glob)}
+    durable.replace(store.parent / _NAME, f"{json.dumps(files)}\n".encode())
+
+
+def forget_files(store: Path) -> None:
+    """From now on the files change."""
+    (store.parent / _NAME).unlink(missing_ok=True)
+
+
+def find_damage(store: Path) -> str | None:
+    """Return what is wrong with the files of *store*, None if nothing can be seen.
+
+    After an unclean end there is nothing to compare with.
+    """
+    if not (store / "CURRENT").is_file():
+        return "CURRENT is missing" if holds_data(store) else None
+    try:
+        files = json.loads((store.parent / _NAME).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return f"{_NAME} cannot be read"
+    if not isinstance(files, dict):
+        return f"{_NAME} is no list of files"
+    for name, size in files.items():
+        path = store / Path(name).name
+        if not path.is_file():
+            return f"{path.name} is missing"
+        if path.stat().st_size != size:
+            return f"{path.name} has {path.stat().st_size} bytes, and had {size}"
+    return None
+
 
 FOLDER = "suite"
 _CLEAN = b"clean"
@@ -121,7 +231,7 @@ class Job:
         except BaseException:
             self._lock.close()
             raise
-        inventory.forget(self.folder / "store")
+        forget_files(self.folder / "store")
         if old is not None and old.format < FORMAT:
             logger.warning(
                 "%s had data format %d and has %d now: older releases open it no more",
@@ -173,9 +283,9 @@ class Job:
     def _refuse_damage(self, *, begun: bool) -> None:
         """Look at the files while nothing has been opened: the database mends by forgetting."""
         store = self.folder / "store"
-        if not begun and inventory.holds_data(store):
+        if not begun and holds_data(store):
             raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
-        if begun and (damage := inventory.damage(store)):
+        if begun and (damage := find_damage(store)):
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
 
     def _open_beside(self, settings: SuiteSettings) -> None:
@@ -230,7 +340,7 @@ class Job:
         try:
             self.store.meta.put(_CLEAN, b"1")
             self.store.close()
-            inventory.take(self.folder / "store")
+            note_files(self.folder / "store")
         finally:
             self._lock.close()
 
@@ -239,7 +349,7 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
     """Log what changed since the last run; refuse what must not change, unless nothing is there."""
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is Kind.FIXED]
-    if fixed and not lies_untouched(folder):
+    if fixed and (find_damage(folder / "store") or not lies_untouched(folder)):
         listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "
@@ -303,3 +413,127 @@ def job_kv(crawler: Crawler, name: str) -> KV | None:
     """A persistent mapping for the component *name*; None without a job."""
     job = job_of(crawler)
     return None if job is None else job.store.kv(name)
+
+
+_AFTER = (FETCHES, "audit.jsonl", "chronicle.jsonl")
+_NOT_COPIED = (
+    "store", ARCHIVE, SIEVE, "actions", "lock", "job.json", "job.json.new", "files.json",
+    "files.json.new", "status.json", "status.json.new", "stacks.txt",
+)  # fmt: skip
+"""What is made anew in a copy, or belongs to a process."""
+_ATTEMPTS = 5
+
+
+def check_target(jobdir: Path, target: Path) -> None:
+    """Raise `JobError` unless a copy of *jobdir* can be made as *target*."""
+    if os.path.lexists(target):
+        raise JobError(f"{target} exists: name a directory that does not exist yet")
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise JobError(f"there is no directory {parent}")
+    if parent.resolve().is_relative_to(jobdir.resolve()):
+        raise JobError(f"{target} lies in the job directory itself")
+
+
+def copy_job(jobdir: Path, target: Path, store: Callable[[], Path]) -> JobFile:
+    """Copy *jobdir* to *target*, whole or not at all; *store* has its store copied, and says where.
+
+    Returns the description of the copy: a job of its own, with another id. Raises `JobError`.
+    """
+    check_target(jobdir, target)
+    try:
+        with _partial(target) as new:
+            return _fill(jobdir, new, store)
+    except OSError as error:
+        raise JobError(f"{target} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A folder beside *target* that becomes it; it is removed if that fails."""
+    new = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    new.mkdir()
+    try:
+        yield new
+        # What has come there meanwhile is not replaced: a directory with something in it, a file.
+        os.rename(new, target)
+        files.sync(target.absolute().parent)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
+    old, folder = jobdir / FOLDER, new / FOLDER
+    folder.mkdir()
+    names = [name for name in os.listdir(old) if name not in _NOT_COPIED]
+    for name in set(names).difference(_AFTER):
+        _copy(old / name, folder / name)
+    _move(store(), folder / "store")
+    for name in (ARCHIVE, SIEVE):
+        if (beside := folder / "store" / name).is_dir():
+            os.rename(beside, folder / name)
+    for name in set(names).intersection(_AFTER):
+        _copy_at_rest(old / name, folder / name)
+    for name in os.listdir(jobdir):
+        if name != FOLDER:
+            _copy(jobdir / name, new / name)
+    note_files(folder / "store")
+    described = JobFile.read(old)
+    if described is None:
+        raise JobError(f"{jobdir} holds no job of scrapy-spider-suite")
+    described = replace(described, id=uuid.uuid4().hex, origin=described.id)
+    described.write(folder)
+    for path in (folder, new):
+        files.sync(path)
+    return described
+
+
+def _move(store: Path, to: Path) -> None:
+    """Take the copied *store* away: by a rename, or file by file to another file system."""
+    try:
+        os.rename(store, to)
+        return
+    except OSError:
+        if not store.is_dir():
+            raise
+    size = sum(path.stat().st_size for path in store.rglob("*"))
+    free = shutil.disk_usage(to.parent).free
+    try:
+        if size > free:
+            raise JobError(f"there are {free:,} bytes free for a copy of {size:,} bytes and more")
+        _copy(store, to)
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+
+
+def _copy_at_rest(path: Path, to: Path) -> None:
+    """Copy *path*, again if files in it were renamed meanwhile."""
+    for _ in range(_ATTEMPTS):
+        names = _names(path)
+        _copy(path, to)
+        if _names(path) == names:
+            return
+        shutil.rmtree(to, ignore_errors=True)
+    _copy(path, to)
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(os.listdir(path)) if path.is_dir() else []
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file or folder to the medium; links stay links, and what is neither is left out."""
+    with suppress(FileNotFoundError):  # it went meanwhile
+        if path.is_symlink():
+            to.symlink_to(os.readlink(path))
+        elif path.is_dir():
+            to.mkdir()
+            for name in os.listdir(path):
+                _copy(path / name, to / name)
+        elif path.is_file():
+            shutil.copy2(path, to)
+        else:
+            return
+        if not to.is_symlink():
+            files.sync(to)

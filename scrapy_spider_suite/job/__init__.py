@@ -1,1 +1,0 @@
-"""The job directory: who may use it, copies of it, jobs of older formats."""

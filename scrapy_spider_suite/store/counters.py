@@ -1,0 +1,300 @@
+"""The counters of a job, since its first day (B11: read without counting anything).
+
+How many hosts and pages of each registered domain a job has had.
+
+Whoever owns a domain can make up hosts below it without end (a wildcard in its DNS), so budgets of
+hosts alone bound nothing. One small row for each domain is written in the batch of what it
+counts, and so is as exact after a kill as that.
+
+Tallies of a job's fetches since its first day: by status, media type and kind.
+
+They are what the reports ``statuses``, ``types`` and ``crawl`` show, so that none of them reads
+the fetch log. A server can name as many media types as it likes; only so many have a row, and
+those that are known to be some always have one.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.urls.hosts import load, registered_domain
+from scrapy_spider_suite.urls.traps import Trap
+from scrapy_spider_suite.wording import counted
+
+_COUNTERS = b"counters"
+
+
+@dataclass(slots=True)
+class Counters:
+    """All are numbers of URLs unless they say otherwise."""
+
+    sequence: int = 0
+    """The last sequence number given to an entry."""
+    pending: int = 0
+    done: int = 0
+    failed: int = 0
+    filtered: int = 0
+    """Times that a URL was offered again."""
+    retried: int = 0
+    dead_hosts: int = 0
+    """Hosts given up."""
+    seconds: float = 0.0
+    """Seconds of crawling, over all runs."""
+    events: dict[Event, int] = field(default_factory=dict)
+    """Concluded URLs by what concluded them."""
+    bytes: int = 0
+    """Bytes received, as far as the download handler tells them; else those of bodies."""
+    traps: Counter[Trap] = field(default_factory=Counter)
+    """URLs that were refused, failed or put last, by the trap that they lie in."""
+
+    @property
+    def has_urls(self) -> bool:
+        """Whether the job has, or had, any URL."""
+        return bool(self.sequence or self.events)
+
+    def save(self, store: Store) -> None:
+        """Put the counters into the store's next batch."""
+        row = {f.name: getattr(self, f.name) for f in fields(self)}
+        row["events"] = {event.value: count for event, count in self.events.items()}
+        row["traps"] = {trap.value: count for trap, count in self.traps.items()}
+        store.kv("counters").put(_COUNTERS, msgpack.packb(row))
+
+    @classmethod
+    def load(cls, store: Store) -> Counters:
+        """Read the counters back; all 0 in a new job. Raises `JobDamagedError`."""
+        data = store.kv("counters").get(_COUNTERS)
+        if data is None:
+            return cls()
+        try:
+            row = msgpack.unpackb(data)
+            events = {Event(name): int(count) for name, count in row.pop("events").items()}
+            # A job that was made before they were counted has none.
+            met = row.pop("traps", {}).items()
+            traps = Counter({Trap(name): int(count) for name, count in met})
+            seconds = float(row.pop("seconds"))
+            return cls(
+                **{name: int(count) for name, count in row.items()},
+                seconds=seconds, events=events, traps=traps,
+            )  # fmt: skip
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise JobDamagedError(f"the job's counters cannot be read ({error})") from error
+
+
+_CACHE = 20_000
+"""Rows in memory; when there are more, all are forgotten, and read again as they are needed."""
+_AT_ONCE = 10_000
+"""Hosts that are counted anew before what was counted is written."""
+_FAMILY = "domains"
+_ROW = struct.Struct(">QQ")
+_WHOLE = b"\0whole"
+"""The key that says that every host of the job is counted; no domain begins with a NUL."""
+
+
+class Domain(NamedTuple):
+    """What a job has had of one registered domain."""
+
+    hosts: int = 0
+    """Hosts of which a URL was ever queued."""
+    pages: int = 0
+    """URLs done."""
+
+
+class Domains:
+    """Counts by registered domain; hosts are given, and stand for theirs."""
+
+    def __init__(self, store: Store) -> None:
+        load()
+        self._store = store
+        self._kv = store.kv(_FAMILY)
+        self._known: dict[str, Domain] = {}
+        self._leased: dict[str, int] = {}
+        if store.durable and self._kv.get(_WHOLE) is None:
+            self._count_anew()
+
+    def of(self, host: str) -> Domain:
+        """What the job has had of the domain of *host*. Raises `JobDamagedError`."""
+        return self._of(registered_domain(host))
+
+    def _of(self, domain: str) -> Domain:
+        found = self._known.get(domain)
+        if found is None:
+            if len(self._known) >= _CACHE:
+                self._known.clear()
+            found = self._known[domain] = _read(domain, self._kv.get(domain.encode()))
+        return found
+
+    def count(self, host: str, *, hosts: int = 0, pages: int = 0) -> None:
+        """Add so many to the domain of *host* (fewer than 0: take away), in the next batch."""
+        domain = registered_domain(host)
+        old = self._of(domain)
+        new = self._known[domain] = Domain(max(0, old.hosts + hosts), max(0, old.pages + pages))
+        if any(new):
+            self._kv.put(domain.encode(), _ROW.pack(*new))
+        else:
+            self._kv.delete(domain.encode())
+
+    # Leases: in memory only
+
+    def lease(self, host: str) -> None:
+        """A URL of *host* is out."""
+        domain = registered_domain(host)
+        self._leased[domain] = self._leased.get(domain, 0) + 1
+
+    def unlease(self, host: str) -> None:
+        """A URL of *host* is no longer out."""
+        domain = registered_domain(host)
+        self._leased[domain] -= 1
+        if not self._leased[domain]:
+            del self._leased[domain]
+
+    def leased(self, host: str) -> int:
+        """How many URLs of the domain of *host* are out."""
+        return self._leased.get(registered_domain(host), 0)
+
+    # A job of a release that did not count them
+
+    def _count_anew(self) -> None:
+        for key, _ in self._kv.items():
+            self._kv.delete(key)
+        for number, (host, record) in enumerate(self._store.records(), 1):
+            if record.counted:
+                self.count(host, hosts=1, pages=record.done)
+            if not number % _AT_ONCE:
+                self._store.flush()
+        self._kv.put(_WHOLE, b"")
+
+
+def row_of(store: Store, host: str) -> tuple[str, Domain]:
+    """The registered domain of *host*, and what the job in *store* has had of it."""
+    domain = registered_domain(host)
+    return domain, _read(domain, store.kv(_FAMILY).get(domain.encode()))
+
+
+def wrong_rows(store: Store) -> Iterator[str]:
+    """Say which rows do not agree with the hosts of *store*, a line each."""
+    totals: dict[str, Domain] = {}
+    for host, record in store.records():
+        if record.counted:
+            domain = registered_domain(host)
+            hosts, pages = totals.get(domain, (0, 0))
+            totals[domain] = Domain(hosts + 1, pages + record.done)
+    kv = store.kv(_FAMILY)
+    if kv.get(_WHOLE) is None:
+        return  # the next run counts them anew
+    rows = {key.decode(): _read(key.decode(), row) for key, row in kv.items() if key != _WHOLE}
+    for domain in sorted(totals.keys() | rows.keys()):
+        row, total = rows.get(domain, Domain()), totals.get(domain, Domain())
+        if row != total:
+            counts = f"{counted(row.hosts, 'host')} and {counted(row.pages, 'page')}"
+            yield (
+                f"{domain} counts {counts}, its hosts are {total.hosts:,} and have {total.pages:,}"
+            )
+
+
+def _read(domain: str, row: bytes | None) -> Domain:
+    if row is None:
+        return Domain()
+    try:
+        return Domain(*_ROW.unpack(row))
+    except struct.error as error:
+        raise JobDamagedError(f"the row of the domain {domain} cannot be read ({error})") from error
+
+
+OTHER = "(other)"
+KEYS_MAX = 1_000
+"""Most rows of one table; what comes after that is counted under `OTHER`."""
+UNUSUAL_MAX = 200
+"""Most media types that are in no list of them: a server may make them up, and must not leave
+those that are without a row."""
+USUAL = frozenset(
+    name for table in mimetypes.MimeTypes().types_map for name in table.values()
+) | {"-", OTHER, "application/rss+xml", "application/atom+xml", "application/xhtml+xml"}
+
+_TALLIES = b"tallies"
+
+Table = dict[str, list[int]]
+"""Key -> fetches, bytes of their bodies, milliseconds that they took."""
+
+
+@dataclass(slots=True)
+class Tallies:
+    """Three tables of the same fetches. *changed*: since they were last saved or loaded."""
+
+    statuses: Table = field(default_factory=dict)
+    """By HTTP status; fetches without an answer by their event."""
+    types: Table = field(default_factory=dict)
+    """By media type; "-" where there is none."""
+    kinds: Table = field(default_factory=dict)
+    """``page``, ``robots`` and ``aside`` (without a visit: media, a component's own)."""
+    changed: bool = False
+
+    def count(self, status: str, media_type: str, kind: str, size: int, ms: int) -> None:
+        """Count one fetch of *size* bytes that took *ms* milliseconds."""
+        for table, key in (
+            (self.statuses, status), (self.types, self._row_of(media_type)), (self.kinds, kind),
+        ):  # fmt: skip
+            _count(table, key, 1, size, ms)
+        self.changed = True
+
+    def _row_of(self, media_type: str) -> str:
+        known = self.types
+        if media_type in known or media_type in USUAL or len(known) < UNUSUAL_MAX:
+            return media_type
+        return media_type if sum(name not in USUAL for name in known) < UNUSUAL_MAX else OTHER
+
+    def add(self, other: Tallies) -> None:
+        """Count what *other* counted."""
+        for ours, theirs in (
+            (self.statuses, other.statuses), (self.types, other.types), (self.kinds, other.kinds),
+        ):  # fmt: skip
+            for key, row in theirs.items():
+                _count(ours, key, *row)
+        self.changed |= other.changed
+
+    def total(self) -> tuple[int, int, int]:
+        """Fetches, bytes and milliseconds in all."""
+        rows = self.kinds.values()
+        return sum(r[0] for r in rows), sum(r[1] for r in rows), sum(r[2] for r in rows)
+
+    def save(self, store: Store) -> None:
+        """Put the tallies into the store's next batch."""
+        row = {"statuses": self.statuses, "types": self.types, "kinds": self.kinds}
+        store.kv("counters").put(_TALLIES, msgpack.packb(row))
+        self.changed = False
+
+    @classmethod
+    def load(cls, store: Store) -> Tallies:
+        """Read the tallies back; empty in a new job. Raises `JobDamagedError`."""
+        data = store.kv("counters").get(_TALLIES)
+        if data is None:
+            return cls()
+        try:
+            row = msgpack.unpackb(data)
+            return cls(_table(row["statuses"]), _table(row["types"]), _table(row["kinds"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise JobDamagedError(f"the job's tallies cannot be read ({error})") from error
+
+
+def _count(table: Table, key: str, fetches: int, size: int, ms: int) -> None:
+    row = table.get(key)
+    if row is None:
+        if len(table) >= KEYS_MAX:
+            key = OTHER
+        row = table.setdefault(key, [0, 0, 0])
+    row[0] += fetches
+    row[1] += size
+    row[2] += ms
+
+
+def _table(row: dict[Any, Any]) -> Table:
+    return {str(key): [int(a), int(b), int(c)] for key, (a, b, c) in row.items()}

@@ -1,0 +1,704 @@
+"""The clocks of hosts and addresses, which outlive the process (promise 1).
+
+How much of a host's queue is in memory: its front, and what of it is leased.
+
+Invariant: of a resident host's rows on disk, those up to its cursor are in its front or
+leased; those beyond it are on disk only, and then `more` is true.
+
+The records of all hosts, in memory or not: each is read once, and stored once for a batch.
+
+How many hosts wait, by reason: those in memory are counted in portions, those on disk as they
+come and go.
+
+Hosts that wait on disk, by the time at which they may be visited (the ``due`` family).
+
+Those that wait for a rule, whose time changes with the rules, stand in a band of their own behind
+all others: so they are found when the rules change, however many hosts wait beside them. Hosts in
+memory stand behind both, under a time that never comes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Set
+from heapq import heapify, heappop, heappush, nsmallest
+
+from msgspec.structs import replace
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.policy import Policy, barred_subject, waits_for_rule
+from scrapy_spider_suite.frontier.waits import (
+    WaitCount,
+    WaitReason,
+    add_up,
+    reason_of_clock,
+    reason_of_words,
+    wait_of,
+)
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.urls.host_patterns import Kind
+
+LATEST = 30 * 86400.0
+"""No stored time is believed to be further ahead than this (a clock that was set back)."""
+GRAIN = 1e-6
+"""Seconds that are added where wall time becomes monotonic time: more than a double loses."""
+NEVER = 4e12
+"""The end (wall) of a bar that has none."""
+_CLOCK = struct.Struct(">d")
+
+
+class AddressClocks:
+    """Makes the states of addresses; *floor* as in `Residents`."""
+
+    def __init__(
+        self, workbench: Workbench, store: Store, policy: Policy, floor: float | None
+    ) -> None:
+        self._addresses = workbench.addresses
+        self._store = store
+        self._policy = policy
+        self._floor = floor
+        self._stored: dict[str, float] = {}
+
+    def begin_anew(self, now: float) -> None:
+        """Let addresses that come from now on count as fetched at *now*."""
+        self._floor = now
+
+    def load(self, now: float, wall: float) -> None:
+        """Take over the clocks of an earlier run. Raises `JobDamagedError`."""
+        clocks = self._store.kv("addresses")
+        for name, value in list(clocks.items()):
+            try:
+                until = _CLOCK.unpack(value)[0] - wall + GRAIN
+                if 0 < until < LATEST:
+                    self._stored[name.decode()] = now + until
+            except (struct.error, UnicodeDecodeError) as error:
+                raise JobDamagedError(f"an address's clock cannot be read ({error})") from error
+            clocks.delete(name)
+
+    def save(self, wall_offset: float) -> None:
+        """Put the clocks of all addresses in memory into the store's next batch."""
+        clocks = self._store.kv("addresses")
+        # Those of an earlier run that this one never came to, too: it may have been a short one.
+        known = self._stored | {key: state.next_fetch for key, state in self._addresses.items()}
+        for key, next_fetch in known.items():
+            clocks.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
+
+    def not_before(self, pacing_key: str, next_fetch: float) -> None:
+        """Let the address paced under *pacing_key* not be visited before *next_fetch*."""
+        state = self._addresses.get(pacing_key)
+        if state is not None:
+            state.next_fetch = max(state.next_fetch, next_fetch)
+        else:
+            self._stored[pacing_key] = max(self._stored.get(pacing_key, next_fetch), next_fetch)
+
+    def next_fetch(self, pacing_key: str) -> float:
+        """When the address paced under *pacing_key* may be visited, in memory or not; long ago if
+        nothing is known of it."""
+        state = self._addresses.get(pacing_key)
+        if state is not None:
+            return state.next_fetch
+        at = self._stored.get(pacing_key, -math.inf)
+        if self._floor is None:
+            return at
+        return max(at, self._floor + self._policy.of_address(pacing_key).delay)
+
+    def over(self) -> float:
+        """When the delay of every address is over, in memory or not."""
+        known = [*self._stored.values(), *(each.next_fetch for each in self._addresses.values())]
+        if self._floor is not None:
+            longest = max(self._policy.address.delay, self._policy.overrides.longest_delay)
+            known.append(self._floor + longest)
+        return max(known, default=-math.inf)
+
+    def state(self, pacing_key: str, address: str, now: float) -> AddressState:
+        """The clock of the address paced under *pacing_key* (none of its own: "")."""
+        state = self._addresses.get(pacing_key)
+        if state is None:
+            pace = self._policy.of_address(address) if address else None
+            delay, concurrency = (pace.delay, pace.concurrency) if pace else (0.0, 0)
+            next_fetch = self._stored.pop(pacing_key, now)
+            if self._floor is not None:
+                next_fetch = max(next_fetch, self._floor + delay)
+            state = AddressState(pacing_key, delay, concurrency, next_fetch)
+            state.numeric, state.revision = address, self._policy.revision
+            if next_fetch > now or self._floor is not None:
+                state.fetched = next_fetch - delay
+            self._addresses[pacing_key] = state
+        return state
+
+
+def seconds_until_due(record: HostRecord, gap: float, wall: float) -> float:
+    """Seconds until the host with *record*, whose visits are *gap* apart, may be visited again."""
+    wait = record.next_fetch - wall + GRAIN
+    if wait >= LATEST or waits_for_rule(record.why):
+        wait = min(wait, gap)  # a bar is looked at anew
+    return wait
+
+
+def load_clock(host: HostState, now: float, wall: float, floor: float | None) -> None:
+    """Set the clock of a host that comes into memory by its record; *floor* as in `Residents`."""
+    record: HostRecord = host.record
+    wait = seconds_until_due(record, host.gap(), wall)
+    host.next_fetch, host.fetched = now + max(0.0, wait), now + wait - host.gap()
+    if floor is not None:
+        host.fetched = max(host.fetched, floor)
+        host.next_fetch = max(host.next_fetch, floor + host.gap())
+    if wait > host.gap():
+        host.why = record.why or "kept from before"
+
+
+def note_clock(host: HostState, wall_offset: float) -> None:
+    """Write into its record when a host may be visited, and why not sooner.
+
+    Of its clock and a bar the later: a phase that comes must not hide that it waits longer.
+    """
+    record: HostRecord = host.record
+    record.next_fetch, record.why = host.next_fetch + wall_offset, reason_of_clock(host)
+    if host.bar is not None and host.bar.until > record.next_fetch:
+        record.next_fetch, record.why = min(host.bar.until, NEVER), str(host.bar)
+
+
+_FRONT = 8
+"""Entries of one host in memory; a front grows to twice as many before it is cut."""
+_NONE: Set[bytes] = frozenset()
+
+
+class Fronts:
+    """Moves entries between the fronts of hosts and their rows in the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._leased: dict[str, set[bytes]] = {}
+
+    # Leases: their rows stay in the store, and a refill must not bring them again
+
+    def lease(self, entry: Entry) -> None:
+        """*entry* is out."""
+        self._leased.setdefault(entry.host, set()).add(entry.key)
+
+    def unlease(self, entry: Entry) -> None:
+        """*entry* is no longer out."""
+        keys = self._leased.get(entry.host)
+        if keys is not None:
+            keys.discard(entry.key)
+            if not keys:
+                del self._leased[entry.host]
+
+    def leased(self, key: str) -> int:
+        """How many URLs of a host are out."""
+        return len(self._leased.get(key, _NONE))
+
+    def hosts_leased(self) -> list[str]:
+        """The hosts of which anything is out."""
+        return list(self._leased)
+
+    def is_leased(self, entry: Entry) -> bool:
+        """Whether *entry* is out."""
+        return entry.key in self._leased.get(entry.host, _NONE)
+
+    # Fronts
+
+    def push(self, host: HostState, entry: Entry) -> bool:
+        """Put a pending *entry* into the front if it belongs there; False: it waits on disk."""
+        if host.more and entry.key > host.cursor and not entry.volatile:
+            return False  # its turn comes with a refill
+        heappush(host.front, (entry.key, entry))
+        if self._store.durable and len(host.front) > 2 * _FRONT:
+            self._cut(host)
+        return True
+
+    def take_out(self, host: HostState, entry: Entry) -> None:
+        """Let the front of a resident host know nothing of *entry*."""
+        host.front[:] = [item for item in host.front if item[0] != entry.key]
+        heapify(host.front)
+
+    def _cut(self, host: HostState) -> None:
+        """Leave the end of a front that has grown too long to the disk."""
+        keep = nsmallest(_FRONT, host.front)
+        cursor = keep[-1][0]
+        volatile = [item for item in host.front if item[0] > cursor and item[1].volatile]
+        if len(keep) + len(volatile) < len(host.front):
+            host.front[:] = keep + volatile
+            heapify(host.front)
+            host.cursor, host.more = cursor, True
+
+    def refill(self, host: HostState) -> None:
+        """Read the next rows of a host's queue into its front."""
+        leased = self._leased.get(host.key, _NONE)
+        while host.more:
+            rows = self._store.rows(host.key, host.cursor, _FRONT)
+            host.more = len(rows) == _FRONT
+            if rows:
+                host.cursor = rows[-1].key
+            for entry in rows:
+                if entry.key not in leased:
+                    heappush(host.front, (entry.key, entry))
+            if host.front:
+                return
+
+    def set_head(self, host: HostState) -> None:
+        """Note below which key nothing is left: refills start there after a restart."""
+        least = min(self._leased.get(host.key, _NONE), default=None)
+        if host.front and (least is None or host.front[0][0] < least):
+            least = host.front[0][0]
+        host.record.head = host.cursor if least is None else before(least)
+
+    # Emptying a queue
+
+    def drain(self, host: HostState, limit: int) -> list[Entry]:
+        """Take some *limit* pending entries out of the queue of a resident host.
+
+        None are left when none are returned (leased ones apart).
+        """
+        if host.front:
+            return [heappop(host.front)[1] for _ in range(min(limit, len(host.front)))]
+        if not host.more:
+            return []
+        leased = self._leased.get(host.key, _NONE)
+        rows = self._store.rows(host.key, host.cursor, limit + len(leased))
+        host.more = len(rows) == limit + len(leased)
+        if rows:
+            host.cursor = rows[-1].key
+        return [entry for entry in rows if entry.key not in leased]
+
+    def drain_disk(self, key: str, record: HostRecord, limit: int) -> list[Entry]:
+        """`drain` for a host that is not in memory."""
+        leased = self._leased.get(key, _NONE)
+        rows = self._store.rows(key, record.head, limit + len(leased))
+        if rows:
+            record.head = before(min(leased)) if leased else rows[-1].key
+        return [entry for entry in rows if entry.key not in leased]
+
+
+def before(key: bytes) -> bytes:
+    """The greatest order key below *key*."""
+    return (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
+
+
+_CACHE = 20_000
+"""Records of hosts that are not resident, kept so that links to them need no look-up."""
+
+
+class HostRecords:
+    """Reads and stores records; *fronts* know where the queue of a resident host begins.
+
+    Attributes:
+        wall_offset: wall time minus ``now``, by which clocks of resident hosts are stored.
+    """
+
+    def __init__(self, store: Store, workbench: Workbench, fronts: Fronts) -> None:
+        self.wall_offset = 0.0
+        self._store = store
+        self._hosts = workbench.hosts
+        self._fronts = fronts
+        self._cache: dict[str, HostRecord] = {}
+        self._touched: dict[str, HostRecord] = {}
+
+    def touch(self, key: str) -> HostRecord:
+        """The record of a host, about to be changed; `save` stores it."""
+        record = self._touched[key] = self.of(key)
+        return record
+
+    def of(self, key: str) -> HostRecord:
+        """The record of a host, to be looked at."""
+        host = self._hosts.get(key)
+        record: HostRecord = self._known(key) if host is None else host.record
+        return record
+
+    def _known(self, key: str) -> HostRecord:
+        """The record of a host that is not resident."""
+        # Touched ones first: the cache may have been emptied since.
+        return self._touched.get(key) or self._cache.get(key) or self._load(key)
+
+    def _load(self, key: str) -> HostRecord:
+        if len(self._cache) >= _CACHE and self._store.durable:
+            self._cache.clear()
+        record = self._store.record(key) or HostRecord()
+        self._cache[key] = record
+        return record
+
+    def left(self, key: str) -> int:
+        """How many stored URLs of a host are still to be asked for."""
+        return max(0, self.of(key).pending - self._fronts.leased(key))
+
+    def changed(self, key: str, record: HostRecord) -> None:
+        """*record*, which somebody holds, has changed; `save` stores it."""
+        self._touched[key] = record
+
+    def came(self, key: str) -> None:
+        """A host became resident: it has its record."""
+        self._cache.pop(key, None)
+
+    def went(self, key: str, record: HostRecord) -> None:
+        """A host is no longer resident, and leaves its record, changed."""
+        self._cache[key] = self._touched[key] = record
+
+    def drop(self, key: str) -> None:
+        """Forget the record of a host, which the caller deletes."""
+        self._cache.pop(key, None)
+        self._touched.pop(key, None)
+
+    def save(self) -> None:
+        """Put the records that were touched into the store's next batch, each once."""
+        for key, record in self._touched.items():
+            host = self._hosts.get(key)
+            if host is not None:
+                self._fronts.set_head(host)
+                note_clock(host, self.wall_offset)
+            self._store.put_record(key, record)
+        self._touched.clear()
+
+
+_PREFIX = b"waits/"
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_PORTION = 2_000
+"""Hosts in memory that are looked at at a time, some 0.4 µs each."""
+_EVERY = 1.0
+"""Seconds between the beginnings of two counts, at least."""
+
+_Kind = tuple[WaitReason, int]
+"""The reason of hosts, and the seconds of the spans of time by which they are counted."""
+_PAST: _Kind = (WaitReason.MEMORY, 0)
+"""Of the hosts whose time has come."""
+
+
+class DiskWaits:
+    """Hosts on disk, counted by the reason that their records name and the minute they are due in.
+
+    Those that are due in more than a day are counted by the hour, and those whose time has come
+    all together, so there are few counts however long the crawl. Each is a row, and the rows that
+    changed are stored in the batches that store what is counted.
+
+    The hosts of a reason are as many as they are counted. Where some of an hour are counted by the
+    minute and others are not, one that goes may be taken for another one of the same hour.
+    """
+
+    def __init__(self, store: Store, rows: Iterable[tuple[float, HostRecord]]) -> None:
+        """Load the counts from *store*; a job that has none is counted by its *rows*.
+
+        Raises `JobDamagedError`.
+        """
+        self._kv = store.kv("counters")
+        self._counts: dict[_Kind, dict[int, int]] = {_PAST: {0: 0}}
+        self._changed: set[tuple[_Kind, int]] = set()
+        self._wall: float | None = None
+        """As of the last fold; None: there was none."""
+        stored = dict(self._kv.items(_PREFIX))
+        if _key(_PAST, 0) not in stored:
+            for when, record in rows:
+                self.change(when, record, 1)
+            return
+        try:
+            for key, hosts in stored.items():
+                _, width, number, reason = key.decode().split("/", 3)
+                kind = WaitReason(reason), int(width)
+                self._counts.setdefault(kind, {})[int(number)] = int(hosts)
+        except ValueError as error:
+            raise JobDamagedError(f"the counts of waiting hosts are unreadable: {error}") from error
+
+    def change(self, when: float, record: HostRecord, hosts: int) -> None:
+        """Count one host more, or less (*hosts* is 1 or -1), that is due at *when* (wall), with a
+        *record* like this."""
+        reason = reason_of_words(record.why)
+        by_minute, by_hour = (reason, _MINUTE), (reason, _HOUR)
+        if hosts > 0:
+            kind = by_minute if self._wall is None else self._kind(by_minute, when, self._wall)
+            self._add(kind, _number(kind, when), hosts)
+            return
+        # From the finest on: so what is left is never counted finer than it came.
+        for kind in (by_minute, by_hour, _PAST):
+            number = _number(kind, when)
+            if self._counts.get(kind, {}).get(number):
+                self._add(kind, number, hosts)
+                return
+
+    def save(self) -> None:
+        """Put the counts that changed into the store's next batch."""
+        if not self._changed:
+            return
+        for kind, number in self._changed | {(_PAST, 0)}:  # which says that there are counts
+            hosts = self._counts.get(kind, {}).get(number)
+            if hosts is None:
+                self._kv.delete(_key(kind, number))
+            else:
+                self._kv.put(_key(kind, number), b"%d" % hosts)
+        self._changed.clear()
+
+    def counts(self, wall: float) -> Iterator[WaitCount]:
+        """The hosts by reason; those whose time has come wait for room in memory."""
+        if self._wall is None or wall // _MINUTE != self._wall // _MINUTE:
+            self._fold(wall)
+        self._wall = wall
+        for (reason, width), numbers in self._counts.items():
+            if hosts := sum(numbers.values()):
+                until = max(wall, float(min(numbers) * width))
+                yield WaitCount(reason, hosts, None if until > NEVER - _HOUR else until)
+
+    def _fold(self, wall: float) -> None:
+        """Count what has passed, and what is far, less finely."""
+        for kind, numbers in list(self._counts.items()):
+            if kind == _PAST:
+                continue
+            for number, hosts in list(numbers.items()):
+                less = self._kind(kind, number * kind[1], wall)
+                if less != kind:
+                    self._add(kind, number, -hosts)
+                    self._add(less, _number(less, number * kind[1]), hosts)
+
+    def _kind(self, kind: _Kind, when: float, wall: float) -> _Kind:
+        """How a host of this *kind* that is due at *when* is counted at the time *wall*."""
+        reason, width = kind
+        if (when // width + 1) * width <= wall:
+            return _PAST
+        return (reason, _HOUR) if when >= wall + _DAY else kind
+
+    def _add(self, kind: _Kind, number: int, hosts: int) -> None:
+        numbers = self._counts.setdefault(kind, {})
+        left = numbers.get(number, 0) + hosts
+        if left or kind == _PAST:
+            numbers[number] = left
+        else:
+            del numbers[number]
+        self._changed.add((kind, number))
+
+
+def _number(kind: _Kind, when: float) -> int:
+    """Of the span of time of *kind* in which *when* lies; that of the past is one."""
+    return 0 if kind == _PAST else int(when // kind[1])
+
+
+def _key(kind: _Kind, number: int) -> bytes:
+    reason, width = kind
+    return _PREFIX + f"{width}/{number}/{reason}".encode()
+
+
+class Waits:
+    """Counts the hosts of one frontier. *elsewhere* says which hosts another agent holds.
+
+    Attributes:
+        counts: the hosts by reason, the most frequent first, as of the last count.
+    """
+
+    def __init__(
+        self, workbench: Workbench, on_disk: DiskWaits, elsewhere: Callable[[str], bool]
+    ) -> None:
+        self.counts: list[WaitCount] = []
+        self._workbench = workbench
+        self._on_disk = on_disk
+        self._elsewhere = elsewhere
+        self._left: list[HostState] = []
+        self._found: dict[WaitReason, tuple[int, float]] = {}
+        self._began = -math.inf
+
+    def look(self, now: float, wall: float) -> None:
+        """Look at the next portion of the hosts in memory; call a few times a second."""
+        if not self._left:
+            if now - self._began < _EVERY:
+                return
+            self._begin(now)
+        self._go_on(_PORTION, now, wall)
+
+    def count(self, now: float, wall: float) -> None:
+        """Count all hosts at once."""
+        self._begin(now)
+        self._go_on(len(self._left), now, wall)
+
+    def _begin(self, now: float) -> None:
+        self._began, self._found = now, {}
+        self._left = list(self._workbench.hosts.values())
+
+    def _go_on(self, most: int, now: float, wall: float) -> None:
+        found = self._found
+        for host in self._left[-most:]:
+            wait = None if host.record.dead else wait_of(host, now)
+            if wait is not None:
+                reason, until = wait
+                if reason is WaitReason.NAME and self._elsewhere(host.key):
+                    reason = WaitReason.ELSEWHERE
+                hosts, earliest = found.get(reason, (0, math.inf))
+                found[reason] = (hosts + 1, min(earliest, until))
+        del self._left[-most:]
+        if not self._left:
+            offset = wall - now
+            in_memory = [WaitCount(r, n, until + offset) for r, (n, until) in found.items()]
+            self.counts = add_up([*in_memory, *self._on_disk.counts(wall)])
+
+
+RESIDENT = 1e13
+"""The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
+BARRED = 1e12
+"""What is added to the times of hosts that wait for a rule."""
+AWAY = 30.0
+"""A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
+_STEP, _STEPS = 1e-3, 1_000
+"""A host that missed its phase goes ahead of others in the next one, by so many seconds for each
+that it missed, and for so many at most; times that wait for a rule are exact to a tenth of that."""
+
+
+class WaitingList:
+    """Reads and writes the ``due`` times of hosts. Records are the caller's to store."""
+
+    def __init__(self, store: Store, policy: Policy) -> None:
+        self._store = store
+        self._policy = policy
+        self.earliest = math.inf
+        """No host on disk is due before this (wall seconds)."""
+        self.counts = DiskWaits(store, self._counted())
+
+    def _counted(self) -> Iterator[tuple[float, HostRecord]]:
+        """Every host that waits, and when it is due."""
+        due, after = 0.0, ""
+        while rows := self.rows(due, after, 1_000):
+            for due, after in rows:
+                record = self._store.record(after) if due < RESIDENT else None
+                if record is not None and record.due is not None:
+                    yield due_time(record.due), record
+
+    def add(
+        self, key: str, record: HostRecord, wall: float, since: float | None = None,
+        ahead: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Let a host wait until the time that its record names, or a rule that it names.
+
+        Those whose time has come wait in the order in which they came, or *since* when they do;
+        *ahead* (seconds) of others of the same time.
+        """
+        barred = self._look_at_rules(key, record, wall) or self._out_of_phase(key, record, wall)
+        when = max(wall if since is None else since, record.next_fetch) - ahead
+        record.due = when + BARRED if barred else when
+        self._store.put_due(record.due, key)
+        self.counts.change(due_time(record.due), record, 1)
+        self.earliest = min(self.earliest, when)
+
+    def _out_of_phase(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Whether nothing but its phase has a host wait; its record says until when."""
+        bar = None if self._policy.phases is None else self._policy.bar_of_visit(key, "", wall)
+        if bar is None or record.next_fetch >= bar.until:
+            return False
+        record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
+        return True
+
+    def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host that is due wait for its next phase, if it missed one; whether it did."""
+        phases, due = self._policy.phases, record.due
+        if phases is None or due is None or phases.opens(key, wall) - wall < AWAY + _STEP * _STEPS:
+            return False
+        before = record.next_fetch - due + (BARRED if due >= BARRED else 0.0)
+        self.leave(key, record)
+        self.add(key, record, wall, ahead=min(max(before, 0.0) + _STEP, _STEP * _STEPS))
+        return True
+
+    def leave(self, key: str, record: HostRecord) -> None:
+        """Take a host off the list, if it is on it; its record says why it waited until then."""
+        if record.due is not None:
+            self._store.delete_due(record.due, key)
+            if record.due < RESIDENT:
+                self.counts.change(due_time(record.due), record, -1)
+            record.due = None
+
+    def take_in(self, key: str, record: HostRecord) -> None:
+        """Note that a host is in memory."""
+        self.leave(key, record)
+        record.due = RESIDENT
+        self._store.put_due(RESIDENT, key)
+
+    def next_in(self, wall: float) -> float | None:
+        """Seconds until a host on disk may be visited (negative: overdue); None if none waits."""
+        if self.earliest >= RESIDENT:
+            return None
+        waits = [when - wall for when, _ in self._store.due(1) if when < BARRED]
+        barred = self._store.due(1, BARRED)
+        waits += [when - BARRED - wall for when, _ in barred if when < RESIDENT]
+        return min(waits, default=None)
+
+    def due(self, room: int, wall: float) -> list[str]:
+        """Up to *room* hosts that may be visited now, or so soon that they are wanted in memory."""
+        if room <= 0 or self.earliest > wall + AWAY:
+            return []
+        found: list[str] = []
+        earliest = [self._due_of(band, room, wall, found) for band in (0.0, BARRED)]
+        self.earliest = min(earliest)
+        return found
+
+    def _due_of(self, band: float, room: int, wall: float, found: list[str]) -> float:
+        """Add those of one band to *found*; when the next of it is due."""
+        for due, key in self._store.due(room - len(found) + 1, band):
+            if due >= (RESIDENT if band else BARRED):
+                break
+            when = due - band
+            # A clock that was set back makes a time look far away.
+            far = when - wall > AWAY and (band or when - wall < LATEST)
+            if far or len(found) == room:
+                return when
+            found.append(key)
+        return math.inf
+
+    def rows(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
+        """Up to *limit* hosts and what they are due at, from *since* and the host after *after* on.
+        """
+        return self._store.due(limit, since, after)
+
+    def bring_forward(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host wait no longer than its record names; False if it does not."""
+        due = record.due
+        if due is None or due >= RESIDENT:
+            return False
+        if due_time(due) - max(wall, record.next_fetch) < _STEP * _STEPS:
+            return False
+        self.leave(key, record)
+        self.add(key, record, wall)
+        return True
+
+    # Rules
+
+    def barred(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
+        """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
+        return [row for row in self.rows(max(since, BARRED), after, limit) if row[0] < RESIDENT]
+
+    def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
+        before = replace(record)
+        self._look_at_rules(key, record, wall)
+        if (record.next_fetch, record.why) == (before.next_fetch, before.why):
+            return False
+        self.leave(key, before)
+        self.add(key, record, wall)
+        return True
+
+    def hurry(self, key: str, record: HostRecord, wall: float) -> None:
+        """A host on the list has something new, which rules for some of its URLs may not concern.
+
+        Its delay runs from now.
+        """
+        subject = barred_subject(record.why) if record.why else None
+        if subject is not None and subject.kind is Kind.PREFIX:
+            self.leave(key, record)
+            record.next_fetch, record.why = wall + self._policy.of_host(key).delay, ""
+            self.add(key, record, wall)
+
+    def _look_at_rules(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Whether a host that waits for a rule has to; its record says for which, and until when.
+
+        The host's address is not known here: a rule of its address counts while it is there.
+        """
+        if not waits_for_rule(record.why):
+            return False
+        bar, subject = self._policy.bar_of_visit(key, "", wall), barred_subject(record.why)
+        if bar is None and subject is not None:
+            bar = self._policy.bar_of_rule(subject, wall)
+        if bar is None:
+            # Nobody knows any more when it was visited: its delay runs from now.
+            delay = max(self._policy.of_host(key).delay, record.crawl_delay)
+            record.next_fetch, record.why = wall + delay, ""
+        else:
+            record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
+        return bar is not None
+
+
+def due_time(due: float) -> float:
+    """The time (wall) at which a host that is not in memory, and stands under *due*, is due."""
+    return due - BARRED if due >= BARRED else due

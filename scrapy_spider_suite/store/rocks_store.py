@@ -1,0 +1,695 @@
+"""Rewriting the tables in which deleted rows may still lie, and telling whether that worked.
+
+RocksDB does not say of a compaction that it failed, but it counts what fails in the background.
+
+How the database is set up: one cache and one bound on write buffers for all its families.
+
+What waits for the next batch, and how reads see it before it is written.
+
+Reads must never write: a batch ends where an operation of the frontier ends, or a kill between
+two batches would find half of it (a page done, and its links nowhere). So reads look here first.
+
+One RocksDB with a family per kind of row, and the batch that waits to be written to it.
+
+The database and every family are opened in raw mode: bytes in, bytes out. The library's
+default mode unpickles what it reads, which no one may make us do (promise 4).
+
+The store on disk: rows of queues, states of URLs, records of hosts (U12, U13, E8).
+
+Rows of the store that nobody can read: a crawl that meets one ends (see `Keeper`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from shutil import rmtree
+from threading import Thread
+
+from rocksdict import (
+    AccessType,
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    BottommostLevelCompaction,
+    Cache,
+    Checkpoint,
+    CompactOptions,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import Entry, host_key
+from scrapy_spider_suite.store.interface import KV, PrefixedKV, Store
+from scrapy_spider_suite.store.rows import HostRecord, pack_row, unpack_row
+from scrapy_spider_suite.store.rows import after as end_of
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
+from scrapy_spider_suite.store.seen_index import ARCHIVED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+
+Range = tuple[str, bytes, bytes]
+"""A family, the first key in it, and the first that is behind."""
+_ERRORS = "rocksdb.background-errors"
+
+
+class Eraser:
+    """Rewrites the tables of *families* that hold keys of *ranges*, in a thread of its own.
+
+    The others are only written out, since the log holds rows of all of them. It takes seconds.
+    *failure* says, once it has ended, what is left; empty: nothing.
+    """
+
+    def __init__(
+        self, db: Rdict, families: Mapping[str, Rdict], ranges: Collection[Range]
+    ) -> None:
+        self.failure = ""
+        self._cut = False
+        self._db = db
+        self._families = dict(families)
+        self._ranges = tuple(ranges)
+        self._thread = Thread(target=self._rewrite, daemon=True)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it is at work."""
+        return self._thread.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, *timeout* seconds at most."""
+        self._thread.join(timeout)
+
+    def cut_short(self, db: Rdict) -> None:
+        """Have *db*, which is to be closed, end it, and wait for that."""
+        if self.is_alive():
+            self._cut = True
+            db.cancel_all_background(False)
+        self.join()
+
+    def _rewrite(self) -> None:
+        options = CompactOptions()
+        # Tables of the last level would be left as they are, with what they hold.
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        try:
+            before = self._errors()
+            for family in self._families.values():
+                family.flush()
+            for name, begin, end in self._ranges:
+                self._families[name].compact_range(begin, end, options)
+            if self._cut or self._errors() > before:
+                self.failure = "the store's tables could not all be rewritten"
+        except Exception as error:  # the library raises nothing narrower
+            self.failure = f"the store's tables could not be rewritten ({error})"
+        finally:
+            # The database keeps its lock as long as anything refers to it.
+            del self._db, self._families
+
+    def _errors(self) -> int:
+        return self._db.property_int_value(_ERRORS) or 0
+
+
+_LEAST = 16 << 20
+"""Bytes of memory below which the database does not work well."""
+
+
+class Tuning:
+    """Options of a database whose write buffers and block cache have *memory* bytes together."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self._cache = Cache(memory * 2 // 5)
+        self._buffers = WriteBufferManager(memory * 3 // 5, False)
+
+    def resize(self, memory: int) -> None:
+        """Let them have *memory* bytes (what a full table needs stays as it is)."""
+        memory = max(_LEAST, memory)
+        if memory != self.memory:
+            self.memory = memory
+            self._cache.set_capacity(memory * 2 // 5)
+            self._buffers.set_buffer_size(memory * 3 // 5)
+
+    def options(self, *, root: bool = False) -> Options:
+        """Those of a family; of the database itself, *root*."""
+        options = Options(raw_mode=True)
+        table = BlockBasedOptions()
+        table.set_block_cache(self._cache)
+        # Filters and indexes count as cache, and in pieces: whole ones, of a megabyte each, push
+        # one another out, and then every look-up reads one (60 us instead of 5).
+        table.set_bloom_filter(10, False)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_pin_top_level_index_and_filter(True)
+        options.set_block_based_table_factory(table)
+        options.set_write_buffer_size(self.memory // 8)
+        options.set_compression_type(DBCompressionType.lz4())
+        if root:
+            options.create_if_missing(True)
+            options.create_missing_column_families(True)
+            options.set_write_buffer_manager(self._buffers)
+            options.set_max_total_wal_size(self.memory)
+            options.set_keep_log_file_num(2)
+            options.set_max_log_file_size(10 << 20)
+            options.set_max_open_files(256)
+        return options
+
+
+Row = tuple[bytes, bytes]
+_Changes = dict[bytes, bytes | None]
+
+
+class Unwritten:
+    """The last value of each key that changed since the last batch; None: it was deleted.
+
+    Keys belong to a family and, within it, to a *group*: whoever walks over one group (the rows
+    of one host) does not walk over the others.
+    """
+
+    def __init__(self) -> None:
+        self._families: dict[str, dict[bytes, _Changes]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many keys wait (one that changed twice counts twice, and a KiB as much as a key)."""
+        return self._size
+
+    def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
+        """Let *key* have *value* with the next batch."""
+        groups = self._families.setdefault(family, {})
+        changes = groups.get(group)
+        if changes is None:
+            changes = groups[group] = {}
+        changes[key] = value
+        self._size += 1 + (len(key) + len(value or b"") >> 10)
+
+    def find(self, family: str, key: bytes) -> tuple[bool, bytes | None]:
+        """Whether *key* (of no group) waits, and its value."""
+        changes = self._families.get(family, {}).get(b"")
+        if changes is None or key not in changes:
+            return False, None
+        return True, changes[key]
+
+    def over(
+        self, disk: Iterator[Row], family: str, start: bytes, group: bytes = b""
+    ) -> Iterator[Row]:
+        """The rows of *disk*, which begins at *start*, as they will be after the next batch."""
+        changes = self._families.get(family, {}).get(group)
+        if not changes:
+            return disk
+        mine = sorted(item for item in changes.items() if item[0] >= start)
+        return _newest(mine, disk)
+
+    def everywhere(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
+        """All rows of a family, over all groups, as they will be after the next batch."""
+        groups = self._families.get(family, {}).values()
+        return _newest(sorted(item for changes in groups for item in changes.items()), disk)
+
+    def __iter__(self) -> Iterator[tuple[str, bytes, bytes | None]]:
+        """Everything that waits, each key once."""
+        for family, groups in self._families.items():
+            for changes in groups.values():
+                for key, value in changes.items():
+                    yield family, key, value
+
+    def clear(self) -> None:
+        """It was written."""
+        self._families.clear()
+        self._size = 0
+
+
+def _newest(mine: list[tuple[bytes, bytes | None]], disk: Iterator[Row]) -> Iterator[Row]:
+    last = None
+    # Of equal keys the merge yields that of its first argument first.
+    for key, value in merge(mine, disk, key=_key):
+        if key != last:
+            last = key
+            if value is not None:
+                yield key, value
+
+
+def _key(row: tuple[bytes, bytes | None]) -> bytes:
+    return row[0]
+
+
+FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
+
+
+class Database:
+    """See `RocksStore`, whose lower half this is: what rows mean is none of its business.
+
+    Attributes:
+        damage: what could not be read, "" as a rule. From then on nothing is written: half of what
+            an operation says may wait.
+    """
+
+    def __init__(
+        self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
+        secondary: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.damage = ""
+        self._path = path
+        self._secondary = secondary
+        self._tuning = Tuning(memory)
+        self._write_options = WriteOptions()
+        self._write_options.sync = power_safe
+        self._unwritten = Unwritten()
+        self._erasers: list[Eraser] = []
+        try:
+            self._open()
+        except Exception as error:  # the library raises nothing narrower
+            raise JobDamagedError(
+                f"the store in {path} cannot be opened ({error}); look at it with `scrapy frontier "
+                "check`, restore a copy, or begin anew with another JOBDIR"
+            ) from error
+
+    def _open(self, access: AccessType | None = None) -> None:
+        if access is None and self._secondary is not None:
+            access = AccessType.secondary(str(self._secondary))
+        options = self._tuning.options(root=True)
+        if self._secondary is not None:
+            options.set_max_open_files(-1)  # the process that writes may remove them meanwhile
+        self._db = Rdict(
+            str(self._path),
+            options=options,
+            column_families={name: self._tuning.options() for name in FAMILIES},
+            access_type=access or AccessType.read_write(),
+        )
+        self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
+        self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+
+    def recover(self) -> None:
+        """See `Store`. A database that could not write refuses to until it is opened again."""
+        self._let_go()
+        try:
+            self._open()
+        except Exception as error:  # the library raises nothing narrower
+            # Whoever still looks something up must find it, although nothing can be written.
+            self._let_go()
+            with suppress(Exception):  # not even that: the next attempt may be luckier
+                self._open(AccessType.read_only())
+            raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
+
+    def _let_go(self) -> None:
+        """Close the database, which holds its lock as long as anything refers to it."""
+        for eraser in self._erasers:
+            eraser.cut_short(self._db)
+        self._erasers.clear()
+        self._families.clear()
+        self._handles.clear()
+        with suppress(Exception):  # it says again what failed, and closes all the same
+            self._db.close()
+
+    def resize(self, memory: int) -> None:
+        """Let caches and buffers have *memory* bytes (what a full table needs stays as it is)."""
+        self._tuning.resize(memory)
+
+    def sync(self, *, power_safe: bool) -> None:
+        """Sync every batch to the medium, or only hand it to the system."""
+        self._write_options.sync = power_safe
+
+    @property
+    def power_safe(self) -> bool:
+        """Whether every batch is synced to the medium."""
+        return bool(self._write_options.sync)
+
+    # Writing: collected, then written as one batch
+
+    @property
+    def dirty(self) -> bool:
+        """See `Store`."""
+        return bool(self._unwritten)
+
+    @property
+    def backlog(self) -> int:
+        """See `Store`."""
+        return len(self._unwritten)
+
+    def flush(self) -> None:
+        """See `Store`. What could not be written is kept and tried again with the next flush."""
+        if not self._unwritten:
+            return
+        if self.damage:
+            raise StoreWriteError(f"{self.damage}: nothing more is written")
+        # Built anew each time: a failed write spends a batch.
+        batch = WriteBatch(raw_mode=True)
+        handles = self._handles
+        for family, key, value in self._unwritten:
+            if value is None:
+                batch.delete(key, handles[family])
+            else:
+                batch.put(key, value, handles[family])
+        try:
+            self._db.write(batch, self._write_options)
+        except Exception as error:  # the library raises nothing narrower
+            raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
+        self._unwritten.clear()
+
+    def sync_log(self) -> None:
+        """Have what was flushed on the medium, in any thread. Raises `StoreWriteError`."""
+        try:
+            self._db.flush_wal(sync=True)
+        except Exception as error:  # the library raises nothing narrower
+            raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
+
+    def size(self) -> int:
+        """Bytes on disk, those aside that are not merged into tables yet."""
+        name = "rocksdb.total-sst-files-size"
+        return sum(each.property_int_value(name) or 0 for each in self._families.values())
+
+    def close(self) -> None:
+        """See `Store`."""
+        try:
+            self.flush()
+        finally:
+            self._let_go()
+
+    def erase_keys(self, ranges: Sequence[Range]) -> Eraser:
+        """Begin to rewrite the files in which deleted keys of *ranges* may still lie.
+
+        It goes on beside what follows; closing the store cuts it short.
+        """
+        self._erasers = [each for each in self._erasers if each.is_alive()]
+        eraser = Eraser(self._db, self._families, ranges)
+        self._erasers.append(eraser)
+        return eraser
+
+    def copy(self, path: Path, beside: Callable[[], None]) -> None:
+        """Make a copy of all that was flushed in the new folder *path*, and do *beside*.
+
+        On one file system tables are linked, not copied. For a thread of its own. Raises
+        `StoreWriteError`; nothing is left of the copy then.
+        """
+        try:
+            # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
+            for family in list(self._families.values()):
+                family.flush()
+            Checkpoint(self._db).create_checkpoint(str(path))
+            beside()
+        except Exception as error:  # the library raises nothing narrower
+            rmtree(path, ignore_errors=True)
+            rmtree(f"{path}.tmp", ignore_errors=True)
+            raise StoreWriteError(f"the store cannot be copied to {path}: {error}") from error
+
+    # Reading: what is on disk, under what waits to be written
+
+    def _get(self, family: str, key: bytes) -> bytes | None:
+        waits, value = self._unwritten.find(family, key)
+        if waits:
+            return value
+        rows = self._families[family]
+        try:
+            found: bytes | None = rows.get(key)
+        except Exception as error:  # the library raises nothing narrower
+            raise self._damaged(error) from error
+        return found
+
+    def _damaged(self, error: Exception) -> JobDamagedError:
+        self.damage = f"the store in {self._path} cannot be read: {error}"
+        return JobDamagedError(self.damage)
+
+    def _scan(
+        self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
+    ) -> Iterator[Row]:
+        disk = self._on_disk(family, start, end)
+        return self._unwritten.over(disk, family, start, group)
+
+    def _on_disk(
+        self, family: str, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[Row]:
+        options = ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        rows = self._families[family].iter(options)
+        rows.seek(start)
+        while rows.valid():
+            yield rows.key(), rows.value()
+            rows.next()
+        try:
+            rows.status()  # it ends at what it cannot read, too
+        except Exception as error:  # the library raises nothing narrower
+            raise self._damaged(error) from error
+
+
+_DUE = struct.Struct(">Q")
+_BY_URL = (b"seeds\0", b"lastmod\0", b"sitemaps\0", b"revisits\0p")
+"""How keys in ``kv`` begin that a state key follows."""
+_BY_TIME = (b"revisits\0d",)
+"""How those begin that a time follows, and then a state key."""
+_FRESH = b"fresh\0"
+"""Begins a key in ``kv``: a family of their own would be missing where older releases look."""
+
+
+def _microseconds(when: float) -> bytes:
+    return _DUE.pack(max(0, int(when * 1e6)))
+
+
+class RocksStore(Database):
+    """See `Store`. *memory* (bytes) bounds write buffers and block cache together.
+
+    With *secondary*, a folder of its own, it reads a database that another process writes.
+    *power_safe* syncs every batch to the medium, so that it survives a power cut as well.
+
+    Raises `JobDamagedError` if the database cannot be opened.
+
+    Attributes:
+        archive: where URLs are that need no row any more, if there is one; closed with the store.
+        sieve: their fingerprints, if there is one; likewise.
+    """
+
+    durable = True
+
+    def __init__(
+        self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
+        secondary: Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(path, memory=memory, power_safe=power_safe, secondary=secondary)
+        self.archive: Archive | None = None
+        self.sieve: Sieved | None = None
+        # Rows before it were taken: a scan from the start would walk over their remains.
+        self._due_head = b""
+
+    def close(self) -> None:
+        """See `Store`."""
+        try:
+            super().close()
+        finally:
+            for beside in (self.archive, self.sieve):
+                if beside is not None:
+                    beside.close()
+
+    def erase(self, host: str) -> Eraser:
+        """Begin to rewrite the files in which deleted rows of *host* may still lie.
+
+        It goes on beside what follows; closing the store cuts it short.
+        """
+        begin = host_key(host)
+        ranges = [(name, begin, end_of(begin)) for name in ("queue", "states", "hosts")]
+        ranges += [("kv", each + begin, each + end_of(begin)) for each in _BY_URL]
+        ranges += [("kv", each, each + b"\xff") for each in _BY_TIME]
+        return self.erase_keys(ranges)
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a copy of all that was flushed in the new folder *path*, beside running writes.
+
+        Archive and sieve, which must be held, are copied into it. For a thread of its own. Raises
+        `StoreWriteError`; nothing is left of the copy then.
+        """
+
+        def beside() -> None:
+            # After the store: what moves there meanwhile is in both, and not in neither.
+            if self.archive is not None:
+                self.archive.copy(path / ARCHIVE)
+            if self.sieve is not None:
+                self.sieve.copy(path / SIEVE)
+
+        self.copy(path, beside)
+
+    # URLs
+
+    def state(self, key: bytes) -> bytes | None:
+        """See `Store`. What a flush of the sieve has met and has no row is done."""
+        state = self.row(key)
+        if state is not None or self.sieve is None:
+            return state
+        try:
+            return ARCHIVED if self.sieve.has(key) else None
+        except JobDamagedError as error:  # whoever asks, the crawl is to end
+            self.damage = self.damage or str(error)
+            raise
+
+    def row(self, key: bytes) -> bytes | None:
+        """The packed state under a state key, in a row or in the archive; whatever a sieve says."""
+        state = self._get("states", key)
+        return state if state is not None or self.archive is None else self.archive.get(key)
+
+    def has_row(self, key: bytes) -> bool:
+        """Whether the URL with this state key has a row, and is not only in the archive."""
+        return self._get("states", key) is not None
+
+    def put_state(self, key: bytes, value: bytes) -> None:
+        """See `Store`."""
+        self._unwritten.set("states", key, value)
+
+    def delete_state(self, key: bytes) -> None:
+        """See `Store`."""
+        self._unwritten.set("states", key, None)
+
+    def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """What follows *prefix* in each state key that begins with it, and the packed state.
+
+        Those beyond *after* only, if it is given.
+        """
+        n = len(prefix)
+        start = prefix + after + b"\0" if after else prefix
+        for key, value in self._scan("states", start, end_of(prefix)):
+            if not key.startswith(prefix):
+                return
+            yield key[n:], value
+
+    def every_state(self, after: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The state keys beyond *after* that have rows, and their packed states."""
+        return self._scan("states", after + b"\0" if after else b"")
+
+    # Queues
+
+    def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
+        """See `Store`. Seeks behind *after*, so that deleted rows before it cost nothing."""
+        prefix = host_key(host)
+        n = len(prefix)
+        start = prefix + after + b"\0" if after else prefix
+        rows = self._scan("queue", start, end_of(prefix), prefix)
+        return [unpack_row(host, key[n:], value) for key, value in islice(rows, limit)]
+
+    def put_row(self, entry: Entry) -> None:
+        """See `Store`."""
+        prefix = host_key(entry.host)
+        self._unwritten.set("queue", prefix + entry.key, pack_row(entry), prefix)
+
+    def delete_row(self, host: str, key: bytes) -> None:
+        """See `Store`."""
+        prefix = host_key(host)
+        self._unwritten.set("queue", prefix + key, None, prefix)
+
+    def all_rows(self) -> Iterator[Entry]:
+        """Every pending entry of the job, host by host."""
+        for key, value in self._unwritten.everywhere(self._on_disk("queue"), "queue"):
+            end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
+            yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
+
+    # Links that wait for the sieve
+
+    def fresh(self, since: int) -> Iterator[tuple[int, bytes]]:
+        """Their rows from the number *since* on, each with that of its first link."""
+        for key, value in self._scan("kv", _FRESH + _DUE.pack(since), end_of(_FRESH)):
+            if not key.startswith(_FRESH):
+                return
+            yield _DUE.unpack_from(key, len(_FRESH))[0], value
+
+    def put_fresh(self, number: int, row: bytes) -> None:
+        """Store a row of them."""
+        self._unwritten.set("kv", _FRESH + _DUE.pack(number), row)
+
+    def delete_fresh(self, number: int) -> None:
+        """Remove a row."""
+        self._unwritten.set("kv", _FRESH + _DUE.pack(number), None)
+
+    # Hosts
+
+    def record(self, host: str) -> HostRecord | None:
+        """See `Store`."""
+        data = self._get("hosts", host_key(host))
+        return None if data is None else HostRecord.from_bytes(data)
+
+    def put_record(self, host: str, record: HostRecord) -> None:
+        """See `Store`."""
+        self._unwritten.set("hosts", host_key(host), record.to_bytes())
+
+    def delete_record(self, host: str) -> None:
+        """Forget *host*."""
+        self._unwritten.set("hosts", host_key(host), None)
+
+    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
+        """All hosts and their records, slot by slot; those beyond *after* if it is given."""
+        start = host_key(after) + b"\0" if after else b""
+        for key, value in self._scan("hosts", start):
+            yield key[2:-1].decode(), HostRecord.from_bytes(value)
+
+    def hosts_between(self, begin: bytes, end: bytes) -> Iterator[str]:
+        """The hosts that have records, and keys from *begin* on, before *end*."""
+        for key, _ in self._scan("hosts", begin, end):
+            if key >= end:
+                return
+            yield key[2:-1].decode()
+
+    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
+        """See `Store`."""
+        first = f"{after}\0" if after else ""
+        start = max(self._due_head, _microseconds(since) + first.encode())
+        rows = [_due_row(key) for key, _ in islice(self._scan("due", start), limit)]
+        if rows and not (since or after):
+            self._due_head = _microseconds(rows[0][0])
+        return rows
+
+    def all_due(self) -> Iterator[tuple[float, str]]:
+        """Every waiting host with its time (wall)."""
+        for key, _ in self._scan("due", b""):
+            yield _due_row(key)
+
+    def put_due(self, when: float, host: str) -> None:
+        """See `Store`."""
+        key = _microseconds(when)
+        self._due_head = min(self._due_head, key)
+        self._unwritten.set("due", key + host.encode(), b"")
+
+    def delete_due(self, when: float, host: str) -> None:
+        """See `Store`."""
+        self._unwritten.set("due", _microseconds(when) + host.encode(), None)
+
+    def every_row(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """All that was flushed: family, key, value."""
+        for family in self._families:
+            for key, value in self._on_disk(family):
+                yield family, key, value
+
+    # What components keep
+
+    def kv(self, name: str) -> KV:
+        """See `Store`."""
+        return self._rows_of("kv", name.encode() + b"\0")
+
+    @property
+    def meta(self) -> KV:
+        """Facts about the job as a whole."""
+        return self._rows_of("meta", b"")
+
+    def _rows_of(self, family: str, prefix: bytes) -> KV:
+        """The keys of *family* that begin with *prefix*; read back before they are flushed."""
+        change = partial(self._unwritten.set, family)
+        return PrefixedKV(prefix, partial(self._get, family), change, partial(self._scan, family))
+
+
+def _due_row(key: bytes) -> tuple[float, str]:
+    return _DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()
+
+
+@contextmanager
+def reading(store: Store) -> Iterator[None]:
+    """Within it a damaged row of *store* condemns that: nothing more is written.
+
+    What was going on is given up there, and nobody is told but by the end of the crawl.
+    """
+    try:
+        yield
+    except JobDamagedError as error:
+        if not isinstance(store, RocksStore):
+            raise
+        store.damage = store.damage or str(error)

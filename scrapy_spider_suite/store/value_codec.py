@@ -1,0 +1,749 @@
+"""Which classes stored bytes may name, and how a class is found again by its name.
+
+Bytes from the disk or from a peer can carry the name of a class. Looking a class up is the only
+thing that imports a module here, so it is fenced in: the name has to lie under an allowed prefix,
+the module is looked into without running its ``__getattr__``, and what is found has to be a class
+that says itself that it has this name (so ``project.jobs:subprocess.Popen`` leads nowhere although
+``project.jobs`` imports ``subprocess``).
+
+Plain values that msgpack has no form for: each as one extension type of msgpack, by its text or
+bytes.
+
+Every function here takes and returns a value of exactly one class and looks nothing up by name,
+except a time zone, which has to be one of the system's.
+
+Instances of classes, taken apart into plain values and put together again without their
+``__init__``.
+
+A *kind* knows one family of classes: enums, dataclasses, attrs classes. It says what an instance
+consists of (`state`) and rebuilds one (`build`). What a kind cannot keep it refuses, so that
+nothing is lost in silence.
+
+A look at the shape of msgpack bytes before anything is built from them.
+
+A msgpack decoder nests as deep as the bytes say (1,024 levels in msgpack-python) and believes a
+container's announced length. Both are cheap to bound beforehand: each level costs one header byte,
+so bytes that hold no more header-like bytes than levels allowed cannot be too deep. Only the others
+(non-ASCII text, binary bodies, big structures) are walked, token by token, jumping over strings.
+
+Source of the byte values: the msgpack specification, section "Formats".
+
+Python values as bytes and back, exactly, with neither pickle nor eval.
+
+The bytes are standard msgpack. What msgpack has no type for:
+
+=====================================  =================================================
+value                                  stored as
+=====================================  =================================================
+None, bool, int, float, str, bytes     msgpack's own (ints beyond 64 bits: an extension)
+list, dict with plain keys             array, map
+tuple, set, frozenset, range,          array whose first element is a *mark*, an empty
+dict with other keys                   extension that says which
+datetime, Decimal, UUID, paths, ...    an extension (``leaves.py``)
+enum members, dataclasses, attrs       marked array: name of the class, state
+registered classes                     marked array: registered name, what their encoder
+                                       returned
+=====================================  =================================================
+
+Types are exact: a subclass of ``dict`` or ``str`` or a namedtuple would come back as something
+else, so it is refused unless its class is registered. Floats keep every bit, NaN too. Identity is
+not kept: what was one object in two places comes back as two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import ipaddress
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from functools import cache, cached_property, lru_cache, reduce
+from importlib import import_module
+from operator import or_
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo, available_timezones
+
+import attrs
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import CodecError
+from scrapy_spider_suite.wording import counted
+
+_CLASS_NAME = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<path>\w+(\.\w+)*)")
+
+
+class ClassList:
+    """The classes whose names may be written and read.
+
+    A name is ``package.module:Class`` or ``package.module:Outer.Inner``. *allowed* holds dotted
+    prefixes of it (``package``, ``package.module``, ``package.module.Class``). *aliases* gives
+    classes a short name and allows them whatever the prefixes say.
+
+    Modules under an allowed prefix are imported when a name asks for them, except ``__main__``
+    modules, whose import would run a program.
+    """
+
+    def __init__(
+        self, allowed: Iterable[str] = (), aliases: Mapping[str, type] | None = None
+    ) -> None:
+        self.allowed = tuple(dict.fromkeys(allowed))
+        self._by_name: dict[str, type] = dict(aliases or {})
+        self._names: dict[type, str] = {cls: name for name, cls in self._by_name.items()}
+
+    def __repr__(self) -> str:
+        return f"<ClassList: {', '.join(self.allowed) or 'nothing allowed'}>"
+
+    def name_of(self, cls: type) -> str:
+        """Return the name by which :meth:`find` finds *cls*; raise CodecError if there is none."""
+        name = self._names.get(cls)
+        if name is None:
+            name = f"{cls.__module__}:{cls.__qualname__}"
+            if self.find(name) is not cls:
+                raise CodecError(f"{name} is another class of the same name")
+            self._names[cls] = name
+        return name
+
+    def find(self, name: str) -> type:
+        """Return the class called *name*; raise CodecError if it is not allowed or not there."""
+        cls = self._by_name.get(name)
+        if cls is None:
+            cls = self._by_name[name] = self._look_up(name)
+        return cls
+
+    def _look_up(self, name: str) -> type:
+        match = _CLASS_NAME.fullmatch(name)
+        if match is None:
+            raise CodecError(f"class {name!r} cannot be imported by name")
+        module, path = match["module"], match["path"]
+        dotted = f"{module}.{path}."
+        if not any(dotted.startswith(f"{prefix}.") for prefix in self.allowed):
+            raise CodecError(f"class {name} is not on the list of storable classes")
+        found: object = _import(module)
+        for part in path.split("."):
+            found = vars(found).get(part) if isinstance(found, (ModuleType, type)) else None
+        if not isinstance(found, type) or (found.__module__, found.__qualname__) != (module, path):
+            raise CodecError(f"there is no class {name}")
+        return found
+
+
+def _import(module: str) -> ModuleType:
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        return loaded
+    if "__main__" in module.split("."):
+        raise CodecError(f"module {module} is a program, it is not imported for a class")
+    try:
+        return import_module(module)
+    except Exception as error:  # a module's own code runs here and may raise anything
+        raise CodecError(f"module {module} cannot be imported: {error!r}") from error
+
+
+BIG_INT = 0x10
+"""Extension code of integers beyond 64 bits: two's complement, big-endian."""
+
+_MICROSECOND = timedelta(microseconds=1)
+_OFFSET = re.compile(r"([+-]\d{1,12})(?:=(.*))?", re.DOTALL)
+
+
+class Leaf(NamedTuple):
+    """How the values of one class are written: ``decode(encode(value))`` equals *value*."""
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+def big_int_bytes(value: int) -> bytes:
+    """Return the bytes of an int of any size."""
+    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _as_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+def _by_text(cls: type) -> Leaf:
+    """A class whose ``str()`` its constructor reads back exactly."""
+    return Leaf(lambda value: _as_bytes(str(value)), lambda data: cls(_as_text(data)))
+
+
+@cache
+def _zones() -> frozenset[str]:
+    """The zones that exist here: an unknown key would have ``zoneinfo`` import a package for it."""
+    return frozenset(available_timezones())
+
+
+def _zone_text(zone: tzinfo) -> str:
+    if type(zone) is ZoneInfo and zone.key in _zones():
+        return zone.key
+    if type(zone) is not timezone:
+        raise CodecError(f"time zone {zone!r} has no stored form")
+    offset = zone.utcoffset(None)
+    name = zone.tzname(None)
+    named = "" if name == timezone(offset).tzname(None) else f"={name}"
+    return f"{offset // _MICROSECOND:+d}{named}"
+
+
+def _zone(text: str) -> tzinfo:
+    match = _OFFSET.fullmatch(text)
+    if match is None:
+        if text not in _zones():
+            raise CodecError(f"there is no time zone {text!r} here")
+        return ZoneInfo(text)
+    offset = timedelta(microseconds=int(match[1]))
+    return timezone(offset) if match[2] is None else timezone(offset, match[2])
+
+
+def _write_time(value: datetime | time) -> bytes:
+    """ISO text, ``~`` if it is the second of two equal clock times, then a space and the zone."""
+    text = value.replace(tzinfo=None, fold=0).isoformat() + "~" * value.fold
+    return _as_bytes(text if value.tzinfo is None else f"{text} {_zone_text(value.tzinfo)}")
+
+
+def _read_time(data: bytes, cls: type[datetime] | type[time]) -> datetime | time:
+    clock, aware, zone = _as_text(data).partition(" ")
+    value = cls.fromisoformat(clock.removesuffix("~"))
+    fold = int(clock.endswith("~"))
+    return value.replace(fold=fold, tzinfo=_zone(zone) if aware else None)
+
+
+def _write_span(value: timedelta) -> bytes:
+    return f"{value.days},{value.seconds},{value.microseconds}".encode()
+
+
+def _read_span(data: bytes) -> timedelta:
+    days, seconds, microseconds = data.split(b",")
+    return timedelta(int(days), int(seconds), int(microseconds))
+
+
+LEAVES: dict[type, tuple[int, Leaf]] = {
+    bytearray: (0x11, Leaf(bytes, bytearray)),
+    datetime: (0x12, Leaf(_write_time, lambda data: _read_time(data, datetime))),
+    date: (
+        0x13,
+        Leaf(lambda day: day.isoformat().encode(), lambda data: date.fromisoformat(data.decode())),
+    ),
+    time: (0x14, Leaf(_write_time, lambda data: _read_time(data, time))),
+    timedelta: (0x15, Leaf(_write_span, _read_span)),
+    Decimal: (0x16, _by_text(Decimal)),
+    UUID: (0x17, Leaf(lambda value: value.bytes, lambda data: UUID(bytes=data))),
+    PurePosixPath: (0x18, _by_text(PurePosixPath)),
+    PureWindowsPath: (0x19, _by_text(PureWindowsPath)),
+    type(Path()): (0x1A, _by_text(Path)),
+    ipaddress.IPv4Address: (0x1B, _by_text(ipaddress.IPv4Address)),
+    ipaddress.IPv6Address: (0x1C, _by_text(ipaddress.IPv6Address)),
+    ipaddress.IPv4Network: (0x1D, _by_text(ipaddress.IPv4Network)),
+    ipaddress.IPv6Network: (0x1E, _by_text(ipaddress.IPv6Network)),
+    ipaddress.IPv4Interface: (0x1F, _by_text(ipaddress.IPv4Interface)),
+    ipaddress.IPv6Interface: (0x20, _by_text(ipaddress.IPv6Interface)),
+}
+"""Class -> its extension code, fixed for ever, and its form."""
+
+DECODERS: dict[int, Callable[[bytes], Any]] = {
+    BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
+    **{code: leaf.decode for code, leaf in LEAVES.values()},
+}
+"""Extension code -> how its payload is read; raises ValueError and its kin for bad payloads."""
+
+
+_NO_DEFAULT = object()
+
+
+class Kind(Protocol):
+    """How the instances of a family of classes are stored."""
+
+    def accepts(self, cls: type) -> bool:
+        """Return whether *cls* belongs to the family."""
+        ...
+
+    def state(self, value: Any) -> Any:
+        """Return the storable values that *value* consists of; raise CodecError if it cannot."""
+        ...
+
+    def build(self, cls: type, state: Any) -> Any:
+        """Return an instance of *cls* equal to the one that *state* was taken from.
+
+        Any exception means that *state* does not fit *cls*.
+        """
+        ...
+
+
+class EnumKind:
+    """Members of enums by their names; a combination of flags by the names of its flags."""
+
+    def accepts(self, cls: type) -> bool:
+        """Return whether *cls* is an enum."""
+        return issubclass(cls, enum.Enum)
+
+    def state(self, value: enum.Enum) -> list[str]:
+        """Return the names of the members that make up *value*."""
+        cls = type(value)
+        for name, member in cls.__members__.items():
+            if member is value:
+                return [name]
+        if not isinstance(value, enum.Flag):
+            raise CodecError(f"{value!r} is no member of its enum")
+        names = [name for name, flag in type(value).__members__.items() if flag in value]
+        if self.build(cls, names) != value:
+            raise CodecError(f"{value!r} is not made of named flags")
+        return names
+
+    def build(self, cls: type[enum.Enum], state: list[str]) -> Any:
+        """Return the member, or the combination of flags, that has these names."""
+        members = [cls.__members__[name] for name in state]
+        if len(members) == 1:
+            return members[0]
+        if not issubclass(cls, enum.Flag):
+            raise CodecError(f"{cls.__qualname__} has no combined members")
+        return reduce(or_, members, cls(0))
+
+
+class FieldsKind:
+    """Dataclasses and attrs classes, by their fields.
+
+    ``__init__``, ``__post_init__``, converters and validators do not run when an instance is put
+    together: its fields get the values they had. A field that the class has gained since gets its
+    default; a field that the class has lost is an error. Attributes that are no fields are refused,
+    except cached properties, which are computed anew.
+    """
+
+    def accepts(self, cls: type) -> bool:
+        """Return whether *cls* is a dataclass or an attrs class without a base in C."""
+        has_fields = dataclasses.is_dataclass(cls) or "__attrs_attrs__" in vars(cls)
+        # A base in C (dict, Exception) has parts that are no fields, and a __new__ of its own.
+        return has_fields and getattr(cls, "__new__", None) is object.__new__
+
+    def state(self, value: Any) -> dict[str, Any]:
+        """Return the fields that are set, by name."""
+        cls: Any = type(value)
+        names = _defaults(cls)
+        refuse_extras(value, names)
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+    def build(self, cls: type, state: dict[str, Any]) -> Any:
+        """Return an instance with these fields."""
+        defaults = _defaults(cls)
+        for name in state:
+            if name not in defaults:
+                raise CodecError(f"{cls.__qualname__} has no field {name!r}")
+        value: object = object.__new__(cls)
+        for name, default in defaults.items():
+            found = state[name] if name in state else default()
+            if found is not _NO_DEFAULT:
+                object.__setattr__(value, name, found)
+        return value
+
+
+DEFAULT_KINDS: tuple[Kind, ...] = (EnumKind(), FieldsKind())
+
+
+def refuse_extras(value: object, known: Collection[str], base: type = object) -> None:
+    """Raise CodecError if *value* has an attribute that is not *known*.
+
+    ``_name`` counts as known with ``name``: it holds the value of a property. What *base* itself
+    declares is left out.
+    """
+    for name in _attributes(value, base):
+        is_known = name in known or name.lstrip("_") in known
+        if not is_known and not isinstance(getattr(type(value), name, None), cached_property):
+            raise CodecError(
+                f"{type(value).__qualname__} has an attribute {name!r} beside its fields"
+            )
+
+
+def _attributes(value: object, base: type) -> Iterator[str]:
+    yield from getattr(value, "__dict__", ())
+    cls: Any = type(value)
+    for name in _slots(cls, base):
+        if hasattr(value, name):
+            yield name
+
+
+@lru_cache(maxsize=1024)
+def _slots(cls: type, base: Any) -> tuple[str, ...]:
+    """The names of the slots that *cls* and its bases declare, up to *base*."""
+    names: list[str] = []
+    for part in cls.__mro__[: cls.__mro__.index(base)]:
+        slots = vars(part).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            hidden = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{part.__name__.lstrip('_')}{name}" if hidden else name)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+@lru_cache(maxsize=1024)
+def _defaults(cls: type) -> dict[str, Callable[[], Any]]:
+    """Each field's name and what it is without a stored value: `_NO_DEFAULT` leaves it unset."""
+    if dataclasses.is_dataclass(cls):
+        return {field.name: _dataclass_default(cls, field) for field in dataclasses.fields(cls)}
+    return {attribute.name: _attrs_default(cls, attribute) for attribute in attrs.fields(cls)}
+
+
+def _dataclass_default(cls: type, field: dataclasses.Field[Any]) -> Callable[[], Any]:
+    if field.default is not dataclasses.MISSING:
+        return lambda: field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory
+    return _missing(cls, field.name, field.init)
+
+
+def _attrs_default(cls: type, attribute: attrs.Attribute[Any]) -> Callable[[], Any]:
+    default = attribute.default
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        factory: Any = default
+        if not factory.takes_self:
+            return factory.factory  # type: ignore[no-any-return]
+    elif default is not attrs.NOTHING:
+        return lambda: default
+    return _missing(cls, attribute.name, attribute.init)
+
+
+def _missing(cls: type, name: str, needed: bool) -> Callable[[], Any]:
+    def absent() -> Any:
+        if needed:
+            raise CodecError(
+                f"field {name!r} of {cls.__qualname__} was not stored, it has no default"
+            )
+        return _NO_DEFAULT
+
+    return absent
+
+
+_CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
+
+# For first bytes from 0xC0 on: how many bytes follow at least, and how many of them are a length.
+# By rows: nil false true; bin; ext; float; unsigned; signed; fixext; str; array and map.
+_AFTER = bytes.fromhex("00000000 010204 020305 0408 01020408 01020408 0203050911 010204 02040204")
+_WIDTH = bytes.fromhex("00000000 010204 010204 0000 00000000 00000000 0000000000 010204 02040204")
+
+
+def check_shape(data: bytes, max_depth: int) -> None:
+    """Raise CodecError if *data* nests deeper than *max_depth* or announces more than it can hold.
+
+    Bytes that are no msgpack at all may pass: the decoder refuses those by itself.
+    """
+    if len(data) - len(data.translate(None, _CONTAINERS)) <= max_depth:
+        return
+    wanted: list[int] = []  # for each open container, outermost first, the values still to come
+    at, end = 0, len(data)
+    while at < end:
+        first = data[at]
+        after, length = _step(data, at)
+        is_map = first & 0xF0 == 0x80 or first in (0xDE, 0xDF)
+        if is_map or first & 0xF0 == 0x90 or first in (0xDC, 0xDD):
+            length = length * 2 if is_map else length
+            if length > end - after:
+                raise CodecError("a stored container announces more than was stored")
+            wanted.append(length)
+            if len(wanted) > max_depth:
+                raise CodecError(f"stored bytes nest deeper than {counted(max_depth, 'level')}")
+            at = after
+        else:
+            at = after + length
+            _count_down(wanted)
+        while wanted and wanted[-1] == 0:
+            wanted.pop()
+            _count_down(wanted)
+
+
+def _count_down(wanted: list[int]) -> None:
+    if wanted:
+        wanted[-1] -= 1
+
+
+def _step(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the header at *at* ends and the length (bytes or values) that it announces."""
+    first = data[at]
+    if first < 0x80 or first >= 0xE0:
+        return at + 1, 0
+    if first < 0xA0:
+        return at + 1, first & 0x0F
+    if first < 0xC0:
+        return at + 1, first & 0x1F
+    width = _WIDTH[first - 0xC0]
+    length = int.from_bytes(data[at + 1 : at + 1 + width], "big") if width else 0
+    return at + 1 + _AFTER[first - 0xC0], length
+
+
+T = TypeVar("T")
+
+MAX_DEPTH = 64
+"""Deepest nesting of containers; a marked array and the state of an object are a level each."""
+MAX_ITEMS = 1_000_000
+"""Most elements, over all containers, of one value."""
+MAX_BYTES = 16 << 20
+"""Longest stored form, in bytes."""
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_PACKER_KEEPS = 1 << 20  # bytes of buffer; a packer never gives memory back by itself
+_TUPLE, _SET, _FROZENSET, _PAIRS, _RANGE, _OBJECT, _REGISTERED = range(7)
+_MARKS = [msgpack.ExtType(number, b"") for number in range(7)]
+_REGISTERED_NAME = re.compile(r"[\w.:-]{1,64}")
+
+
+class _Mark(NamedTuple):
+    """The first element of a marked array, while it is being read."""
+
+    number: int
+
+
+_READ_MARKS = [_Mark(number) for number in range(len(_MARKS))]
+
+
+class Registered(NamedTuple):
+    """A class with its own stored form."""
+
+    cls: type
+    name: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+class Registry:
+    """The classes that were given a stored form of their own, by class and by name."""
+
+    def __init__(self) -> None:
+        self.by_class: dict[type, Registered] = {}
+        self.by_name: dict[str, Registered] = {}
+
+    def register(
+        self, cls: type[T], name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]
+    ) -> None:
+        """Store instances of exactly *cls* as what *encode* makes of them.
+
+        *encode* returns a storable value, *decode* makes an equal instance from it. *name* stands
+        in the stored bytes: keep it, or what was stored cannot be read any more. Registering the
+        same name again replaces it, as reloading a module does.
+
+        Raises:
+            ValueError: a built-in type that is stored as it is, or a name that is not 1 to 64
+                letters, digits and ``_ . : -``.
+        """
+        if cls in _PLAIN or cls in _LOWER or cls in LEAVES:
+            raise ValueError(f"{cls.__name__} is stored as it is")
+        if not _REGISTERED_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name for a stored class")
+        old = self.by_name.pop(name, None)
+        if old is not None:
+            del self.by_class[old.cls]
+        again = self.by_class.pop(cls, None)
+        if again is not None:
+            del self.by_name[again.name]
+        self.by_name[name] = self.by_class[cls] = Registered(cls, name, encode, decode)
+
+
+class ValueCodec:
+    """Writes and reads values; *classes* are those that may be named, *kinds* how they are taken
+    apart.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        classes: ClassList | None = None,
+        registry: Registry | None = None,
+        kinds: Iterable[Kind] = DEFAULT_KINDS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.classes = classes or ClassList()
+        self.registry = registry or Registry()
+        self.kinds = tuple(kinds)
+        self.max_bytes = max_bytes
+        self._packer = _new_packer()
+
+    def dumps(self, value: object) -> bytes:
+        """Return *value* as bytes; raise CodecError, with the reason, if it has no stored form."""
+        lowered = _Writer(self).lower(value, 1)
+        try:
+            data: bytes = self._packer.pack(lowered)
+        except UnicodeEncodeError:  # lone surrogates, which a str may hold
+            data = _new_packer("surrogatepass").pack(lowered)
+        if len(data) > _PACKER_KEEPS:
+            self._packer = _new_packer()
+            if len(data) > self.max_bytes:
+                raise CodecError(f"{len(data)} bytes are more than the {self.max_bytes} allowed")
+        return data
+
+    def loads(self, data: bytes) -> Any:
+        """Return the value that *data* stands for; raise CodecError if `dumps` did not write it."""
+        if len(data) > self.max_bytes:
+            raise CodecError(f"{len(data)} bytes are more than the {self.max_bytes} allowed")
+        check_shape(data, MAX_DEPTH)
+        reader = _Reader(self)
+        most = min(len(data), MAX_ITEMS)
+        try:
+            value = msgpack.unpackb(
+                data,
+                ext_hook=reader.extension,
+                list_hook=reader.array,
+                strict_map_key=False,
+                unicode_errors="surrogatepass",
+                timestamp=1,
+                max_array_len=most,
+                max_map_len=most,
+            )
+        except CodecError:
+            raise
+        except Exception as error:  # not only msgpack's: keys of the user's classes are hashed
+            raise CodecError(f"stored bytes are damaged: {error!r}") from error
+        if reader.open_marks:
+            raise CodecError("stored bytes are damaged: a mark outside an array")
+        return value
+
+    def kind_of(self, cls: type) -> Kind:
+        """Return how instances of *cls* are taken apart; raise CodecError if nothing knows how."""
+        for kind in self.kinds:
+            if kind.accepts(cls):
+                return kind
+        raise CodecError(f"{cls.__module__}.{cls.__qualname__} has no stored form")
+
+
+def _new_packer(unicode_errors: str | None = None) -> msgpack.Packer:
+    return msgpack.Packer(default=_big_int, strict_types=True, unicode_errors=unicode_errors)
+
+
+def _big_int(value: int) -> msgpack.ExtType:
+    """Called for the one lowered value that msgpack cannot write: an int beyond 64 bits."""
+    return msgpack.ExtType(BIG_INT, big_int_bytes(value))
+
+
+class _Writer:
+    """Lowers one value to what msgpack writes as it stands, counting what it costs."""
+
+    __slots__ = ("codec", "left")
+
+    def __init__(self, codec: ValueCodec) -> None:
+        self.codec = codec
+        self.left = MAX_ITEMS
+
+    def lower(self, value: Any, depth: int) -> Any:
+        """Return the lowered form of *value*, which stands *depth* levels deep."""
+        cls = type(value)
+        if cls in _PLAIN:
+            return value
+        leaf = LEAVES.get(cls)
+        if leaf is not None:
+            return msgpack.ExtType(leaf[0], leaf[1].encode(value))
+        if depth > MAX_DEPTH:
+            raise CodecError(f"it contains itself or nests deeper than {MAX_DEPTH} levels")
+        lower = _LOWER.get(cls)
+        if lower is not None:
+            self.left -= len(value)
+            if self.left < 0:
+                raise CodecError(f"it has more than {MAX_ITEMS:,} elements")
+            return lower(self, value, depth + 1)
+        return self._lower_object(value, cls, depth + 1)
+
+    def _lower_list(self, value: list[Any], depth: int) -> list[Any]:
+        return [item if type(item) in _PLAIN else self.lower(item, depth) for item in value]
+
+    def _lower_dict(self, value: dict[Any, Any], depth: int) -> Any:
+        lowered = {}
+        for key, item in value.items():
+            if type(key) not in _PLAIN:
+                pairs = [part for pair in value.items() for part in pair]
+                return [_MARKS[_PAIRS], *self._lower_list(pairs, depth)]
+            lowered[key] = item if type(item) in _PLAIN else self.lower(item, depth)
+        return lowered
+
+    def _lower_tuple(self, value: tuple[Any, ...], depth: int) -> list[Any]:
+        return [_MARKS[_TUPLE], *self._lower_list(list(value), depth)]
+
+    def _lower_set(self, value: set[Any], depth: int) -> list[Any]:
+        return [_MARKS[_SET], *self._lower_list(list(value), depth)]
+
+    def _lower_frozenset(self, value: frozenset[Any], depth: int) -> list[Any]:
+        return [_MARKS[_FROZENSET], *self._lower_list(list(value), depth)]
+
+    def _lower_object(self, value: Any, cls: type, depth: int) -> list[Any]:
+        if cls is range:
+            return [_MARKS[_RANGE], value.start, value.stop, value.step]
+        registered = self.codec.registry.by_class.get(cls)
+        if registered is not None:
+            state = _guard(registered.encode, value)
+            return [_MARKS[_REGISTERED], registered.name, self.lower(state, depth)]
+        kind = self.codec.kind_of(cls)
+        name = self.codec.classes.name_of(cls)
+        return [_MARKS[_OBJECT], name, self.lower(_guard(kind.state, value), depth)]
+
+
+_LOWER: Mapping[type, Callable[[_Writer, Any, int], Any]] = {
+    list: _Writer._lower_list,
+    dict: _Writer._lower_dict,
+    tuple: _Writer._lower_tuple,
+    set: _Writer._lower_set,
+    frozenset: _Writer._lower_frozenset,
+}
+
+
+class _Reader:
+    """Raises one value from what msgpack read; msgpack calls it for inner values first."""
+
+    __slots__ = ("codec", "open_marks")
+
+    def __init__(self, codec: ValueCodec) -> None:
+        self.codec = codec
+        self.open_marks = 0
+
+    def extension(self, code: int, data: bytes) -> Any:
+        """Return the mark or the value that an extension stands for."""
+        if code < len(_READ_MARKS) and not data:
+            self.open_marks += 1
+            return _READ_MARKS[code]
+        return DECODERS[code](data)
+
+    def array(self, items: list[Any]) -> Any:
+        """Return the value that an array stands for."""
+        if not items or type(items[0]) is not _Mark:
+            return items
+        self.open_marks -= 1
+        mark = items.pop(0).number
+        if mark == _OBJECT:
+            return self._object(*items)
+        if mark == _REGISTERED:
+            return self._registered(*items)
+        return _RAISE[mark](items)
+
+    def _object(self, name: Any, state: Any) -> Any:
+        cls = self.codec.classes.find(name)
+        return _guard(self.codec.kind_of(cls).build, cls, state)
+
+    def _registered(self, name: Any, state: Any) -> Any:
+        registered = self.codec.registry.by_name.get(name)
+        if registered is None:
+            raise CodecError(f"no class is registered as {name!r}")
+        return _guard(registered.decode, state)
+
+
+def _guard(function: Callable[..., Any], *values: Any) -> Any:
+    """Call what takes apart or builds objects of the user's classes."""
+    try:
+        return function(*values)
+    except CodecError:
+        raise
+    except Exception as error:  # the user's code runs in it and may raise anything
+        cls = values[0] if isinstance(values[0], type) else type(values[0])
+        raise CodecError(f"the stored form of {cls.__qualname__} failed: {error!r}") from error
+
+
+def _from_pairs(items: list[Any]) -> dict[Any, Any]:
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+_RAISE: Mapping[int, Callable[[list[Any]], Any]] = {
+    _TUPLE: tuple,
+    _SET: set,
+    _FROZENSET: frozenset,
+    _PAIRS: _from_pairs,
+    _RANGE: lambda items: range(*items),
+}
