@@ -26,10 +26,9 @@ from typing import Any
 from backports import zstd
 from peers import BROAD_SCRAPY, SUITE, measure
 
-from scrapy_spider_suite.monitor import fetchfiles
-from scrapy_spider_suite.monitor.fetchline import Fetch, write
-from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
+from scrapy_spider_suite.fetch import fetch_log
+from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, write
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.addresses import address_text
 
@@ -71,7 +70,7 @@ def volumes(small: bool) -> None:
             log = here / f"{len(list(here.iterdir()))}.log"
             crawl = {"spider": spider, "settings": {**settings, "LOG_FILE": str(log)}, **common}
             print_volume(name, log, measure(crawl, timeout=1_200))
-        print_fetch_log(here / "job" / "suite" / fetchfiles.FOLDER)
+        print_fetch_log(here / "job" / "suite" / fetch_log.FOLDER)
 
 
 def print_volume(name: str, log: Path, report: dict[str, Any]) -> None:

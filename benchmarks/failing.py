@@ -13,7 +13,7 @@ from scrapy import Request
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 from scrapy.http import Response
 
-from scrapy_spider_suite.handlers.http1 import Http1Handler
+from scrapy_spider_suite.fetch.http1 import Http1Handler
 
 ONE_IN = 100
 

@@ -30,7 +30,7 @@ ANSWER = (
     b"Set-Cookie: a=b; path=/\r\nX-Powered-By: nothing\r\n\r\n%b" % (len(PAGE), PAGE)
 )
 HANDLERS = {
-    "suite": "scrapy_spider_suite.handlers.http1.Http1Handler",
+    "suite": "scrapy_spider_suite.fetch.http1.Http1Handler",
     "Scrapy default": "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",
     "Scrapy aiohttp": "scrapy.core.downloader.handlers._aiohttp.AiohttpDownloadHandler",
 }

@@ -62,7 +62,7 @@ class Clocks:
 
     def _watch(self) -> None:
         from scrapy_spider_suite.crawl.packing import PagePacking
-        from scrapy_spider_suite.handlers import http1
+        from scrapy_spider_suite.fetch import http1
         from scrapy_spider_suite.packs import PackWriter
         from scrapy_spider_suite.storage.committing import Committing
 

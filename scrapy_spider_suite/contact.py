@@ -6,8 +6,8 @@ import ipaddress
 import logging
 import re
 
-from scrapy_spider_suite.dns.addresses import special_kind
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.fetch.address_rules import special_kind
 from scrapy_spider_suite.runtime.refusal import refuse
 
 logger = logging.getLogger(__name__)

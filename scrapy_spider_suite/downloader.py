@@ -36,9 +36,9 @@ from scrapy_spider_suite.crawl.trust import tell_of_refusal
 from scrapy_spider_suite.crawl.unscheduled import Unscheduled
 from scrapy_spider_suite.crawl.wire import Wire
 from scrapy_spider_suite.crawl.witness import witnessed
-from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
+from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
 from scrapy_spider_suite.settings.suite import suite_settings

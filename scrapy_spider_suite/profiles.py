@@ -13,7 +13,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_spider_suite.handlers.tls import CONTEXT_FACTORY, has_own_context_factory
+from scrapy_spider_suite.fetch.tls import CONTEXT_FACTORY, has_own_context_factory
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

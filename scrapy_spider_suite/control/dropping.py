@@ -21,10 +21,10 @@ from scrapy_spider_suite.control.operator import WAITING, Result, Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
 from scrapy_spider_suite.pages.originals import NEAR, PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS

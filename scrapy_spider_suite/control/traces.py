@@ -12,9 +12,9 @@ from typing import BinaryIO, Final, cast
 
 from backports import zstd
 
-from scrapy_spider_suite.monitor import fetchfiles
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
-from scrapy_spider_suite.monitor.fetchreader import host_of as host_of_field
+from scrapy_spider_suite.fetch import fetch_log
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
+from scrapy_spider_suite.fetch.fetch_log_reader import host_of as host_of_field
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_pattern, reverse_host
 from scrapy_spider_suite.urls.normalize import host_of
@@ -58,10 +58,10 @@ def clean_fetches(folder: Path, names: Names) -> int:
             fields[_VIA] = b"-"
         return b" ".join(fields)
 
-    fetchfiles.clean(folder)
-    for path in fetchfiles.uncompressed(folder):
-        fetchfiles.compress(path)
-    paths = [*fetchfiles.closed_files(folder), folder / fetchfiles.ACTIVE]
+    fetch_log.clean(folder)
+    for path in fetch_log.uncompressed(folder):
+        fetch_log.compress(path)
+    paths = [*fetch_log.closed_files(folder), folder / fetch_log.ACTIVE]
     return sum(_rewrite(path, names, cleaned) for path in paths if path.exists())
 
 
@@ -111,15 +111,15 @@ def _rewrite(path: Path, names: Names, change: Callable[[bytes], bytes]) -> int:
 
 def _opened(path: Path) -> BinaryIO:
     """Open *path* for what is in it, decompressed."""
-    if path.suffix == fetchfiles.ZST:
+    if path.suffix == fetch_log.ZST:
         return cast(BinaryIO, zstd.ZstdFile(path, "rb"))
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _made(new: Path, path: Path) -> BinaryIO:
     """Open *new*, to be written as *path* is."""
-    if path.suffix == fetchfiles.ZST:
-        return cast(BinaryIO, zstd.ZstdFile(new, "wb", level=fetchfiles.LEVEL))
+    if path.suffix == fetch_log.ZST:
+        return cast(BinaryIO, zstd.ZstdFile(new, "wb", level=fetch_log.LEVEL))
     return new.open("wb")
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from scrapy import Request
 from scrapy.http import Response
 
+from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
 from scrapy_spider_suite.frontier.politeness import Bandwidth
 from scrapy_spider_suite.frontier.workbench import FOREVER
-from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
 from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:

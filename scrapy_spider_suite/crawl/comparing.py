@@ -15,8 +15,8 @@ from scrapy import Request
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.crawl.resolving import suite_resolver
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
+from scrapy_spider_suite.fetch.resolver import suite_resolver
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

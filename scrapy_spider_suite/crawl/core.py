@@ -26,13 +26,13 @@ from scrapy_spider_suite.crawl.normalizing import make_normalizer, register
 from scrapy_spider_suite.crawl.ordering import Ordering, order_of, window_of
 from scrapy_spider_suite.crawl.overriding import overriding_of
 from scrapy_spider_suite.crawl.requests import Translator
-from scrapy_spider_suite.crawl.resolving import suite_resolver
 from scrapy_spider_suite.crawl.revisiting import PageRevisiting
 from scrapy_spider_suite.crawl.sharing import sharing_of
 from scrapy_spider_suite.crawl.sitemaps import Sitemaps
 from scrapy_spider_suite.crawl.trust import TrustedHosts
 from scrapy_spider_suite.crawl.visits import Visits
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings

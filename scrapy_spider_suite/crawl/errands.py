@@ -14,9 +14,9 @@ from scrapy.exceptions import CannotResolveHostError
 
 from scrapy_spider_suite.contact import Introduction
 from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
-from scrapy_spider_suite.dns.addresses import pacing_key as address_key
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteError
 from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
+from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, origin_of

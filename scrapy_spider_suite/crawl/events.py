@@ -31,8 +31,8 @@ from scrapy_spider_suite.exceptions import (
     TooManyHops,
     UnwantedMediaType,
 )
+from scrapy_spider_suite.fetch.http_messages import MalformedResponseError, OutOfFilesError
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
-from scrapy_spider_suite.handlers.errors import MalformedResponseError, OutOfFilesError
 
 _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     # The first that fits counts: the narrower class stands before the wider one.

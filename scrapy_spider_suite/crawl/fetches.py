@@ -9,8 +9,8 @@ from scrapy_spider_suite.crawl.witness import Fetched
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.downloadermiddlewares.redirect import redirect_target
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.handlers.exchange import TRUNCATED
-from scrapy_spider_suite.handlers.wire import WIRE, Sent
+from scrapy_spider_suite.fetch.exchange import TRUNCATED
+from scrapy_spider_suite.fetch.http_messages import WIRE, Sent
 from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import Fetch, Form, Link
 from scrapy_spider_suite.packs.heads import build

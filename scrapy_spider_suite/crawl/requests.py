@@ -17,8 +17,8 @@ from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.crawl.referers import Referers
 from scrapy_spider_suite.errors import UnstorableError
+from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
-from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.runtime.http_fields import header
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.urls.normalize import host_of, normalize

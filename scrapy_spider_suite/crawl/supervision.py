@@ -19,11 +19,10 @@ from weakref import WeakKeyDictionary
 from scrapy.commands import ScrapyCommand
 
 from scrapy_spider_suite.crawl.diskguard import temporary_folder
+from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
 from scrapy_spider_suite.guards.checks import Crawl, findings
 from scrapy_spider_suite.guards.notify import Notifier
 from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
-from scrapy_spider_suite.handlers.files import raise_file_limit
-from scrapy_spider_suite.handlers.keeping import idle_limit
 from scrapy_spider_suite.runtime.refusal import STALLED, ExitCode, code_of_reason, running_command
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.store.job_status import StatusFile, read_status

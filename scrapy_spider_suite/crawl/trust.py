@@ -15,8 +15,8 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.dns import Resolver
 from scrapy_spider_suite.errors import PrivateAddressError
+from scrapy_spider_suite.fetch.resolver import Resolver
 from scrapy_spider_suite.store.interface import KV
 
 if TYPE_CHECKING:

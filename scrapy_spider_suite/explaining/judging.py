@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.control.pausing import paused_by
 from scrapy_spider_suite.crawl.filtering import FilterSet
-from scrapy_spider_suite.dns.addresses import AddressPolicy, literal_address
 from scrapy_spider_suite.explaining.filtered import refusals
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.trapped import Ruling, TrapJudge, in_words
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.frontier.policy import Bar, Policy

@@ -8,10 +8,10 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
+from scrapy_spider_suite.fetch.fetch_log import Fetch, read
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.monitor.fetchline import Fetch, read
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.revisit_plans import ROWS, Plan, plan_of
 from scrapy_spider_suite.store.rows import UrlState

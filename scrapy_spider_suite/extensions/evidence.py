@@ -23,10 +23,8 @@ from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
+from scrapy_spider_suite.fetch.fetch_log import FOLDER, Fetch, FetchLog, write
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER
-from scrapy_spider_suite.monitor.fetchline import Fetch, write
-from scrapy_spider_suite.monitor.fetchlog import FetchLog
 from scrapy_spider_suite.runtime.http_fields import header, media_type
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import Ticker

@@ -22,9 +22,9 @@ from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
 from scrapy_spider_suite.crawl.normalizing import twins_of
 from scrapy_spider_suite.crawl.ordering import order_of, window_of
 from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
-from scrapy_spider_suite.crawl.resolving import reconfigure
 from scrapy_spider_suite.crawl.sharing import NO_GATE, Sharing, replace_sharing, sharing_of
 from scrapy_spider_suite.errors import JobError, SettingsError
+from scrapy_spider_suite.fetch.resolver import reconfigure
 from scrapy_spider_suite.settings.declarations import Kind
 from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
 from scrapy_spider_suite.settings.suite import (

@@ -11,8 +11,7 @@ import pytest
 from frontier_command import HOST, Frontier
 
 from scrapy_spider_suite.commands.frontier_verbs.log import moment
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER, closed_files, compress
-from scrapy_spider_suite.monitor.fetchlog import FetchLog
+from scrapy_spider_suite.fetch.fetch_log import FOLDER, FetchLog, closed_files, compress
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 

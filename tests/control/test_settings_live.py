@@ -30,11 +30,11 @@ from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.extensions.spiderstate import SpiderState
+from scrapy_spider_suite.fetch.connections import crawler_pool
 from scrapy_spider_suite.frontier.entries import BestFirst, Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode
-from scrapy_spider_suite.handlers.keeping import crawler_pool
 from scrapy_spider_suite.packs import Plan
 from scrapy_spider_suite.packs.uploads import Uploads
 from scrapy_spider_suite.pages.near import NearIndex

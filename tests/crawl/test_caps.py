@@ -13,10 +13,10 @@ from inprocess import Crawled, crawl_here
 from scrapy.http import Response
 from websites import Answer, Page, Site, links, running
 
+from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import Fetch, read
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
-from scrapy_spider_suite.monitor.fetchline import Fetch, read
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

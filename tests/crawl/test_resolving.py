@@ -11,15 +11,15 @@ import pytest
 from scrapy import Spider, signals
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.resolving import resolver_from, suite_resolver
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.fetch.resolver import resolver_from, suite_resolver
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 TWO_CRAWLERS = """
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.crawl.resolving import suite_resolver
+from scrapy_spider_suite.fetch.resolver import suite_resolver
 
 class Allowed(scrapy.Spider):
     name = "allowed"

@@ -18,7 +18,8 @@ import dns.rdatatype
 import dns.rrset
 import pytest
 
-from scrapy_spider_suite.dns import AddressPolicy, Resolver, ResolverLimits
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy
+from scrapy_spider_suite.fetch.resolver import Resolver, ResolverLimits
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 Reply = Callable[[dns.message.Message], "bytes | None"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.dns.addresses import (
+from scrapy_spider_suite.fetch.address_rules import (
     AddressPolicy,
     embedded_addresses,
     literal_address,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.dns.cache import ExpiringCache
+from scrapy_spider_suite.fetch.resolver import ExpiringCache
 
 KEYS = st.integers(0, 5)
 OPERATIONS = st.lists(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pycares import errno
 
-from scrapy_spider_suite.dns.channel import MAX_ADDRESSES, Channel, parse_server
+from scrapy_spider_suite.fetch.dns_client import MAX_ADDRESSES, Channel, parse_server
 
 if TYPE_CHECKING:
     from tests.dns.conftest import NameServer, Run

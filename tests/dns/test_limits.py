@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.dns.limits import ResolverLimits
+from scrapy_spider_suite.fetch.resolver import ResolverLimits
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from pycares import errno
 
-from scrapy_spider_suite.dns.addresses import AddressPolicy
-from scrapy_spider_suite.dns.outcome import TRANSIENT, UNREACHABLE, Outcome, failed, judged
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
     PrivateAddressError,
     ResolveError,
     ResolveTimeoutError,
 )
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy
+from scrapy_spider_suite.fetch.resolver import TRANSIENT, UNREACHABLE, Outcome, failed, judged
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapy_spider_suite.dns import AddressPolicy, Resolution, Resolver, ResolverLimits
-from scrapy_spider_suite.dns.channel import Answer
-from scrapy_spider_suite.dns.succession import Succession
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
     PrivateAddressError,
     ResolveError,
     SuiteError,
 )
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy
+from scrapy_spider_suite.fetch.dns_client import Answer, Succession
+from scrapy_spider_suite.fetch.resolver import Resolution, Resolver, ResolverLimits
 
 if TYPE_CHECKING:
     from tests.dns.conftest import Clock, NameServer

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapy_spider_suite.dns import AddressPolicy, Resolution, Resolver, ResolverLimits
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
     PrivateAddressError,
@@ -20,6 +19,8 @@ from scrapy_spider_suite.errors import (
     ResolveTimeoutError,
     SuiteError,
 )
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy
+from scrapy_spider_suite.fetch.resolver import Resolution, Resolver, ResolverLimits
 
 if TYPE_CHECKING:
     from tests.dns.conftest import NameServer, Run

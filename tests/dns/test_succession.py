@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pycares import errno
 
-from scrapy_spider_suite.dns import succession
-from scrapy_spider_suite.dns.succession import MAX_AGE, MIN_AGE, Succession
+from scrapy_spider_suite.fetch import dns_client
+from scrapy_spider_suite.fetch.dns_client import MAX_AGE, MIN_AGE, Succession
 
 if TYPE_CHECKING:
     from tests.dns.conftest import Clock, NameServer, Run
@@ -56,7 +56,7 @@ def test_questions_survive_their_channel(
     nameserver: NameServer, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel that was replaced answers what it was asked before, and is then closed."""
-    monkeypatch.setattr(succession, "MAX_ASKED", 3)
+    monkeypatch.setattr(dns_client, "MAX_ASKED", 3)
     for i in range(20):
         nameserver.add(f"{i}.example", f"1.1.1.{i}")
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pycares
 import pytest
 
-from scrapy_spider_suite.dns import AddressPolicy, Resolver
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy
+from scrapy_spider_suite.fetch.resolver import Resolver
 
 if TYPE_CHECKING:
     from tests.dns.conftest import NameServer, Run

@@ -168,7 +168,7 @@ def test_the_suites_handler_reads_no_more_than_counts(server: Server) -> None:
     outcome, stats = crawl(
         server,
         "/private",
-        DOWNLOAD_HANDLERS={"http": "scrapy_spider_suite.handlers.http1.Http1Handler"},
+        DOWNLOAD_HANDLERS={"http": "scrapy_spider_suite.fetch.http1.Http1Handler"},
         SUITE_ALLOW_PRIVATE_ADDRESSES=True,
     )
     assert outcome == {"/private": "RobotsForbidden"}

@@ -26,10 +26,9 @@ from websites import Answer, Site, links, moved, running
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.witness import Fetched
 from scrapy_spider_suite.extensions.evidence import Evidence
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
-from scrapy_spider_suite.monitor.fetchline import Fetch, read
-from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader
+from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.store.counters import Tallies
 from scrapy_spider_suite.store.job_directory import FOLDER

@@ -190,7 +190,7 @@ def test_a_plain_project_with_the_suites_handler(
     pages: Site, crawl: Crawling, tmp_path: Path
 ) -> None:
     """Has what was on the wire but for the body, and says so."""
-    handler = "scrapy_spider_suite.handlers.http1.Http1Handler"
+    handler = "scrapy_spider_suite.fetch.http1.Http1Handler"
     plain(
         crawl, type("Own", (Paging,), {"site": pages.url}), tmp_path,
         DOWNLOAD_HANDLERS={"http": handler}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 from helpers_client import Client, run_with
 
-from scrapy_spider_suite.handlers.http1 import Http1Handler
+from scrapy_spider_suite.fetch.http1 import Http1Handler
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

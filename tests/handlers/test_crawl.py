@@ -13,7 +13,7 @@ from helpers_servers import PAGE, Peer, RawServer, Talk, answer, answering, tls_
 from projects import environment
 
 SCRIPT = Path(__file__).with_name("probe_crawl.py")
-HANDLER = "scrapy_spider_suite.handlers.http1.Http1Handler"
+HANDLER = "scrapy_spider_suite.fetch.http1.Http1Handler"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ pytest.importorskip("resource", reason="no such limit on this system")
 
 SCRIPT = """
 import resource
-from scrapy_spider_suite.handlers.files import raise_file_limit
+from scrapy_spider_suite.fetch.connections import raise_file_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 print(raise_file_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """

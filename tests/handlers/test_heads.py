@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.handlers.errors import MalformedResponseError
-from scrapy_spider_suite.handlers.heads import content_length, head_end, repair
+from scrapy_spider_suite.fetch.http_messages import (
+    MalformedResponseError,
+    content_length,
+    head_end,
+    repair,
+)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,10 @@ from scrapy.exceptions import (
     UnsupportedURLSchemeError,
 )
 
-from scrapy_spider_suite.crawl import resolving
-from scrapy_spider_suite.dns import Resolution
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError
-from scrapy_spider_suite.handlers.errors import (
-    ResponseBoundsError,
-    UnsendableRequestError,
-)
+from scrapy_spider_suite.fetch import resolver as resolving
+from scrapy_spider_suite.fetch.http_messages import ResponseBoundsError, UnsendableRequestError
+from scrapy_spider_suite.fetch.resolver import Resolution
 
 
 def test_fields_about_the_connection_are_kept(client: Client) -> None:

@@ -16,10 +16,9 @@ from scrapy.exceptions import (
 )
 from scrapy.signals import spider_closed
 
-from scrapy_spider_suite.handlers import connecting
-from scrapy_spider_suite.handlers.errors import OutOfFilesError
-from scrapy_spider_suite.handlers.keeping import crawler_pool
-from scrapy_spider_suite.handlers.pool import WAITS_FOR_FILES
+from scrapy_spider_suite.fetch import connections
+from scrapy_spider_suite.fetch.connections import WAITS_FOR_FILES, crawler_pool
+from scrapy_spider_suite.fetch.http_messages import OutOfFilesError
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_cancelling(client: Client) -> None:
 def test_out_of_files(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections are given up first; then the error says whose fault it is."""
     left = [OSError(errno.EMFILE, "Too many open files")] * (1 + len(WAITS_FOR_FILES))
-    connect = connecting._connect
+    connect = connections._connect
 
     async def failing(*arguments: Any) -> Any:
         if left:
@@ -178,7 +177,7 @@ def test_out_of_files(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         return await connect(*arguments)
 
     endless = False
-    monkeypatch.setattr(connecting, "_connect", failing)
+    monkeypatch.setattr(connections, "_connect", failing)
 
     async def main() -> None:
         nonlocal endless

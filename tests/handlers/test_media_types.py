@@ -9,7 +9,7 @@ from helpers_client import Client
 from helpers_servers import Peer, RawServer, answering
 
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.handlers.exchange import MEDIA_TYPES, RECEIVED
+from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED
 
 TEXT = {MEDIA_TYPES: ("text/*", "application/xhtml+xml")}
 

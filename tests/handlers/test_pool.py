@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.handlers.pool import FILES_FREED, SWEEP_SECONDS, Connection, Key, Pool
+from scrapy_spider_suite.fetch.connections import FILES_FREED, SWEEP_SECONDS, Connection, Key, Pool
 
 
 class Transport(asyncio.Transport):

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
-from scrapy_spider_suite.handlers.reader import (
+from scrapy_spider_suite.fetch.http_messages import (
     MAX_FIELDS,
     MAX_HEAD_BYTES,
     MAX_INTERIM,
     End,
     Framing,
+    MalformedResponseError,
+    ResponseBoundsError,
     ResponseReader,
 )
 

@@ -6,8 +6,7 @@ import pytest
 from scrapy.exceptions import UnsupportedURLSchemeError
 from scrapy.http import Headers
 
-from scrapy_spider_suite.handlers.errors import UnsendableRequestError
-from scrapy_spider_suite.handlers.wire import request_bytes, split_url
+from scrapy_spider_suite.fetch.http_messages import UnsendableRequestError, request_bytes, split_url
 
 
 @pytest.mark.parametrize(

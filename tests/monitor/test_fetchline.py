@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.monitor.fetchline import (
+from scrapy_spider_suite.fetch.fetch_log import (
     CUT,
     FIELDS,
     HEAD,

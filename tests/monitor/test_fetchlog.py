@@ -17,11 +17,21 @@ from hypothesis import strategies as st
 from mounts import tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.monitor import fetchfiles, fetchline, fetchlog
-from scrapy_spider_suite.monitor.fetchfiles import ACTIVE, closed_files, compress, times
-from scrapy_spider_suite.monitor.fetchline import HEAD, Fetch, read, write
-from scrapy_spider_suite.monitor.fetchlog import FetchLog
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target, fetches, host_of
+from scrapy_spider_suite.fetch import fetch_log
+from scrapy_spider_suite.fetch import fetch_log as fetchline
+from scrapy_spider_suite.fetch import fetch_log as fetchlog
+from scrapy_spider_suite.fetch.fetch_log import (
+    ACTIVE,
+    HEAD,
+    Fetch,
+    FetchLog,
+    closed_files,
+    compress,
+    read,
+    times,
+    write,
+)
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target, fetches, host_of
 
 START = 1_795_287_839.0
 
@@ -113,7 +123,7 @@ def test_files_are_rotated_and_compressed(log: FetchLog) -> None:
     files = closed_files(log.folder)
     assert len(files) > 5
     for path in files:
-        with fetchfiles.opened(path) as file:
+        with fetch_log.opened(path) as file:
             head, *lines = file.read().splitlines(keepends=True)
         assert head == HEAD
         assert times(path) == (read(lines[0]).time, read(lines[-1]).time)
@@ -180,8 +190,8 @@ def test_a_day_that_is_over_is_not_opened(
         log.flush()
     log.close()
     opened: list[Path] = []
-    real = fetchfiles.opened
-    monkeypatch.setattr(fetchfiles, "opened", lambda path: (opened.append(path), real(path))[1])
+    real = fetch_log.opened
+    monkeypatch.setattr(fetch_log, "opened", lambda path: (opened.append(path), real(path))[1])
     assert numbers_in(log.folder, since=START + 50) == list(range(50, 60))
     assert 0 < len(opened) <= 3
     assert numbers_in(log.folder, "h3.test", since=START + 50) == [52, 59]
@@ -360,7 +370,7 @@ def test_compressing_on_a_full_disk(log: FetchLog, monkeypatch: pytest.MonkeyPat
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(fetchfiles.os, "fsync", full)
+    monkeypatch.setattr(fetch_log.os, "fsync", full)
     for number in range(30):
         add(log, number)
         log.flush()
@@ -379,7 +389,7 @@ def test_an_end_while_compressing(log: FetchLog, moment: str) -> None:
     log.close()
     compress_all(log.folder)
     path = closed_files(log.folder)[0]
-    with fetchfiles.opened(path) as file:
+    with fetch_log.opened(path) as file:
         text = file.read()
     path.with_suffix("").write_bytes(text)
     if moment == "half":
@@ -399,7 +409,7 @@ def test_a_file_compressed_between_listing_and_opening(log: FetchLog) -> None:
     log.close()
     compress_all(log.folder)
     path = closed_files(log.folder)[0]
-    with fetchfiles.opened(path.with_suffix("")) as file:
+    with fetch_log.opened(path.with_suffix("")) as file:
         assert file.readline() == HEAD
 
 

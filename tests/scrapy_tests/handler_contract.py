@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from scrapy.utils.misc import load_object
 
-from scrapy_spider_suite.dns.resolver import Resolver
+from scrapy_spider_suite.fetch.resolver import Resolver
 from tests import test_downloader_handler_twisted_http11 as scrapy_tests
 
-_HANDLER = "scrapy_spider_suite.handlers.http1.Http1Handler"
+_HANDLER = "scrapy_spider_suite.fetch.http1.Http1Handler"
 _SCRAPYS = scrapy_tests.HTTP11DownloadHandlerMixin
 
 

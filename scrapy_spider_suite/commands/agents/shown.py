@@ -18,7 +18,7 @@ from scrapy_spider_suite.commands.frontier_verbs.manifest import show as show_on
 from scrapy_spider_suite.commands.verb import Call, Row, shown
 from scrapy_spider_suite.explaining.waits import counts_of, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
-from scrapy_spider_suite.monitor.fetchreader import fetches
+from scrapy_spider_suite.fetch.fetch_log_reader import fetches
 from scrapy_spider_suite.wording import counted, printable
 
 Found = Mapping[str, list[Any]]

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.verb import Call, Verb, without_port
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER
-from scrapy_spider_suite.monitor.fetchline import FIELDS
-from scrapy_spider_suite.monitor.fetchreader import FetchLogReader, Target, fetches
+from scrapy_spider_suite.fetch.fetch_log import FIELDS, FOLDER
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target, fetches
 from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_directory import JobFile
 

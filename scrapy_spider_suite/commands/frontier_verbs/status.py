@@ -11,9 +11,9 @@ from typing import Any
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
 from scrapy_spider_suite.control.pausing import reasons
-from scrapy_spider_suite.dns.silence import named
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
+from scrapy_spider_suite.fetch.dns_client import named
 from scrapy_spider_suite.frontier.revisit_rules import Revisiting
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.job_status import CrawlState, read_status

@@ -28,12 +28,12 @@ from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last
 from scrapy_spider_suite.explaining.trapped import MINING
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
+from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import Fetch
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.monitor.fetchfiles import FOLDER as FETCHES
-from scrapy_spider_suite.monitor.fetchline import Fetch
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
 from scrapy_spider_suite.store.rows import HostRecord

@@ -1,10 +1,12 @@
-"""The suite's HTTP/1.1 download handler: asyncio, llhttp, and nothing in between.
+"""The address of a request, for a handler that is used without the suite's gate.
+
+The suite's HTTP/1.1 download handler: asyncio, llhttp, and nothing in between.
 
 Switched on by the add-on, or alone::
 
     DOWNLOAD_HANDLERS = {
-        "http": "scrapy_spider_suite.handlers.http1.Http1Handler",
-        "https": "scrapy_spider_suite.handlers.http1.Http1Handler",
+        "http": "scrapy_spider_suite.fetch.http1.Http1Handler",
+        "https": "scrapy_spider_suite.fetch.http1.Http1Handler",
     }
 
 It does what Scrapy's own HTTP/1.1 handler does: same settings, meta keys, signals, response flags
@@ -23,6 +25,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import (
+    CannotResolveHostError,
     DownloadFailedError,
     DownloadTimeoutError,
     NotConfigured,
@@ -32,10 +35,20 @@ from scrapy.exceptions import (
 from scrapy.responsetypes import responsetypes
 from scrapy.signals import spider_closed
 
+from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.handlers.addressing import addresses_of
-from scrapy_spider_suite.handlers.connecting import CONNECT_FAILURES, connect
-from scrapy_spider_suite.handlers.exchange import (
+from scrapy_spider_suite.fetch.connections import (
+    CONNECT_FAILURES,
+    Connection,
+    Key,
+    connect,
+    crawler_pool,
+    idle_limit,
+    may_be_sent_again,
+    raise_file_limit,
+    seconds_to_keep,
+)
+from scrapy_spider_suite.fetch.exchange import (
     MEDIA_TYPES,
     RECEIVED,
     TRUNCATE,
@@ -43,22 +56,14 @@ from scrapy_spider_suite.handlers.exchange import (
     Limits,
     Listeners,
 )
-from scrapy_spider_suite.handlers.files import raise_file_limit
-from scrapy_spider_suite.handlers.keeping import (
-    crawler_pool,
-    idle_limit,
-    may_be_sent_again,
-    seconds_to_keep,
-)
-from scrapy_spider_suite.handlers.pool import Connection, Key
-from scrapy_spider_suite.handlers.tls import (
+from scrapy_spider_suite.fetch.http_messages import WIRE, Origin, Sent, request_bytes, split_url
+from scrapy_spider_suite.fetch.tls import (
     CONTEXT_FACTORY,
     has_own_context_factory,
     log_connection,
     make_ssl_context,
     peer_certificate,
 )
-from scrapy_spider_suite.handlers.wire import WIRE, Origin, Sent, request_bytes, split_url
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -72,6 +77,27 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
+
+async def addresses_of(crawler: Crawler, request: Request, origin: Origin) -> Sequence[str]:
+    """Return the addresses that *request* may be sent to, at least one, in order of preference.
+
+    ``request.meta["suite_address"]``, on which the gate booked the request, is the only one where
+    it is set; otherwise the crawl's resolver is asked, which knows literals too.
+
+    Raises:
+        CannotResolveHostError: *origin*'s host has no address.
+        PrivateAddressError: it has none that is allowed.
+    """
+    booked: str | None = request.meta.get("suite_address")
+    if booked:
+        return (booked,)
+    from scrapy_spider_suite.fetch.resolver import suite_resolver
+
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host.rstrip(".")
+    try:
+        return (await suite_resolver(crawler).resolve(host)).addresses
+    except ResolveError as error:
+        raise CannotResolveHostError(str(error)) from error
 
 
 class Http1Handler:

@@ -1,4 +1,21 @@
-"""One HTTP/1 response from bytes: fields, framing, body, and bounds against hostile servers.
+"""What a download handler of the suite raises beside the errors of ``scrapy.exceptions``.
+
+::
+
+    scrapy.exceptions.DownloadFailedError
+    └── MalformedResponseError   what came back is not an HTTP/1 response
+        └── ResponseBoundsError  it may be one, but it has more of something than is read
+    SuiteError
+    └── OutOfFilesError          this process or machine has no file left to connect with
+    ValueError
+    └── UnsendableRequestError   the request cannot be written as HTTP/1.1
+
+The first two are failures of a server, so Scrapy's ``RETRY_EXCEPTIONS`` covers them. The last two
+are not a server's fault and are not retried: running out of files must never count against a host.
+
+Heads of responses as text: where one ends, what its length says, how a broken one is mended.
+
+One HTTP/1 response from bytes: fields, framing, body, and bounds against hostile servers.
 
 No sockets or clocks here: bytes go in through :meth:`ResponseReader.feed`, the end of the
 connection through :meth:`ResponseReader.end`, and what has been read stands in attributes.
@@ -9,6 +26,12 @@ browsers, and Scrapy's own handler, read: lines without a colon, two equal ``Con
 What llhttp does not do is done here: where a head ends (so that its size is bounded before anything
 is built from it), ``Content-Length`` and close-delimited bodies, and answers to HEAD. A fresh
 parser per response costs 2 µs and leaves no state of one response to the next.
+
+A request as bytes: where it goes, and how HTTP/1.1 writes it.
+
+What is written is what Scrapy's own HTTP/1.1 handler writes, with two differences: ``Host`` comes
+first (RFC 9110 §7.2 asks for that), and the message's framing is always ours, so a
+``Content-Length`` or ``Transfer-Encoding`` among the request's headers cannot contradict the body.
 """
 
 from __future__ import annotations
@@ -16,18 +39,111 @@ from __future__ import annotations
 import contextlib
 import re
 from enum import Enum
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import httptools
+from msgspec import Struct
+from scrapy.exceptions import DownloadFailedError, UnsupportedURLSchemeError
 
-from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
-from scrapy_spider_suite.handlers.heads import (
-    content_length,
-    head_end,
-    keep_alive_seconds,
-    last_coding,
-    repair,
-)
+from scrapy_spider_suite.errors import SuiteError
+
+
+class MalformedResponseError(DownloadFailedError):
+    """The bytes that came back are not an HTTP/1 response."""
+
+
+class ResponseBoundsError(MalformedResponseError):
+    """The response has more of something than is read: head bytes, fields, interim responses, chunk
+    headers."""
+
+
+class OutOfFilesError(SuiteError):
+    """No connection could be opened because this process or machine is out of file descriptors.
+
+    The crawl should pause, or be given a higher limit (``ulimit -n``); the host is not to blame.
+    """
+
+
+class UnsendableRequestError(ValueError):
+    """The URL, method or a header name of the request has characters that HTTP/1.1 cannot carry."""
+
+
+_STATUS_LINE = re.compile(rb"HTTP(?:/(\d)(?:\.(\d))?)?[ \t]+(\d{3})(?!\d)[ \t]*(.*)", re.IGNORECASE)
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,9})(?!\d)", re.IGNORECASE)
+_CR_OR_NUL = re.compile(rb"[\r\x00]+")
+
+
+def head_end(data: bytes | bytearray, start: int = 0) -> int:
+    """Return the index behind the first empty line that ends after *start*; -1: there is none."""
+    crlf = data.find(b"\n\r\n", start)
+    lone = data.find(b"\n\n", start, crlf if crlf >= 0 else len(data))
+    if lone >= 0:
+        return lone + 2
+    return crlf + 3 if crlf >= 0 else -1
+
+
+def content_length(values: list[bytes]) -> int:
+    """Return the length that *values* agree on (RFC 9110 §8.6 allows repetition)."""
+    numbers = {part.strip() for part in b",".join(values).split(b",")}
+    if len(numbers) > 1:
+        numbers = {number.lstrip(b"0") or b"0" for number in numbers}
+    number = numbers.pop()
+    if numbers or not number.isdigit() or len(number) > 18:
+        raise MalformedResponseError(f"Content-Length {b', '.join(values)[:80]!r}")
+    return int(number)
+
+
+def last_coding(values: list[bytes]) -> bytes:
+    """Return the last of the codings in the ``Transfer-Encoding`` *values*, in lower case."""
+    return b",".join(values).lower().rpartition(b",")[2].strip()
+
+
+def keep_alive_seconds(values: list[bytes]) -> int | None:
+    """Return the ``timeout`` in the ``Keep-Alive`` *values*, None if there is none."""
+    match = _KEEP_ALIVE_TIMEOUT.search(b",".join(values))
+    return int(match[1]) if match else None
+
+
+def repair(head: bytes) -> bytes:
+    """Return *head* as a strict parser wants it, dropping only lines that no one could use.
+
+    Kept are the status, folded lines, and every field whose name is a token. Dropped are lines
+    without a colon (Scrapy issue 210) or a usable name, and a ``Content-Length`` that repeats.
+    """
+    start, *lines = _unfold(head)
+    match = _STATUS_LINE.match(start)
+    if match is None:
+        raise MalformedResponseError(f"no status line: {start[:80]!r}")
+    minor = b"0" if match[1] == b"1" and match[2] == b"0" else b"1"
+    fixed = [b"HTTP/1.%b %b %b" % (minor, match[3], match[4])]
+    lengths: list[bytes] = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        name = name.strip()
+        if not colon or not _TOKEN.fullmatch(name):
+            continue
+        if name.lower() == b"content-length":
+            lengths.append(value.strip())
+        else:
+            fixed.append(name + b": " + value.strip())
+    if lengths:
+        fixed.insert(1, b"Content-Length: %d" % content_length(lengths))
+    return b"\r\n".join(fixed) + b"\r\n\r\n"
+
+
+def _unfold(head: bytes) -> list[bytes]:
+    """Return the lines of *head*, folded ones joined (RFC 9112 §5.2), without stray CR and NUL."""
+    lines: list[bytes] = []
+    for raw in head.split(b"\n"):
+        line = _CR_OR_NUL.sub(b" ", raw.removesuffix(b"\r"))
+        if line[:1] in (b" ", b"\t") and len(lines) > 1:
+            lines[-1] += b" " + line.strip()
+        else:
+            lines.append(line)
+    return lines
+
 
 MAX_HEAD_BYTES: Final = 65_536
 """Status line and fields, those of interim responses included (Chrome reads 256 KiB, Apache
@@ -344,3 +460,139 @@ class ResponseReader:
         """Notice the end of a chunked body (the end of a head is not told apart by it)."""
         if self.head_done:
             self.done = True
+
+
+_PORTS: Final = {"http": 80, "https": 443}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^#]*)")
+_TARGET = re.compile(rb"[\x21-\x7e]+")
+_HOST = re.compile(r"[^\s\\/?#@:\[\]\x00-\x20\x7f]+|\[[0-9A-Fa-f:.]+\]")
+_PORT = re.compile(r"[0-9]{0,5}")
+_MAX_NETLOC: Final = 2048
+"""Characters of user name, password, host and port; many such are remembered, and the IDNA codec
+takes half a second for 60,000."""
+_NEVER_SENT: Final = frozenset({b"Content-Length", b"Transfer-Encoding", b"Proxy-Authorization"})
+_WANTS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
+"""Methods whose empty body is announced, since some servers answer 411 otherwise."""
+_known_names: set[bytes] = set()
+
+
+WIRE: Final = "suite_wire"
+"""The key of a request's meta under which a `Sent` is left, for whoever takes it away."""
+
+
+class Sent(NamedTuple):
+    """What went over the wire, both ways, but for the body that came.
+
+    Attributes:
+        request: head and body as they were sent.
+        head: that of the answer as it came, with the empty line.
+        protocols: ``http/1.1``, and ``tls/1.3`` where there was TLS.
+    """
+
+    request: bytes
+    head: bytes
+    protocols: tuple[str, ...]
+
+
+class Origin(Struct, frozen=True, gc=False):
+    """Where a URL points to. Thousands are remembered: the garbage collector does not know them.
+
+    Attributes:
+        scheme: ``http`` or ``https``.
+        host: what is asked of the name service and of the certificate: no brackets, no userinfo.
+        port: TCP port.
+        header: value of the ``Host`` field.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    header: bytes
+
+
+def split_url(url: str) -> tuple[Origin, bytes]:
+    """Return the origin of *url* and the target to ask it for, path and query as they stand.
+
+    Raises:
+        UnsupportedURLSchemeError: neither http nor https.
+        UnsendableRequestError: the host, port or target cannot be written.
+    """
+    match = _URL.match(url)
+    if match is None:
+        raise UnsupportedURLSchemeError(f"not an absolute URL: {url[:200]!r}")
+    scheme, netloc, rest = match.groups()
+    if len(netloc) > _MAX_NETLOC:
+        raise UnsendableRequestError(f"no host has such a name: {url[:200]!r}")
+    origin = _origin(scheme, netloc)
+    try:
+        target = (rest if rest[:1] == "/" else f"/{rest}").encode("ascii")
+    except UnicodeEncodeError as error:
+        raise UnsendableRequestError(f"URL is not ASCII: {url[:200]!r}") from error
+    if not _TARGET.fullmatch(target):
+        raise UnsendableRequestError(f"URL has spaces or control characters: {url[:200]!r}")
+    return origin, target
+
+
+@lru_cache(maxsize=4096)
+def _origin(scheme: str, netloc: str) -> Origin:
+    scheme = scheme.lower()
+    if scheme not in _PORTS:
+        raise UnsupportedURLSchemeError(f"Unsupported scheme: {scheme!r}")
+    hostport = netloc.rpartition("@")[2]
+    host, colon, digits = hostport.rpartition(":")
+    if not colon or hostport.endswith("]"):
+        host, digits = hostport, ""
+    # A backslash ends the host for browsers (WHATWG URL) but not for RFC 3986.
+    if "\\" in netloc or not _HOST.fullmatch(host) or not _PORT.fullmatch(digits):
+        raise UnsendableRequestError(f"no host to connect to: {netloc[:200]!r}")
+    port = int(digits) if digits else _PORTS[scheme]
+    if not 0 < port < 65_536:
+        raise UnsendableRequestError(f"no such port: {port}")
+    try:
+        name = host.encode("ascii") if host.isascii() else host.encode("idna")
+    except UnicodeError as error:
+        raise UnsendableRequestError(f"host cannot be encoded: {host[:200]!r}") from error
+    header = name if port == _PORTS[scheme] else b"%b:%d" % (name, port)
+    return Origin(scheme, name.decode("ascii").strip("[]").lower(), port, header)
+
+
+def request_bytes(
+    method: str, target: bytes, host: bytes, headers: dict[bytes, list[bytes]], body: bytes
+) -> bytes:
+    """Return the whole request.
+
+    *headers* maps names in the case they are sent in to values; a name with several values is sent
+    as several fields. It may be a Scrapy ``Headers``, which is such a dict; its own methods, which
+    normalise each name once more, are passed by. Line breaks inside a value become spaces, as in
+    Scrapy's handler, so that no value can add a field.
+
+    Raises:
+        UnsendableRequestError: the method or a name is not a token (RFC 9110 §5.6.2).
+    """
+    verb = method.encode("latin-1", "replace")
+    if not _TOKEN.fullmatch(verb):
+        raise UnsendableRequestError(f"not a method: {method!r}")
+    lines = [b"%b %b HTTP/1.1" % (verb, target)]
+    if not dict.__contains__(headers, b"Host"):
+        lines.append(b"Host: " + host)
+    for name, values in dict.items(headers):
+        if name in _NEVER_SENT:
+            continue
+        if name not in _known_names:
+            _check_name(name)
+        for value in values:
+            if b"\n" in value or b"\r" in value:
+                value = b" ".join(value.splitlines())
+            lines.append(name + b": " + value)
+    if body or method in _WANTS_LENGTH:
+        lines.append(b"Content-Length: %d" % len(body))
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines) + body
+
+
+def _check_name(name: bytes) -> None:
+    """Refuse a header name that is no token; remember one that is, since names repeat."""
+    if not _TOKEN.fullmatch(name):
+        raise UnsendableRequestError(f"not a header name: {name[:200]!r}")
+    if len(_known_names) < 1024:
+        _known_names.add(name)

@@ -4,18 +4,44 @@ Invariant: a connection is in the pool if and only if it is open, has no convers
 server is believed to keep it. Idle connections are bounded in number (the least recently used goes
 first) and in time (a sweep a second, no timer per connection). All connections together are bounded
 too, since the rest of the process needs files as well: a database, name look-ups, even imports.
+
+Opening a connection to one address, and what its failure means to Scrapy.
+
+How many files this process may have open, raised as far as it goes.
+
+How many connections a crawl keeps open, and for how long each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import ipaddress
+import logging
+import socket
+import ssl
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    DownloadFailedError,
+    DownloadTimeoutError,
+)
+
+from scrapy_spider_suite.fetch.http_messages import OutOfFilesError
 
 if TYPE_CHECKING:
-    import ssl
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.fetch.exchange import Exchange
+
+logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
 FILES_FREED: Final = 16
@@ -265,3 +291,197 @@ class Pool:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
+
+
+if TYPE_CHECKING:
+    pass
+
+CONNECT_FAILURES = (
+    DownloadConnectionRefusedError,
+    DownloadFailedError,
+    DownloadTimeoutError,
+)
+"""Failures of one address, after which another address of the host may be tried."""
+
+
+async def connect(
+    pool: Pool, key: Key, tls: ssl.SSLContext | None, timeout: asyncio.Timeout
+) -> Connection:
+    """Open a connection to *key*'s address; over TLS the server is asked for *key*'s host.
+
+    Where as many connections are open as the process can bear, an idle one is closed, or this waits
+    for the end of another; that time does not count against *timeout*. Out of files all the same,
+    more idle connections are closed before another attempt, and then some attempts more are made.
+
+    Raises:
+        OutOfFilesError: there is no file left, with all idle connections closed.
+        CannotResolveHostError: the host is nothing that TLS can ask for.
+        DownloadConnectionRefusedError, DownloadTimeoutError, DownloadFailedError.
+    """
+    name = _server_name(key.host) if tls else None
+    if pool.slots.locked():
+        await _wait_for_slot(pool, timeout)
+    else:
+        await pool.slots.acquire()
+    try:
+        connection = await _connect_or_make_room(pool, key, tls, name)
+    except BaseException:  # a cancelled attempt has a slot to give back, too
+        pool.slots.release()
+        raise
+    connection.admit()
+    pool.opened += 1
+    return connection
+
+
+async def _wait_for_slot(pool: Pool, timeout: asyncio.Timeout) -> None:
+    loop, deadline = asyncio.get_running_loop(), timeout.when()
+    waiting_since = loop.time()
+    pool.free_files(1)
+    timeout.reschedule(None)
+    await pool.slots.acquire()
+    if deadline is not None:
+        timeout.reschedule(deadline + loop.time() - waiting_since)
+
+
+async def _connect_or_make_room(
+    pool: Pool, key: Key, tls: ssl.SSLContext | None, name: str | None
+) -> Connection:
+    waits = iter(WAITS_FOR_FILES)
+    while True:
+        try:
+            return await _connect(pool, key, tls, name)
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) or error.errno not in OUT_OF_FILES:
+                raise _translated(error, key) from error
+            pool.out_of_files += 1
+            wait = WAITS_FOR_FILES[0] if pool.free_files() else next(waits, None)
+            if wait is None:
+                raise OutOfFilesError(f"cannot connect to {key.address}: {error}") from error
+            await asyncio.sleep(wait)  # the loop's next rounds give the files back
+
+
+async def _connect(
+    pool: Pool, key: Key, tls: ssl.SSLContext | None, name: str | None
+) -> Connection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(
+        lambda: Connection(pool, key),
+        key.address,
+        key.port,
+        ssl=tls,
+        server_hostname=name,
+        local_addr=key.bind,
+        flags=socket.AI_NUMERICHOST,  # nothing but the booked address is ever connected to
+    )
+    return connection
+
+
+def _server_name(host: str) -> str:
+    """Return what a server is asked for over TLS.
+
+    ``ssl`` encodes the name too, but only when the socket is open, which asyncio then leaves so.
+    """
+    name = host.rstrip(".")
+    try:
+        if name.encode("idna"):
+            return name
+    except UnicodeError as error:
+        raise CannotResolveHostError(f"{host[:200]!r}: {error}") from error
+    raise CannotResolveHostError(f"{host[:200]!r} is no host")
+
+
+def _translated(error: OSError, key: Key) -> Exception:
+    """Return Scrapy's exception for what went wrong while connecting."""
+    message = f"{key.host} at {key.address} port {key.port}: {error}"
+    if isinstance(error, ssl.SSLError):
+        return DownloadFailedError(message)
+    if error.errno == errno.ECONNREFUSED:
+        return DownloadConnectionRefusedError(message)
+    if error.errno == errno.ETIMEDOUT:
+        return DownloadTimeoutError(message)
+    return DownloadFailedError(message)
+
+
+_UNKNOWN: Final = 1_024
+"""Assumed where the system does not tell (Windows: select() stops at 512, proactors do not)."""
+_ENOUGH: Final = (1 << 20, 1 << 16, 10_240)
+"""Tried in turn where the hard limit is "infinity", which not every system lets one set."""
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one; return the limit that holds then.
+
+    Every idle connection is an open file, and many systems start programs with 256 or 1,024.
+    """
+    try:
+        import resource
+    except ImportError:
+        return _UNKNOWN
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    for wanted in _ENOUGH if hard == infinite else (hard, *(n for n in _ENOUGH if n < hard)):
+        if soft == infinite or soft >= wanted:
+            break
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            logger.debug("Raised the limit of open files from %d to %d", soft, wanted)
+            soft = wanted
+    return _ENOUGH[0] if soft == infinite else soft
+
+
+IDLE_SECONDS: Final = 15.0
+"""How long an idle connection is kept to a server that does not say how long it does."""
+SERVER_IDLE_SECONDS: Final = 5.0
+"""How long such a server is believed to keep it (Apache's and Node's default)."""
+MAX_IDLE_SECONDS: Final = 120.0
+"""Longest that any is kept, whatever the server says."""
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+"""The list is Twisted's."""
+
+_pools: WeakKeyDictionary[Crawler, Pool] = WeakKeyDictionary()
+
+
+def crawler_pool(crawler: Crawler) -> Pool:
+    """Return the connections of *crawler*: one pool for both schemes, so that its bound is one."""
+    if crawler not in _pools:
+        files = raise_file_limit()
+        _pools[crawler] = Pool(idle_limit(crawler, files), capacity=files - files // 4)
+    return _pools[crawler]
+
+
+def idle_limit(crawler: Crawler, files: int) -> int:
+    """Return how many idle connections a crawl may keep in a process of so many *files*."""
+    from scrapy_spider_suite.settings.suite import suite_settings
+
+    return suite_settings(crawler).idle_connections or max(1, files // 4)
+
+
+def seconds_to_keep(request: Request, exchange: Exchange) -> float:
+    """Return how long the connection may idle after *exchange*; 0 closes it.
+
+    It is closed if the server would close it before the next fetch from this host anyway: an open
+    file less, and no race with the server's own closing.
+    """
+    if not exchange.leaves_connection_usable or _asks_to_close(request):
+        return 0.0
+    promised = exchange.reader.keep_alive_timeout
+    next_fetch = request.meta.get("suite_keep_alive")
+    if next_fetch is not None:
+        kept = SERVER_IDLE_SECONDS if promised is None else promised
+        if next_fetch > kept:
+            return 0.0
+    return IDLE_SECONDS if promised is None else min(promised, MAX_IDLE_SECONDS)
+
+
+def may_be_sent_again(request: Request) -> bool:
+    """Whether *request* may be sent twice, when a kept connection turns out to be dead."""
+    return request.method in _IDEMPOTENT and not request.body
+
+
+def _asks_to_close(request: Request) -> bool:
+    values: list[bytes] | None = dict.get(request.headers, b"Connection")
+    return values is not None and b"close" in b",".join(values).lower()
+
+
+OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What the system answers to ``socket`` and ``connect`` when we, not the server, ran short."""

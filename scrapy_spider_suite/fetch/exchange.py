@@ -22,8 +22,12 @@ from scrapy.http import Headers
 from twisted.python.failure import Failure
 from twisted.web.iweb import UNKNOWN_LENGTH
 
-from scrapy_spider_suite.handlers.errors import MalformedResponseError, ResponseBoundsError
-from scrapy_spider_suite.handlers.reader import End, ResponseReader
+from scrapy_spider_suite.fetch.http_messages import (
+    End,
+    MalformedResponseError,
+    ResponseBoundsError,
+    ResponseReader,
+)
 from scrapy_spider_suite.runtime.http_fields import media_type
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scrapy_spider_suite.monitor import fetchfiles
-from scrapy_spider_suite.monitor.fetchline import read, stamp, url_field
+from scrapy_spider_suite.fetch import fetch_log
+from scrapy_spider_suite.fetch.fetch_log import read, stamp, url_field
 from scrapy_spider_suite.urls.normalize import normalize
 
 _URL, _ADDRESS = 4, 9
@@ -86,7 +86,7 @@ class FetchLogReader:
                     yield line
 
     def _blocks(self, since: float) -> Iterator[bytes]:
-        active = self.folder / fetchfiles.ACTIVE
+        active = self.folder / fetch_log.ACTIVE
         try:
             # Opened before the others are listed: it may get its final name in between.
             last = active.open("rb")
@@ -94,21 +94,21 @@ class FetchLogReader:
             last = None
         try:
             inode = None if last is None else os.fstat(last.fileno()).st_ino
-            for path in fetchfiles.closed_files(self.folder):
-                reach = fetchfiles.times(path)
+            for path in fetch_log.closed_files(self.folder):
+                reach = fetch_log.times(path)
                 if reach is not None and reach[1] + 0.001 >= since and _inode(path) != inode:
                     yield from self._blocks_of(path)
             if last is not None:
-                yield from fetchfiles.blocks(last)
+                yield from fetch_log.blocks(last)
         finally:
             if last is not None:
                 last.close()
 
     def _blocks_of(self, path: Path) -> Iterator[bytes]:
         try:
-            with fetchfiles.opened(path) as file:
-                yield from fetchfiles.blocks(file)
-        except fetchfiles.ReadError:
+            with fetch_log.opened(path) as file:
+                yield from fetch_log.blocks(file)
+        except fetch_log.ReadError:
             self.damaged.append(path)
 
 
