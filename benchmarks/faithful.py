@@ -37,9 +37,8 @@ from sites import SITES, unpack_sites
 from warcio.exceptions import ArchiveLoadFailed
 
 from scrapy_spider_suite.packs import open_packs, verify
-from scrapy_spider_suite.packs.formats import is_pack
-from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.recovery import recover_folder
+from scrapy_spider_suite.packs.pack_file import index_path, is_pack
+from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 WARCIO = (sys.executable, "-m", "warcio.cli", "index")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.items import ItemLines
-from scrapy_spider_suite.packs.itemfile import FORMATS, ItemFile, Pile, open_items
+from scrapy_spider_suite.packs.item_file import FORMATS, ItemFile, Pile, open_items
 
 OF_A_PAGE, OF_A_BLOCK = 2, 200
 WORDS = [f"{a}{b}" for a in ("chair", "table", "lamp", "shelf", "sofa") for b in range(400)]

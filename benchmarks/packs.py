@@ -43,11 +43,15 @@ from scrapy_spider_suite.packs import (
     records,
 )
 from scrapy_spider_suite.packs.cdxj import key_of
-from scrapy_spider_suite.packs.container import Container
-from scrapy_spider_suite.packs.index import due, runs
-from scrapy_spider_suite.packs.lzo import LIBRARIES, library
-from scrapy_spider_suite.packs.lzop import LzopContainer
-from scrapy_spider_suite.packs.members import GzipContainer, ZstdContainer
+from scrapy_spider_suite.packs.containers import (
+    LIBRARIES,
+    Container,
+    GzipContainer,
+    LzopContainer,
+    ZstdContainer,
+    library,
+)
+from scrapy_spider_suite.packs.folder_index import due, runs
 from scrapy_spider_suite.urls.extract import extract
 
 HEAD = """HTTP/1.1 200 OK

@@ -15,13 +15,12 @@ from lzop import Lzop
 from msgspec.structs import replace
 from warcio.archiveiterator import ArchiveIterator
 
-from scrapy_spider_suite.packs.container import Container
-from scrapy_spider_suite.packs.formats import format_of, is_pack
-from scrapy_spider_suite.packs.heads import Form
-from scrapy_spider_suite.packs.packing import Plan
-from scrapy_spider_suite.packs.pages import Crawl, Fetch, Link, records, warcinfo
+from scrapy_spider_suite.packs.containers import Container
+from scrapy_spider_suite.packs.http_records import Form
+from scrapy_spider_suite.packs.pack_file import format_of, is_pack
 from scrapy_spider_suite.packs.scan import Damage, scan
-from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.warc import Crawl, Fetch, Link, Record, records, warcinfo
+from scrapy_spider_suite.packs.writer import Plan
 
 NOW = 1_795_000_000.25
 CRAWL = Crawl(name="news", software="suite/1", operator="A", contact="a@example.org")

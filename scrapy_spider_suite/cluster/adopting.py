@@ -28,8 +28,8 @@ from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
-from scrapy_spider_suite.packs.choosing import entries_of
-from scrapy_spider_suite.packs.formats import is_pack, plain
+from scrapy_spider_suite.packs.pack_file import is_pack, plain
+from scrapy_spider_suite.packs.selection import entries_of
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import STATE, Label, Writer

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import PackError, SettingsError
-from scrapy_spider_suite.packs.away import Uploaded
-from scrapy_spider_suite.packs.merging import Merging
-from scrapy_spider_suite.packs.upload import Target
-from scrapy_spider_suite.packs.uploads import Uploads
+from scrapy_spider_suite.packs.folder_index import Merging
+from scrapy_spider_suite.packs.pack_file import Uploaded
+from scrapy_spider_suite.packs.upload import Target, Uploads
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.commitlog import CommitLog

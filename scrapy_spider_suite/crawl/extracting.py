@@ -26,8 +26,8 @@ from scrapy_spider_suite.crawl.recorded import can_wait
 from scrapy_spider_suite.crawl.switched import PagePacks
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.packs import heads
-from scrapy_spider_suite.packs.stored import Finder, Stored
+from scrapy_spider_suite.packs import http_records
+from scrapy_spider_suite.packs.stored_pages import Finder, Stored
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.rocks_store import reading
 from scrapy_spider_suite.store.unread_pages import AT_ONCE
@@ -315,4 +315,4 @@ def response_of(page: Page) -> tuple[HtmlResponse, int]:
         page.url, page.status, headers, page.body,
         ip_address=ip_address(address) if address else None,
     )  # fmt: skip
-    return response, len(heads.split(page.record.block)[1])
+    return response, len(http_records.split(page.record.block)[1])

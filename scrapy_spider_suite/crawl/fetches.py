@@ -13,7 +13,7 @@ from scrapy_spider_suite.fetch.exchange import TRUNCATED
 from scrapy_spider_suite.fetch.http_messages import WIRE, Sent
 from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import Fetch, Form, Link
-from scrapy_spider_suite.packs.heads import build
+from scrapy_spider_suite.packs.http_records import build
 from scrapy_spider_suite.storage.leases import Lease
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.packs.formats import OPEN, pack_name
-from scrapy_spider_suite.packs.itemfile import FORMATS, KIND, ItemFile, Pile, recover_items
+from scrapy_spider_suite.packs.item_file import FORMATS, KIND, ItemFile, Pile, recover_items
+from scrapy_spider_suite.packs.pack_file import OPEN, pack_name
 from scrapy_spider_suite.signals import item_pack_closed
 
 if TYPE_CHECKING:

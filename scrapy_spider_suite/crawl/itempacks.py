@@ -21,7 +21,7 @@ from scrapy_spider_suite.crawl.packplan import prepare_folder
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
-from scrapy_spider_suite.packs.itemfile import BLOCK, Pile
+from scrapy_spider_suite.packs.item_file import BLOCK, Pile
 from scrapy_spider_suite.signals import item_not_exported
 from scrapy_spider_suite.wording import counted
 

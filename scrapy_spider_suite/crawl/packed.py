@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Lock
 
-from scrapy_spider_suite.packs.away import uploaded
 from scrapy_spider_suite.packs.cdxj import REVISIT
-from scrapy_spider_suite.packs.formats import OPEN
-from scrapy_spider_suite.packs.index import FolderIndex
+from scrapy_spider_suite.packs.folder_index import FolderIndex
+from scrapy_spider_suite.packs.pack_file import OPEN, uploaded
 from scrapy_spider_suite.packs.warc import date, parse_date
 from scrapy_spider_suite.store.revisit_plans import Packed
 

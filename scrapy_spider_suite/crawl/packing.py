@@ -35,9 +35,8 @@ from scrapy_spider_suite.errors import (
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import link_of
 from scrapy_spider_suite.packs import Fetch, Location, PackWriter
-from scrapy_spider_suite.packs.formats import USES, format_of
-from scrapy_spider_suite.packs.pages import LATER
-from scrapy_spider_suite.packs.warc import URL_MAX
+from scrapy_spider_suite.packs.pack_file import USES, format_of
+from scrapy_spider_suite.packs.warc import LATER, URL_MAX
 from scrapy_spider_suite.signals import pack_closed, settings_changed
 from scrapy_spider_suite.wording import counted
 

@@ -11,7 +11,7 @@ from scrapy_spider_suite.contact import contact_in
 from scrapy_spider_suite.crawl.closed import target_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs import Crawl, Plan
-from scrapy_spider_suite.packs.pages import SOFTWARE
+from scrapy_spider_suite.packs.warc import SOFTWARE
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import digest_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from scrapy.http import Response
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import heads
-from scrapy_spider_suite.packs.payload import decode
+from scrapy_spider_suite.packs import http_records
+from scrapy_spider_suite.packs.http_records import decode
 from scrapy_spider_suite.packs.warc import URL_MAX
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def can_wait(fetch: Fetch, response: Response) -> bool:
     if len(fetch.url) > URL_MAX:  # it is not packed
         return False
     try:
-        head = heads.parse(heads.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method))
+        head = http_records.parse(http_records.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method))
         # More than that is another body: a small one may decompress to a very large one.
         if decode(head, fetch.body, len(response.body)) != response.body:
             return False

@@ -25,8 +25,8 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
 from scrapy_spider_suite.frontier.revisit_rules import Budget, Mode, Revisiting, Turns, Validators
 from scrapy_spider_suite.packs import Original
-from scrapy_spider_suite.packs.pages import payload_digest as record_digest
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
+from scrapy_spider_suite.packs.warc import payload_digest as record_digest
 from scrapy_spider_suite.storage.planning import Found
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, Packed, Plan
 from scrapy_spider_suite.urls.page_digests import sha1_of

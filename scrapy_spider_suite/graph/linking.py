@@ -8,8 +8,8 @@ from typing import Final
 
 from scrapy_spider_suite.graph.records import PageRecord
 from scrapy_spider_suite.packs.cdxj import REVISIT, Entry
-from scrapy_spider_suite.packs.choosing import Choice, pages
 from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.packs.selection import Choice, pages
 from scrapy_spider_suite.urls.normalize import normalize
 
 HTML: Final = ("text/html", "application/xhtml+xml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scrapy_spider_suite.packs.pages import Link
+from scrapy_spider_suite.packs.warc import Link
 
 __all__ = ["KINDS", "KIND_OF", "Link", "PageRecord"]
 

@@ -38,31 +38,35 @@ Nothing here imports Scrapy or Twisted, unpickles, or decompresses without bound
 
 from __future__ import annotations
 
-from scrapy_spider_suite.packs.access import read
 from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.packs.container import Place
-from scrapy_spider_suite.packs.formats import FORMATS
-from scrapy_spider_suite.packs.heads import Form, Head
-from scrapy_spider_suite.packs.index import FolderIndex, merge
-from scrapy_spider_suite.packs.indexing import build_index
-from scrapy_spider_suite.packs.itemfile import open_items
-from scrapy_spider_suite.packs.packing import Location, Plan
-from scrapy_spider_suite.packs.page import Page
-from scrapy_spider_suite.packs.pages import (
+from scrapy_spider_suite.packs.containers import Place
+from scrapy_spider_suite.packs.folder_index import FolderIndex, build_index, merge
+from scrapy_spider_suite.packs.http_records import Form, Head
+from scrapy_spider_suite.packs.item_file import open_items
+from scrapy_spider_suite.packs.pack_file import FORMATS
+from scrapy_spider_suite.packs.reader import Packs, Page, open_packs
+from scrapy_spider_suite.packs.scan import Damage, read
+from scrapy_spider_suite.packs.verify import Finding, verify
+from scrapy_spider_suite.packs.warc import (
+    IDENTICAL,
+    NOT_MODIFIED,
     Crawl,
     Fetch,
     Link,
     Original,
+    Record,
     payload_digest,
     records,
     resource,
 )
-from scrapy_spider_suite.packs.reader import Packs, open_packs
-from scrapy_spider_suite.packs.recovery import Recovery, recover, recover_folder
-from scrapy_spider_suite.packs.scan import Damage
-from scrapy_spider_suite.packs.verify import Finding, verify
-from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED, Record
-from scrapy_spider_suite.packs.writer import PackWriter
+from scrapy_spider_suite.packs.writer import (
+    Location,
+    PackWriter,
+    Plan,
+    Recovery,
+    recover,
+    recover_folder,
+)
 
 __all__ = [
     "FORMATS",

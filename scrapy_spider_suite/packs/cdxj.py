@@ -1,4 +1,10 @@
-"""One line of an index: which page, and where it is (CDXJ, as pywb and cdxj-indexer write it).
+"""The key of a URL in an index: its host turned round, its path and query in one spelling (SURT).
+
+As the Internet Archive's ``surt`` package writes it by default, and with it pywb and cdxj-indexer:
+no scheme, userinfo, default port, ``www.``, fragment, session id or trailing slash; all in lower
+case, percent-encoded in one way, parameters sorted. Several URLs may share a key.
+
+One line of an index: which page, and where it is (CDXJ, as pywb and cdxj-indexer write it).
 
 ::
 
@@ -10,23 +16,87 @@
 *length* bytes at *offset* of the file have to be read. In a pack that groups its records they hold
 several: this one is the *size* bytes from *start* on, decompressed. *metadata* is where the page's
 links are: start and size there, offset and length in other packs.
+
+Times as indexes have them: 14 digits, UTC.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import heads
-from scrapy_spider_suite.packs.container import Place
-from scrapy_spider_suite.packs.pages import FIELDS
-from scrapy_spider_suite.packs.surt import surt
-from scrapy_spider_suite.packs.warc import Record, clean_url
+from scrapy_spider_suite.packs import http_records
+from scrapy_spider_suite.packs.containers import Place
+from scrapy_spider_suite.packs.warc import FIELDS, Record, clean_url
 from scrapy_spider_suite.runtime.http_fields import media_type
+
+_URL = re.compile(r"(?i)(https?|ftp)://([^/?#]*)([^?#]*)(?:\?([^#]*))?")
+_WWW = re.compile(r"^www\d*\.")
+_PORTS: Final = {"http": ":80", "https": ":443", "ftp": ":21"}
+# The ids of sessions that archives leave out: of ASP.NET in a path, and parameters.
+_PATH_SESSION = re.compile(r"/\((?:[a-z]\([0-9a-z]{24}\)|[0-9a-z]{24})+\)(?=/.*\.aspx)")
+_QUERY_SESSION = re.compile(r"(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}"
+                            r"|aspsessionid[a-z]{8}=[a-z]{24}|(?:cfid|cftoken)=.+")  # fmt: skip
+
+
+def surt(url: str) -> str:
+    """Return the key of *url*: ``com,example)/path?a=1&b=2``; of no web address itself."""
+    match = _URL.match(url)
+    if match is None:
+        return url.replace(" ", "%20") or "-"
+    scheme, netloc, path, query = match.groups()
+    host = netloc.rpartition("@")[2].lower().removesuffix(_PORTS[scheme.lower()])
+    if host.startswith("["):
+        name, _, port = host[1:].partition("]")
+    else:
+        name, colon, port = host.partition(":")
+        name, port = _WWW.sub("", name.strip("."), count=1), colon + port
+        name = ",".join(reversed(name.split(".")))
+    key = f"{name}{port}){_path(path)}"
+    query = _query(query) if query else ""
+    return f"{key}?{query}" if query else key
+
+
+def _path(path: str) -> str:
+    path = _PATH_SESSION.sub("", _steps(_spell(path or "/")).lower())
+    return path[:-1] if path.endswith("/") and len(path) > 1 else path
+
+
+def _steps(path: str) -> str:
+    """Resolve ``.`` and ``..`` and join slashes."""
+    if "/." not in path and "//" not in path:
+        return path
+    out: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del out[-1:]
+        elif part not in ("", "."):
+            out.append(part)
+    tail = "/" if out and path.endswith(("/", "/.", "/..")) else ""
+    return f"/{'/'.join(out)}{tail}"
+
+
+def _query(query: str) -> str:
+    pairs = _spell(query).lower().split("&")
+    kept = [pair for pair in pairs if not _QUERY_SESSION.fullmatch(pair)]
+    return "&".join(sorted(kept, key=lambda pair: pair.partition("=")))
+
+
+def _spell(text: str) -> str:
+    """Percent-encode what has to be, and nothing else: as Google's Safe Browsing spells URLs."""
+    if "%" not in text and text.isascii() and text.isprintable() and " " not in text:
+        return text
+    data = text.encode("utf-8", "replace")
+    while (plain := unquote_to_bytes(data)) != data:
+        data = plain
+    return "".join(chr(byte) if 0x20 < byte < 0x7F and byte not in b"#%" else f"%{byte:02X}"
+                   for byte in data)  # fmt: skip
+
 
 REVISIT: Final = "warc/revisit"
 """The type of a revisit, as indexes have it."""
@@ -135,7 +205,7 @@ def _entry(record: Record, place: Place, filename: str, metadata: Place | None) 
     mime, status = record.get("Content-Type"), 0
     if mime.startswith("application/http"):
         try:
-            head = heads.parse(heads.split(record.block)[0])
+            head = http_records.parse(http_records.split(record.block)[0])
             mime, status = head.get("Content-Type"), head.status
         except PackDamagedError:  # it was stored as it came
             mime = ""
@@ -161,3 +231,41 @@ def is_robots(url: str) -> bool:
         return "/robots.txt" in url and urlsplit(url).path == "/robots.txt"
     except ValueError:
         return False
+
+
+def stamp(text: str, *, last: bool = False) -> str:
+    """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``.
+
+    What is left out is the first moment of it, or the *last*. Raises ValueError: it is no time.
+    """
+    digits = re.sub(r"(\.\d+)?(Z|\+00:00)$|[-:T ]", "", text.strip())
+    if not re.fullmatch(r"\d{4}(\d\d){0,5}", digits):
+        raise ValueError(f"{text!r}: expected a time such as 2026-11-22 or 2026-11-22T10:15 (UTC)")
+    rest = "1231235959" if last else "0101000000"
+    full = digits + rest[len(digits) - 4 :]
+    if last and len(digits) == 6:  # the last day of that month
+        days = (f"{digits}{day}235959" for day in ("31", "30", "29", "28"))
+        full = next(filter(_is_time, days), full)
+    if not _is_time(full):
+        raise ValueError(f"{text!r}: there is no such time")
+    return full
+
+
+def stamp_of(time: datetime | str) -> str:
+    """Return the 14 digits of *time*: of a text, the last moment of it; without a zone, UTC.
+
+    Raises ValueError: it is no time.
+    """
+    if isinstance(time, datetime):
+        return (time if time.tzinfo is None else time.astimezone(UTC)).strftime("%Y%m%d%H%M%S")
+    if isinstance(time, str):
+        return stamp(time, last=True)
+    raise ValueError(f"{time!r}: expected a datetime, or a text such as 2026-11-22")
+
+
+def _is_time(digits: str) -> bool:
+    try:
+        datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return True

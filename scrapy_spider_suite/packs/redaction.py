@@ -1,42 +1,133 @@
-"""Takes a host or a URL out of a folder of packs: its pages, what points to them, their bytes.
+"""What was taken out of a folder of packs, and when: a line of JSON each, for good.
+
+Takes a host or a URL out of a folder of packs: its pages, what points to them, their bytes.
 
 First the indexes are written without it, so that no reader finds it any longer. Then every pack
 that holds something of it is written anew beside the old one and takes its place: other records
 keep their bytes, groups without anything of it are copied as they are. A kill at any moment leaves
 each pack whole, as it was or as it will be; the same call again finishes what was begun.
+
+Takes the items that name a host or a URL out of a folder of item packs.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import operator
 import os
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs import cdxj, heads
-from scrapy_spider_suite.packs.away import begun, packs_away, packs_missing, unmark
-from scrapy_spider_suite.packs.container import Container
-from scrapy_spider_suite.packs.formats import OPEN, container, format_of, is_pack
-from scrapy_spider_suite.packs.index import is_indexed
-from scrapy_spider_suite.packs.indexing import build_index
-from scrapy_spider_suite.packs.lines import SortedLines
-from scrapy_spider_suite.packs.locking import indexes_held
-from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.payload import decode
+from scrapy_spider_suite.packs import cdxj, http_records
+from scrapy_spider_suite.packs.containers import Container, Frame
+from scrapy_spider_suite.packs.folder_index import build_index, indexes_held, is_indexed
+from scrapy_spider_suite.packs.http_records import decode
+from scrapy_spider_suite.packs.item_file import container_of, is_item_pack
+from scrapy_spider_suite.packs.pack_file import (
+    OPEN,
+    begun,
+    container,
+    format_of,
+    index_path,
+    is_pack,
+    packs_away,
+    packs_missing,
+    unmark,
+)
 from scrapy_spider_suite.packs.reader import PAGES
-from scrapy_spider_suite.packs.receipts import Receipt, Receipts
-from scrapy_spider_suite.packs.recovery import recover_folder
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
-from scrapy_spider_suite.packs.sorting import write_lines
-from scrapy_spider_suite.packs.warc import Record, digest
+from scrapy_spider_suite.packs.sorted_lines import SortedLines, write_lines
+from scrapy_spider_suite.packs.warc import Record, date, digest
+from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
 from scrapy_spider_suite.urls.hosts import host_pattern, is_of, url_pattern
+
+RECEIPTS: Final = "redactions.jsonl"
+"""What was taken out, when: the subject as a digest only."""
+_UNFINISHED: Final = "unfinished"
+_ELSEWHERE: Final = ("away", "uploaded")
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What was taken out.
+
+    Attributes:
+        pages: pages of the subject, revisits of them included.
+        revisits: revisits elsewhere whose body was that of such a page.
+        mentions: pages elsewhere that name it; *removed* with it only if that was asked for.
+        notes: links to it, and requests that came from it, in records that stay.
+        packs: packs that were written anew.
+        damaged: bytes that could not be read and were left out of them.
+        open: packs that are being written: they were left as they are.
+        away: where packs are that were uploaded, are not here any more, and hold pages of the
+            subject; or were, if they are missing.
+        uploaded: where packs of these are that were uploaded before they were written anew: what
+            is there holds it until they go up again, and replace that.
+    """
+
+    pages: int = 0
+    revisits: int = 0
+    mentions: int = 0
+    notes: int = 0
+    packs: int = 0
+    damaged: int = 0
+    open: list[str] = field(default_factory=list)
+    away: list[str] = field(default_factory=list)
+    uploaded: list[str] = field(default_factory=list)
+
+
+class Receipts:
+    """The receipts of *folder*; of them those of the subject with this *name*."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / RECEIPTS
+        self._digest = hashlib.sha256(name.encode()).hexdigest()
+
+    def note(self, receipt: Receipt, now: float) -> None:
+        """Note what is elsewhere: nothing here says so once indexes and packs are written anew.
+
+        What was noted before, by a call that was killed too, is added to *receipt*. *now* in
+        seconds since the epoch. Raises `OSError`.
+        """
+        rows = list(filter(None, map(self._row_of, self._lines())))
+        for name in _ELSEWHERE:
+            urls = [url for row in rows for url in row.get(name, ())]
+            setattr(receipt, name, list(dict.fromkeys([*urls, *getattr(receipt, name)])))
+        noted = {name: getattr(receipt, name) for name in _ELSEWHERE}
+        self._put({_UNFINISHED: True, **noted}, now)
+
+    def finish(self, receipt: Receipt, now: float) -> None:
+        """Write *receipt* in place of what was noted. Raises `OSError`."""
+        self._put(asdict(receipt), now)
+
+    def _put(self, facts: dict[str, Any], now: float) -> None:
+        row = {"id": uuid.uuid4().hex, "time": date(now), "subject_sha256": self._digest, **facts}
+        lines = [line for line in self._lines() if not self._row_of(line)]
+        lines.append(json.dumps(row).encode())
+        files.replace(self._path, b"".join(line + b"\n" for line in lines))
+
+    def _lines(self) -> list[bytes]:
+        return self._path.read_bytes().splitlines() if self._path.exists() else []
+
+    def _row_of(self, line: bytes) -> dict[str, Any]:
+        """What was noted for this subject, and not finished; of any other line nothing."""
+        with suppress(ValueError, TypeError, AttributeError):
+            row: dict[str, Any] = json.loads(line)
+            if row.get(_UNFINISHED) and row.get("subject_sha256") == self._digest:
+                return row
+        return {}
+
 
 _NEW: Final = "redacting"
 _HOST: Final = re.compile(r"[^\W_]")
@@ -225,8 +316,8 @@ class _Filter:
 def _payload(record: Record) -> bytes:
     """The body of a record, decompressed; b"" where it cannot be."""
     try:
-        head, body = heads.split(record.block)
-        return decode(heads.parse(head), body)
+        head, body = http_records.split(record.block)
+        return decode(http_records.parse(head), body)
     except PackError:
         return b""
 
@@ -287,3 +378,69 @@ def _group(form: Container, old: BinaryIO, group: Group, keep: _Filter) -> bytes
         old.seek(group.offset)
         return old.read(group.length)
     return form.encode([record.to_bytes() for record in after])[0] if after else b""
+
+
+@dataclass(slots=True)
+class ItemReceipt:
+    """What was taken out.
+
+    Attributes:
+        items: items that named it, wherever in them.
+        files: files that were written anew.
+        damaged: bytes that could not be read, and were left out of these.
+        open: files that are open: they were left as they are.
+    """
+
+    items: int = 0
+    files: int = 0
+    damaged: int = 0
+    open: list[str] = field(default_factory=list)
+
+
+def redact_items(
+    folder: Path, subject: Subject, told: Callable[[int], object], *, dry: bool = False
+) -> ItemReceipt:
+    """Take every item out of *folder* that names *subject*; with *dry*, only count them.
+
+    Each file is whole at any moment: as it was, or as it will be. *told* is called with the bytes
+    of each that is done. Raises `OSError`.
+    """
+    receipt = ItemReceipt()
+    for path in sorted(filter(is_item_pack, folder.iterdir())):
+        size = path.stat().st_size
+        if path.name.endswith(OPEN):
+            receipt.open.append(path.name)
+        else:
+            _redact_file(path, subject, receipt, dry=dry)
+        told(size)
+    return receipt
+
+
+def _redact_file(path: Path, subject: Subject, receipt: ItemReceipt, *, dry: bool) -> None:
+    """Write *path* anew if an item of it is to go; blocks without one keep their bytes."""
+    items = damaged = 0
+    for frame, lines, kept in _blocks(path, subject):
+        items += len(lines) - len(kept)
+        damaged += frame.end - frame.offset if frame.problem else 0
+    receipt.items += items
+    if dry or not items:
+        return
+    form = container_of(path)
+    with durable.replacing(path) as new, new.open("wb") as out, path.open("rb") as file:
+        for frame, lines, kept in _blocks(path, subject):
+            if len(kept) == len(lines) and not frame.problem:
+                file.seek(frame.offset)
+                out.write(file.read(frame.end - frame.offset))
+            elif kept:
+                out.write(form.compress(b"".join(kept)))
+    receipt.files += 1
+    receipt.damaged += damaged
+
+
+def _blocks(path: Path, subject: Subject) -> Iterator[tuple[Frame, list[bytes], list[bytes]]]:
+    """Yield the blocks of *path*, their lines, and those of them that stay."""
+    pattern = subject.pattern()
+    with path.open("rb") as file:
+        for frame in container_of(path).frames(file, 0):
+            lines = frame.data.splitlines(keepends=True)
+            yield frame, lines, [line for line in lines if not pattern.search(line)]

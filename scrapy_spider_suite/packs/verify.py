@@ -10,16 +10,13 @@ from typing import Final, NamedTuple
 import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import cdxj, heads
-from scrapy_spider_suite.packs.away import packs_missing
+from scrapy_spider_suite.packs import cdxj, http_records
 from scrapy_spider_suite.packs.cdxj import Located
-from scrapy_spider_suite.packs.container import RECORD_MAX, Place
-from scrapy_spider_suite.packs.formats import OPEN, is_pack
-from scrapy_spider_suite.packs.index import content, runs
-from scrapy_spider_suite.packs.indexing import bundles, index_entries
-from scrapy_spider_suite.packs.lines import SortedLines
-from scrapy_spider_suite.packs.packfile import INDEX, index_path
+from scrapy_spider_suite.packs.containers import RECORD_MAX, Place
+from scrapy_spider_suite.packs.folder_index import bundles, content, index_entries, runs
+from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, index_path, is_pack, packs_missing
 from scrapy_spider_suite.packs.scan import Damage, scan
+from scrapy_spider_suite.packs.sorted_lines import SortedLines
 from scrapy_spider_suite.packs.warc import Record, digest
 from scrapy_spider_suite.search.checking import damage
 from scrapy_spider_suite.search.place import IndexPlace
@@ -100,7 +97,7 @@ def _check(path: Path, record: Record, place: Place) -> Iterator[Finding]:
     payload = record.get("WARC-Payload-Digest")
     if payload.startswith("sha1:") and record.kind in ("response", "resource"):
         http = record.get("Content-Type").startswith("application/http")
-        body = heads.split(record.block)[1] if http else record.block
+        body = http_records.split(record.block)[1] if http else record.block
         if payload != digest(body):
             yield Finding(path, "digest", "the body is not what it was", *where)
     if record.time is None:

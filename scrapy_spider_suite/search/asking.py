@@ -10,7 +10,7 @@ import tantivy
 from tantivy import FieldType, Occur, Query
 
 from scrapy_spider_suite.errors import QueryError
-from scrapy_spider_suite.packs.choosing import Choice
+from scrapy_spider_suite.packs.selection import Choice
 from scrapy_spider_suite.search.schema import PAGE, schema
 
 FIELDS: Final = ("title", "text", "url", "host", "language", "mime", "status", "time")

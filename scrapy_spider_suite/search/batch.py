@@ -9,12 +9,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.packs.choosing import page_of
-from scrapy_spider_suite.packs.formats import final
-from scrapy_spider_suite.packs.lines import identity
-from scrapy_spider_suite.packs.page import Page
-from scrapy_spider_suite.packs.reader import PAGES, Packs
+from scrapy_spider_suite.packs.pack_file import final
+from scrapy_spider_suite.packs.reader import PAGES, Packs, Page
 from scrapy_spider_suite.packs.scan import Damage
+from scrapy_spider_suite.packs.selection import page_of
+from scrapy_spider_suite.packs.sorted_lines import identity
 from scrapy_spider_suite.search.journal import Journal
 from scrapy_spider_suite.search.reading import PackReading, Read
 from scrapy_spider_suite.search.saying import Meaning, document_of, meaning

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from scrapy_spider_suite.errors import SearchDamagedError, SearchError
-from scrapy_spider_suite.packs.away import packs_away
-from scrapy_spider_suite.packs.lines import identity
+from scrapy_spider_suite.packs.pack_file import packs_away
 from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.packs.sorted_lines import identity
 from scrapy_spider_suite.search.batch import SECONDS_MAX, Batch, Progress, Unchanged
 from scrapy_spider_suite.search.checking import clear_unfinished, verify
 from scrapy_spider_suite.search.journal import Journal

@@ -12,8 +12,8 @@ import xxhash
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.cdxj import Located
-from scrapy_spider_suite.packs.container import Container
-from scrapy_spider_suite.packs.formats import OPEN, container, format_of
+from scrapy_spider_suite.packs.containers import Container
+from scrapy_spider_suite.packs.pack_file import OPEN, container, format_of
 from scrapy_spider_suite.packs.scan import Damage, beginning, scan_from
 
 _TAIL: Final = 4096

@@ -7,7 +7,7 @@ from typing import Final
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.cdxj import REVISIT, Entry
-from scrapy_spider_suite.packs.page import Page
+from scrapy_spider_suite.packs.reader import Page
 from scrapy_spider_suite.packs.text import Text, text_of
 from scrapy_spider_suite.search.schema import TEXT_MAX, Document
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from scrapy_spider_suite.errors import SearchDamagedError, SearchError
 from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.packs.choosing import Choice
-from scrapy_spider_suite.packs.lines import identity
-from scrapy_spider_suite.packs.page import Page
-from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.packs.reader import Packs, Page
+from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.sorted_lines import identity
 from scrapy_spider_suite.search.asking import query_of
 from scrapy_spider_suite.search.checking import sound
 from scrapy_spider_suite.search.place import IndexPlace

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.monitor.linkstats import PageFacts
     from scrapy_spider_suite.packs import Fetch
-    from scrapy_spider_suite.packs.itemfile import Pile
-    from scrapy_spider_suite.packs.stored import Stored
+    from scrapy_spider_suite.packs.item_file import Pile
+    from scrapy_spider_suite.packs.stored_pages import Stored
     from scrapy_spider_suite.pages.originals import Likeness
     from scrapy_spider_suite.storage.planning import Found
     from scrapy_spider_suite.store.revisit_plans import Packed, Plan

@@ -29,7 +29,7 @@ from scrapy_spider_suite.cluster.courier import CourierCounters, Inbox
 from scrapy_spider_suite.cluster.shares import Shares
 from scrapy_spider_suite.errors import ClusterError, CourierError
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.packs.pages import records
+from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving

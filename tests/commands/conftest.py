@@ -15,7 +15,7 @@ from frontier_command import Frontier, Said, parsed, small_crawl
 
 from scrapy_spider_suite.commands.seen import Command as SeenCommand
 from scrapy_spider_suite.monitor.linkstats import TABLES
-from scrapy_spider_suite.packs.formats import FORMATS
+from scrapy_spider_suite.packs.pack_file import FORMATS
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
 

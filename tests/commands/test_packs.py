@@ -11,9 +11,9 @@ from packs_command import Packs, write
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.packs import Link, PackWriter, records
-from scrapy_spider_suite.packs.choosing import Choice
-from scrapy_spider_suite.packs.formats import is_pack
-from scrapy_spider_suite.packs.times import stamp
+from scrapy_spider_suite.packs.cdxj import stamp
+from scrapy_spider_suite.packs.pack_file import is_pack
+from scrapy_spider_suite.packs.selection import Choice
 
 
 def test_ls(packs: Packs, folders: list[Path]) -> None:

@@ -11,9 +11,9 @@ from packs_command import Packs, write
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.packs import open_packs
-from scrapy_spider_suite.packs.choosing import Choice
-from scrapy_spider_suite.packs.exporting import export_warc
-from scrapy_spider_suite.packs.pages import Crawl
+from scrapy_spider_suite.packs.export import export_warc
+from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.warc import Crawl
 
 
 def test_warc(packs: Packs, folders: list[Path], tmp_path: Path) -> None:

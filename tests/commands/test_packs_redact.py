@@ -29,9 +29,8 @@ from scrapy_spider_suite.packs import (
     records,
     verify,
 )
-from scrapy_spider_suite.packs.away import waiting
-from scrapy_spider_suite.packs.receipts import RECEIPTS
-from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.packs.pack_file import waiting
+from scrapy_spider_suite.packs.redaction import RECEIPTS, Subject, redact
 from scrapy_spider_suite.packs.upload import Target, upload
 
 HOST = "secret.test"

@@ -11,7 +11,7 @@ from packed import NOW, fetch
 from packs_command import Packs, write
 
 from scrapy_spider_suite.packs import open_items, open_packs
-from scrapy_spider_suite.packs.itemfile import FORMATS, ItemFile
+from scrapy_spider_suite.packs.item_file import FORMATS, ItemFile
 
 HOST = "secret.test"
 

@@ -13,7 +13,7 @@ from scrapy.exceptions import UsageError
 from searched import contents, expected, page, write
 
 from scrapy_spider_suite.commands.packs_verbs import searching
-from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.pack_file import waiting
 from scrapy_spider_suite.packs.upload import Target, upload
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.search.place import IndexPlace

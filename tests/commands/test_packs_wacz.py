@@ -15,8 +15,8 @@ from packed import body, fetch, warcio_records
 from packs_command import Packs, write
 
 from scrapy_spider_suite.packs.cdxj import parse
-from scrapy_spider_suite.packs.members import GzipContainer
-from scrapy_spider_suite.packs.wacz import title_of
+from scrapy_spider_suite.packs.containers import GzipContainer
+from scrapy_spider_suite.packs.export import title_of
 
 
 @pytest.fixture

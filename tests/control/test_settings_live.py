@@ -36,7 +36,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode
 from scrapy_spider_suite.packs import Plan
-from scrapy_spider_suite.packs.uploads import Uploads
+from scrapy_spider_suite.packs.upload import Uploads
 from scrapy_spider_suite.pages.near import NearIndex
 from scrapy_spider_suite.pipelines import IndexPipeline
 from scrapy_spider_suite.settings.changing import change_setting

@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.commitlog import PlainLog
 from scrapy_spider_suite.crawl.itemfiles import ItemFiles
 from scrapy_spider_suite.packs import open_items
-from scrapy_spider_suite.packs.itemfile import Pile
+from scrapy_spider_suite.packs.item_file import Pile
 
 
 async def begun(folder: Path, files: int) -> ItemFiles:

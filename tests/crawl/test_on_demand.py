@@ -32,7 +32,7 @@ from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Page as StoredPage
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.packs.stored import Finder, Stored
+from scrapy_spider_suite.packs.stored_pages import Finder, Stored
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider

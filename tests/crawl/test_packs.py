@@ -22,10 +22,9 @@ from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.packs import open_packs, verify
-from scrapy_spider_suite.packs.groupfile import GroupFile
-from scrapy_spider_suite.packs.pages import Fetch, lines, records
-from scrapy_spider_suite.packs.recovery import recover_folder
-from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.pack_file import GroupFile
+from scrapy_spider_suite.packs.warc import Fetch, Record, lines, records
+from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -233,7 +232,7 @@ def test_a_page_of_which_no_record_can_be_made_fails(
             raise KeyError("not thought of")
         return records(fetch)
 
-    monkeypatch.setattr("scrapy_spider_suite.packs.packing.records", made)
+    monkeypatch.setattr("scrapy_spider_suite.packs.writer.records", made)
     done = run(
         crawl_here(
             Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,

@@ -17,9 +17,8 @@ from scrapy.crawler import Crawler
 from websites import Site, links, running
 
 from scrapy_spider_suite.packs import PackWriter, open_packs, verify
-from scrapy_spider_suite.packs.away import waiting
-from scrapy_spider_suite.packs.formats import is_pack
-from scrapy_spider_suite.packs.packing import Job, Packing
+from scrapy_spider_suite.packs.pack_file import is_pack, waiting
+from scrapy_spider_suite.packs.writer import Job, Packing
 from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

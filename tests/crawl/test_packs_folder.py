@@ -15,8 +15,8 @@ from scrapy_spider_suite.crawl.commitlog import PlainLog
 from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.crawl.packplan import prepare_folder
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.packs.recovery import Recovery
 from scrapy_spider_suite.packs.scan import Damage
+from scrapy_spider_suite.packs.writer import Recovery
 
 
 def test_a_folder_that_cannot_be_written_is_refused(

@@ -23,8 +23,8 @@ from scrapy_spider_suite.crawl.packing import PagePacking
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records
-from scrapy_spider_suite.packs.packing import Packing
 from scrapy_spider_suite.packs.warc import URL_MAX, Record
+from scrapy_spider_suite.packs.writer import Packing
 from scrapy_spider_suite.pages.originals import PAYLOADS
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
 from scrapy_spider_suite.runtime.refusal import DAMAGED
@@ -212,7 +212,7 @@ def test_what_no_record_can_be_made_of_is_left_out(
 
     async def crawl() -> None:
         packs = PagePacking(PlainLog(crawler), tmp_path)
-        monkeypatch.setattr("scrapy_spider_suite.packs.packing.records", made)
+        monkeypatch.setattr("scrapy_spider_suite.packs.writer.records", made)
         for path in ("x" * (URL_MAX + 1), "odd", ""):
             packs.take(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
         await packs.finish()

@@ -24,7 +24,7 @@ from websites import Site, links
 
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import open_items
-from scrapy_spider_suite.packs.itemfile import ItemFile
+from scrapy_spider_suite.packs.item_file import ItemFile
 from scrapy_spider_suite.signals import item_pack_closed
 from scrapy_spider_suite.spiders import BroadSpider
 

@@ -25,7 +25,7 @@ from websites import Answer, Site, links, moved
 from scrapy_spider_suite.crawl import packing
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Link, open_packs, verify
-from scrapy_spider_suite.packs.packfile import PackFile
+from scrapy_spider_suite.packs.pack_file import PackFile
 from scrapy_spider_suite.pipelines import PagePackPipeline
 from scrapy_spider_suite.spiders import BroadSpider
 

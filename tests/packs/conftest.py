@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from uploading import Flaky
 
-from scrapy_spider_suite.packs.lzo import Lzallright, Lzo, PythonLzo
+from scrapy_spider_suite.packs.containers import Lzallright, Lzo, PythonLzo
 
 
 @pytest.fixture(params=["lzallright", "python-lzo"])

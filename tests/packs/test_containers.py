@@ -15,14 +15,10 @@ from lzop import Lzop
 from packed import fastwarc_records, fetch, some, tiny, warcio_records, whole_file
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs.access import read
-from scrapy_spider_suite.packs.container import Container
-from scrapy_spider_suite.packs.formats import FORMATS, container, format_of, pack_name
-from scrapy_spider_suite.packs.lzo import Lzo, library
-from scrapy_spider_suite.packs.lzop import BLOCK, LzopContainer
-from scrapy_spider_suite.packs.pages import records
-from scrapy_spider_suite.packs.scan import Damage, Group, scan
-from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.containers import BLOCK, Container, Lzo, LzopContainer, library
+from scrapy_spider_suite.packs.pack_file import FORMATS, container, format_of, pack_name
+from scrapy_spider_suite.packs.scan import Damage, Group, read, scan
+from scrapy_spider_suite.packs.warc import Record, records
 
 DRAWS = random.Random(5)
 NOISE = DRAWS.randbytes(3 * BLOCK + 777)

@@ -23,15 +23,12 @@ from scrapy_spider_suite.packs import (
     open_packs,
     records,
 )
-from scrapy_spider_suite.packs.container import Place
-from scrapy_spider_suite.packs.index import mend, runs
-from scrapy_spider_suite.packs.indexing import index_entries
-from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
-from scrapy_spider_suite.packs.merging import Merging
-from scrapy_spider_suite.packs.pages import warcinfo
+from scrapy_spider_suite.packs.cdxj import surt
+from scrapy_spider_suite.packs.containers import Place
+from scrapy_spider_suite.packs.folder_index import Merging, index_entries, mend, runs
 from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.packs.sorting import sort_lines
-from scrapy_spider_suite.packs.surt import surt
+from scrapy_spider_suite.packs.sorted_lines import GrowingLines, SortedLines, sort_lines
+from scrapy_spider_suite.packs.warc import warcinfo
 
 DATA = Path(__file__).parent.parent / "data" / "packs"
 
@@ -142,7 +139,7 @@ def test_growing_lines_over_steps(tmp_path: Path) -> None:
 
 def test_sorting_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In runs that are merged; a line without an end is left out."""
-    monkeypatch.setattr("scrapy_spider_suite.packs.sorting.CHUNK", 500)
+    monkeypatch.setattr("scrapy_spider_suite.packs.sorted_lines.CHUNK", 500)
     draws = random.Random(4)
     lines = [b"%d\n" % draws.randrange(10**9) for _ in range(2000)]
     source, target = tmp_path / "source", tmp_path / "target"
@@ -154,7 +151,7 @@ def test_sorting_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_merging_keeps_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And every page is found once, in all of them."""
-    monkeypatch.setattr("scrapy_spider_suite.packs.index._SMALLEST", 1)
+    monkeypatch.setattr("scrapy_spider_suite.packs.folder_index._SMALLEST", 1)
     index = FolderIndex(tmp_path)
     for number in range(40):
         write(tmp_path, number, 100)

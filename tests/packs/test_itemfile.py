@@ -12,7 +12,7 @@ from mounts import tmpfs
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import open_items
-from scrapy_spider_suite.packs.itemfile import FORMATS, ItemFile, Pile, recover_items
+from scrapy_spider_suite.packs.item_file import FORMATS, ItemFile, Pile, recover_items
 
 NAME = "news-20261122101500-00001-a.jsonl"
 

@@ -32,8 +32,8 @@ from scrapy_spider_suite.packs import (
     records,
     resource,
 )
-from scrapy_spider_suite.packs.formats import FORMATS
-from scrapy_spider_suite.packs.packing import Job, Packing
+from scrapy_spider_suite.packs.pack_file import FORMATS
+from scrapy_spider_suite.packs.writer import Job, Packing
 
 START = datetime.fromtimestamp(NOW, UTC)
 

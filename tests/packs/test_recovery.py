@@ -16,17 +16,15 @@ from lzop import Lzop
 from packed import accepted, plan, some, tiny, whole_file
 
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.access import read
-from scrapy_spider_suite.packs.formats import FORMATS, container
-from scrapy_spider_suite.packs.packfile import PackFile
-from scrapy_spider_suite.packs.recovery import build_index, recover, recover_folder
-from scrapy_spider_suite.packs.writer import PackWriter
+from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, container
+from scrapy_spider_suite.packs.scan import read
+from scrapy_spider_suite.packs.writer import PackWriter, build_index, recover, recover_folder
 
 WRITER = """
 import sys
 from pathlib import Path
 from packed import fetch, plan
-from scrapy_spider_suite.packs.pages import records
+from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
 folder, form = Path(sys.argv[1]), sys.argv[2]
 def say(number):

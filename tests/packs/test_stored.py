@@ -9,13 +9,12 @@ import pytest
 from packed import NOW, body, fetch, head, plan
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import Link, PackWriter, access, open_packs, records
-from scrapy_spider_suite.packs.away import Uploaded, mark
-from scrapy_spider_suite.packs.formats import FORMATS
-from scrapy_spider_suite.packs.packing import Location
-from scrapy_spider_suite.packs.pages import LATER
+from scrapy_spider_suite.packs import Link, PackWriter, open_packs, records, scan
+from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark
 from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.packs.stored import Finder, Stored
+from scrapy_spider_suite.packs.stored_pages import Finder, Stored
+from scrapy_spider_suite.packs.warc import LATER
+from scrapy_spider_suite.packs.writer import Location
 
 PAGES = range(5)
 
@@ -47,7 +46,7 @@ def test_pages_of_a_group_are_decompressed_once(tmp_path: Path) -> None:
     """As long as few groups were read since."""
     stored = written(tmp_path)
     finder = Finder([tmp_path])
-    with mock.patch.object(access, "decoded", wraps=access.decoded) as decoded:
+    with mock.patch.object(scan, "decoded", wraps=scan.decoded) as decoded:
         for each in stored * 2:
             finder.find(each)
     assert decoded.call_count == 1

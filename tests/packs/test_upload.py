@@ -19,10 +19,16 @@ from uploading import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackAwayError, PackError, PackUploadError
 from scrapy_spider_suite.packs import open_packs, verify
-from scrapy_spider_suite.packs.away import Uploaded, mark_of, packs_away, unmark, uploaded, waiting
-from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.upload import Target, upload
-from scrapy_spider_suite.packs.uploads import Uploads
+from scrapy_spider_suite.packs.pack_file import (
+    Uploaded,
+    index_path,
+    mark_of,
+    packs_away,
+    unmark,
+    uploaded,
+    waiting,
+)
+from scrapy_spider_suite.packs.upload import Target, Uploads, upload
 
 pytestmark = pytest.mark.usefixtures("flaky")
 
@@ -277,7 +283,7 @@ def test_what_no_library_knows(url: str) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from scrapy_spider_suite.packs.away import waiting
+from scrapy_spider_suite.packs.pack_file import waiting
 from scrapy_spider_suite.packs.upload import Target, upload
 step, count = int(sys.argv[3]), 0
 def change(event, arguments):

@@ -14,9 +14,8 @@ from packed import NOW
 from uploading import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackUploadError
-from scrapy_spider_suite.packs.away import Uploaded, uploaded, waiting
-from scrapy_spider_suite.packs.locking import indexes_held
-from scrapy_spider_suite.packs.packfile import index_path
+from scrapy_spider_suite.packs.folder_index import indexes_held
+from scrapy_spider_suite.packs.pack_file import Uploaded, index_path, uploaded, waiting
 from scrapy_spider_suite.packs.upload import Target, upload
 
 pytestmark = pytest.mark.usefixtures("flaky")

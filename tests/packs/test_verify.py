@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from packed import NOW, body, fetch, plan
 
 from scrapy_spider_suite.packs import Finding, PackWriter, build_index, merge, records, verify
-from scrapy_spider_suite.packs.away import Uploaded, mark
-from scrapy_spider_suite.packs.formats import FORMATS
-from scrapy_spider_suite.packs.index import mend
-from scrapy_spider_suite.packs.packing import Job, Packing
+from scrapy_spider_suite.packs.folder_index import mend
+from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark
 from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.writer import Job, Packing
 
 
 def write(folder: Path, bundles: list[list[Record]], form: str = "lzo") -> Path:

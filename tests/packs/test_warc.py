@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from packed import NOW, body, fastwarc_records, fetch, gzipped, head, warcio_records
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import heads, pages, warc
-from scrapy_spider_suite.packs.heads import Form
-from scrapy_spider_suite.packs.pages import Crawl, Link, Original, records, warcinfo
-from scrapy_spider_suite.packs.warc import Record, parse
+from scrapy_spider_suite.packs import http_records, warc
+from scrapy_spider_suite.packs import warc as pages
+from scrapy_spider_suite.packs.http_records import Form
+from scrapy_spider_suite.packs.warc import Crawl, Link, Original, Record, parse, records, warcinfo
 
 OTHERS = (warcio_records, fastwarc_records)
 
@@ -57,8 +57,8 @@ def test_a_decompressed_page_does_not_stand_under_the_length_of_the_compressed_o
     decoded = b"x" * 6013
     response = records(fetch(1, decoded, head=head(76, "Content-Encoding: gzip\r\n"),
                              form=Form.DECODED))[0]  # fmt: skip
-    start, stored = heads.split(response.block)
-    found = heads.parse(start)
+    start, stored = http_records.split(response.block)
+    found = http_records.parse(start)
     assert stored == decoded
     assert found.all("Content-Length") == ["6013"]
     assert found.all("Content-Encoding") == []
@@ -85,20 +85,20 @@ def test_a_head_is_changed_only_where_it_would_be_wrong(
 ) -> None:
     """Fields that no longer fit keep their text, under another name."""
     before = f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode()
-    after = heads.fit(before, length, form)
+    after = http_records.fit(before, length, form)
     assert (after == before) is kept
     if not kept:
-        assert heads.parse(after).all("Content-Length") == [str(length)]
-        assert not heads.parse(after).all("Transfer-Encoding")
+        assert http_records.parse(after).all("Content-Length") == [str(length)]
+        assert not http_records.parse(after).all("Transfer-Encoding")
 
 
 def test_heads_of_answers_without_a_body_and_of_cut_ones_stay() -> None:
     """HEAD, 304 and a truncated body announce what is not there."""
     announced = head(500)
-    assert heads.fit(announced, 0, method="HEAD") == announced
-    assert heads.fit(announced, 9, cut=True) == announced
+    assert http_records.fit(announced, 0, method="HEAD") == announced
+    assert http_records.fit(announced, 9, cut=True) == announced
     not_modified = announced.replace(b"200 OK", b"304 Not Modified")
-    assert heads.fit(not_modified, 0) == not_modified
+    assert http_records.fit(not_modified, 0) == not_modified
     response = records(fetch(1, b"x" * 9, head=announced, truncated="length"))[0]
     assert response.get("WARC-Truncated") == "length"
 
@@ -115,9 +115,9 @@ def test_heads_of_answers_without_a_body_and_of_cut_ones_stay() -> None:
 def test_a_head_ends_once(broken: bytes) -> None:
     """Where it ends, others begin to read the body, and digest it."""
     response = records(fetch(1, head=broken))[0]
-    start, stored = heads.split(response.block)
+    start, stored = http_records.split(response.block)
     assert start.endswith(b"\r\n\r\n")
-    assert heads.parse(start).get("A") == "1"
+    assert http_records.parse(start).get("A") == "1"
     assert stored == body(1)
     assert len(list(warcio_records(response.to_bytes()))) == 1
 
@@ -157,7 +157,7 @@ def test_a_hostile_url_is_percent_encoded() -> None:
 
 def test_a_built_head_has_no_more_lines_than_fields() -> None:
     """Where no head was kept."""
-    built = heads.build(200, {b"A": [b"1\r\nX: 2", b"3"], b"B\r\n": [b"4"]}, "O\r\nK")
+    built = http_records.build(200, {b"A": [b"1\r\nX: 2", b"3"], b"B\r\n": [b"4"]}, "O\r\nK")
     assert built == b"HTTP/1.1 200 O  K\r\nA: 1  X: 2\r\nA: 3\r\n\r\n"
 
 
@@ -252,7 +252,7 @@ def test_warcinfo_says_who_crawls() -> None:
 
 def test_gzip_of_a_record_is_what_gzip_reads() -> None:
     """The body of a compressed page decompresses to what was compressed."""
-    stored = heads.split(records(gzipped(3))[0].block)[1]
-    from scrapy_spider_suite.packs.payload import join_chunks
+    stored = http_records.split(records(gzipped(3))[0].block)[1]
+    from scrapy_spider_suite.packs.http_records import join_chunks
 
     assert gzip.decompress(join_chunks(stored)) == body(3)

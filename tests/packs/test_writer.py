@@ -17,17 +17,20 @@ import pytest
 from packed import NOW, body, fetch, plan, some
 
 from scrapy_spider_suite.errors import PackError, PackRefusedError, PackWriteError
-from scrapy_spider_suite.packs import cdxj, groupfile, heads
-from scrapy_spider_suite.packs.access import read
-from scrapy_spider_suite.packs.formats import FORMATS
-from scrapy_spider_suite.packs.lzop import BLOCK
-from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.packing import GROUP, Job, Location, Packing
-from scrapy_spider_suite.packs.pages import Link, links, records
-from scrapy_spider_suite.packs.recovery import Recovery, recover_folder
-from scrapy_spider_suite.packs.scan import Damage, Group, scan
-from scrapy_spider_suite.packs.warc import URL_MAX, Record
-from scrapy_spider_suite.packs.writer import PackWriter
+from scrapy_spider_suite.packs import cdxj, http_records, pack_file
+from scrapy_spider_suite.packs.containers import BLOCK
+from scrapy_spider_suite.packs.pack_file import FORMATS, index_path
+from scrapy_spider_suite.packs.scan import Damage, Group, read, scan
+from scrapy_spider_suite.packs.warc import URL_MAX, Link, Record, links, records
+from scrapy_spider_suite.packs.writer import (
+    GROUP,
+    Job,
+    Location,
+    Packing,
+    PackWriter,
+    Recovery,
+    recover_folder,
+)
 
 SIZES = [0, 1, 900, BLOCK - 1500, BLOCK, 3 * BLOCK + 5, 100, 4_000_000, 7]
 
@@ -71,7 +74,7 @@ def test_a_page_is_where_its_future_says(form: str, power: bool, tmp_path: Path)
             place = future.result(0)
             record = read(tmp_path / place.filename, place.place)
             assert record.url == f"http://www.example.com/{number}"
-            assert heads.split(record.block)[1] == body(number, SIZES[number])
+            assert http_records.split(record.block)[1] == body(number, SIZES[number])
         writer.close()
     assert not list(tmp_path.glob("*.open"))
 
@@ -357,8 +360,8 @@ def test_a_full_pack_that_cannot_be_put_right_ends_nothing(
         file.close()
 
     with monkeypatch.context() as patch:
-        patch.setattr(groupfile, "write_all", stale)
-        patch.setattr(groupfile, "cut", cut)
+        patch.setattr(pack_file, "write_all", stale)
+        patch.setattr(pack_file, "cut", cut)
         bench.packing.tick(NOW + 20)
     bench.packing.tick(NOW + 30)
     later = bench.put(NOW + 31)

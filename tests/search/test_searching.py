@@ -10,7 +10,7 @@ from searched import followed, page, write
 
 from scrapy_spider_suite.errors import PackError, QueryError, SearchError
 from scrapy_spider_suite.packs import open_packs
-from scrapy_spider_suite.packs.choosing import Choice
+from scrapy_spider_suite.packs.selection import Choice
 from scrapy_spider_suite.search import open_index
 from scrapy_spider_suite.search.follower import Follower
 from scrapy_spider_suite.search.place import IndexPlace

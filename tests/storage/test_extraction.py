@@ -20,7 +20,7 @@ from virtual import Crawl, Web, all_urls, copy_of, entry, trees
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.packs.stored import Stored
+from scrapy_spider_suite.packs.stored_pages import Stored
 from scrapy_spider_suite.storage import scheduling
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store import unread_pages as demands

@@ -16,8 +16,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from scrapy_spider_suite.commands.verb import Call, count, host
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Packs, open_packs
-from scrapy_spider_suite.packs.choosing import Choice
-from scrapy_spider_suite.packs.times import stamp
+from scrapy_spider_suite.packs.cdxj import stamp
+from scrapy_spider_suite.packs.selection import Choice
 
 
 def paths_of(call: Call) -> list[Path]:

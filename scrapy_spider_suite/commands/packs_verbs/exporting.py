@@ -22,10 +22,9 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.control.manifest import read_manifest
 from scrapy_spider_suite.packs import Crawl, Packs
-from scrapy_spider_suite.packs.choosing import Choice, choose
-from scrapy_spider_suite.packs.exporting import Exported, export_files, export_warc
-from scrapy_spider_suite.packs.pages import SOFTWARE
-from scrapy_spider_suite.packs.wacz import export_wacz
+from scrapy_spider_suite.packs.export import Exported, export_files, export_wacz, export_warc
+from scrapy_spider_suite.packs.selection import Choice, choose
+from scrapy_spider_suite.packs.warc import SOFTWARE
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.wording import printable
 

@@ -18,10 +18,10 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs import Damage, Page
-from scrapy_spider_suite.packs.formats import OPEN, final
-from scrapy_spider_suite.packs.heads import split
+from scrapy_spider_suite.packs.cdxj import stamp
+from scrapy_spider_suite.packs.http_records import split
+from scrapy_spider_suite.packs.pack_file import OPEN, final
 from scrapy_spider_suite.packs.scan import scan
-from scrapy_spider_suite.packs.times import stamp
 from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.wording import printable
 

@@ -21,7 +21,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.graph.linking import Linking, records_of
-from scrapy_spider_suite.packs.choosing import choose
+from scrapy_spider_suite.packs.selection import choose
 from scrapy_spider_suite.settings.values import size
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.packs.choosing import pages
+from scrapy_spider_suite.packs.selection import pages
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

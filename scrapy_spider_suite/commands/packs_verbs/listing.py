@@ -16,11 +16,10 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_absent,
 )
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
-from scrapy_spider_suite.packs.access import open_pack
-from scrapy_spider_suite.packs.away import Uploaded, uploaded
 from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.packs.choosing import Choice, choose, entries_of
-from scrapy_spider_suite.packs.formats import OPEN, USES, final, format_of
+from scrapy_spider_suite.packs.pack_file import OPEN, USES, Uploaded, final, format_of, uploaded
+from scrapy_spider_suite.packs.scan import open_pack
+from scrapy_spider_suite.packs.selection import Choice, choose, entries_of
 from scrapy_spider_suite.wording import printable
 
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, paths_of
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.index import mend, merge
+from scrapy_spider_suite.packs.folder_index import mend, merge
 
 
 def _run(call: Call) -> int:

@@ -15,10 +15,9 @@ from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, 
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.control.sweeping import survey, sweep
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.formats import is_pack
-from scrapy_spider_suite.packs.itemfile import is_item_pack
-from scrapy_spider_suite.packs.itemredaction import redact_items
-from scrapy_spider_suite.packs.redaction import Subject, count, redact
+from scrapy_spider_suite.packs.item_file import is_item_pack
+from scrapy_spider_suite.packs.pack_file import is_pack
+from scrapy_spider_suite.packs.redaction import Subject, count, redact, redact_items
 from scrapy_spider_suite.store.job_directory import FOLDER as JOB
 from scrapy_spider_suite.store.job_directory import JobFile
 

@@ -19,7 +19,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 )
 from scrapy_spider_suite.commands.verb import Call, Verb, add_limit
 from scrapy_spider_suite.errors import PackError, SearchError
-from scrapy_spider_suite.packs.formats import is_pack
+from scrapy_spider_suite.packs.pack_file import is_pack
 from scrapy_spider_suite.search import open_index, require
 from scrapy_spider_suite.search.process import FollowProcess
 from scrapy_spider_suite.wording import counted, printable

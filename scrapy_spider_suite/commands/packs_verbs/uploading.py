@@ -13,8 +13,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackUploadError
-from scrapy_spider_suite.packs.away import waiting
-from scrapy_spider_suite.packs.formats import format_of
+from scrapy_spider_suite.packs.pack_file import format_of, waiting
 from scrapy_spider_suite.packs.upload import Target, upload
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import WrongLine, place

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.packs.formats import final
+from scrapy_spider_suite.packs.pack_file import final
 from scrapy_spider_suite.packs.verify import (
     Finding,
     verify_merged,

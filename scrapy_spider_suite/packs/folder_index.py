@@ -1,9 +1,20 @@
-"""Where the pages of many packs are: their indexes, merged so that few have to be looked into.
+"""The index of a pack made from its content: what a crash or a full disk left without one.
+
+Who may change packs and indexes, among processes: by `flock`, which no kill leaves behind.
+
+Where the pages of many packs are: their indexes, merged so that few have to be looked into.
 
 Beside each pack lies its own index. `merge` joins indexes of like size, four or more, so that a
 folder of a thousand packs has some fifteen; the packs' own are kept, so that what is merged can be
 thrown away at any time. A merged index is named ``merged-*.cdxj``; its first line begins with ``!``
 and names the packs that are in it. A pack's own that was cut off or overwritten is as none.
+
+Merges the indexes of a folder of packs in a process of its own: ``python -m … FOLDER``.
+
+Merging is work for the interpreter, whose lock a crawl in the same process would wait for. Killed
+at any moment it leaves the index as it was.
+
+Pages of packs that have no index, or none that serves: one is made aside, for whoever asks.
 """
 
 from __future__ import annotations
@@ -13,30 +24,94 @@ import itertools
 import json
 import logging
 import os
+import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.formats import OPEN, final, is_pack
-from scrapy_spider_suite.packs.indexing import build_index, index_entries
-from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines, identity
-from scrapy_spider_suite.packs.locking import indexes_held
-from scrapy_spider_suite.packs.packfile import INDEX, index_path
-from scrapy_spider_suite.packs.sorting import write_lines
+from scrapy_spider_suite.packs.cdxj import Entry, Located
+from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, final, index_path, is_pack
+from scrapy_spider_suite.packs.scan import Group, scan
+from scrapy_spider_suite.packs.sorted_lines import (
+    GrowingLines,
+    SortedLines,
+    identity,
+    sort_lines,
+    write_lines,
+)
 from scrapy_spider_suite.packs.warc import clean_url
+from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.helper_processes import spawn, words_of
 
 logger = logging.getLogger(__name__)
+
+def build_index(pack: str | Path, named: Path | None = None) -> int:
+    """Write the index of *pack* anew, for a pack that is called *named*; return its lines.
+
+    Raises `PackError` (no pack) and `OSError`.
+    """
+    pack = Path(pack)
+    named = named or pack
+    index = index_path(named)
+    raw = index.with_name(f"{index.name}.raw")
+    count = 0
+    try:
+        with raw.open("wb") as file:
+            for entry in index_entries(pack, named.name):
+                file.write(entry.line() + b"\n")
+                count += 1
+        sort_lines(raw, index)
+    finally:
+        raw.unlink(missing_ok=True)
+    return count
+
+
+def index_entries(pack: Path, name: str) -> Iterator[Entry]:
+    """Yield what an index of *pack*, called *name*, has to hold, in the order of the pack."""
+    for bundle in bundles(_located(pack)):
+        yield from cdxj.entries(bundle, name)
+
+
+def bundles(records: Iterable[Located]) -> Iterator[list[Located]]:
+    """Put the records of each fetch together: those that follow one and name it."""
+    bundle: list[Located] = []
+    for located in records:
+        if bundle and not cdxj.belongs(located[0], bundle):
+            yield bundle
+            bundle = []
+        bundle.append(located)
+    if bundle:
+        yield bundle
+
+
+def _located(pack: Path) -> Iterator[Located]:
+    for found in scan(pack):
+        if isinstance(found, Group):
+            yield from found.records()
+
+
+@contextmanager
+def indexes_held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Keep others from merging, redacting and removing in *folder*; False: another one does.
+
+    With *wait*, wait for it. Raises `OSError`.
+    """
+    with (folder / "merging.lock").open("wb") as lock:
+        yield locked(lock, wait=wait)
+
 
 FAN_IN: Final = 4
 _MERGED: Final = "merged-"
 _HEAD: Final = b"! "
 _SMALLEST: Final = 1 << 16
-_KEPT: Final = 64
+_RUNS_KEPT: Final = 64
 """Indexes of packs that may be open at a time; of more, each is opened for each look."""
 _TICK: Final = 100_000_000
 
@@ -160,7 +235,7 @@ def runs(folder: Path, known: dict[Path, Run] | None = None) -> list[Run]:
             covered |= run.packs
     own = sorted(path for path in names if not path.name.startswith(_MERGED))
     rest = [path for path in own if path.name.removesuffix(INDEX) not in covered]
-    kept = len(rest) <= _KEPT
+    kept = len(rest) <= _RUNS_KEPT
     return [*chosen, *filter(None, (_known(path, known, kept=kept) for path in rest))]
 
 
@@ -199,7 +274,7 @@ def _alike(found: Sequence[Run], fan_in: int) -> list[Run]:
         size = max(len(run.lines), _SMALLEST) // _SMALLEST
         by_class.setdefault((size.bit_length() - 1) // 2, []).append(run)
     full = [number for number, group in by_class.items() if len(group) >= fan_in]
-    return by_class[min(full)][:_KEPT] if full else []
+    return by_class[min(full)][:_RUNS_KEPT] if full else []
 
 
 def _merge(folder: Path, group: Sequence[Run]) -> Run:
@@ -298,3 +373,98 @@ def mend(folder: Path) -> int:
         for path in broken:
             build_index(path)
         return len(broken)
+
+
+class Merging:
+    """Merges the indexes of *folder* whenever there is something to merge; looked at by `poll`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._wanted = True  # what an earlier crawl left
+        self._process: Popen[str] | None = None
+
+    def look(self) -> None:
+        """Another pack is closed."""
+        self._wanted = True
+
+    def poll(self) -> str:
+        """Start a process if there is something to do, or hear of its end; what went wrong, or "".
+
+        Raises `OSError`: none can be started, or the folder cannot be read.
+        """
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            self._process = process
+        elif process is not None:
+            return words_of(process)
+        elif self._wanted:
+            self._wanted = False
+            if due(self._folder):
+                self._process = spawn(__name__, str(self._folder))
+        return ""
+
+    def finish(self, timeout: float) -> str:
+        """Do what there is to do, for *timeout* seconds at most: another crawl does the rest.
+
+        Returns and raises as `poll`.
+        """
+        end = time.monotonic() + timeout
+        said = self.poll()
+        while self._process is not None:
+            try:
+                self._process.wait(max(0.0, end - time.monotonic()))
+            except TimeoutExpired:
+                self._process.kill()
+                words_of(self._process)
+                self._process = None
+                return said
+            said = self.poll() or self.poll() or said  # the last pack was closed meanwhile
+        return said
+
+
+if __name__ == "__main__":
+    try:
+        merge(Path(sys.argv[1]))
+    except OSError as error:
+        sys.exit(str(error))
+
+
+_INDEXES_KEPT: Final = 64
+"""Packs whose index is kept: each is an open file."""
+
+
+class Unindexed:
+    """Reads such packs, each once and whole, however many URLs are asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Path, tuple[int, int, int]], SortedLines] = {}
+
+    def find(self, pack: Path, url: str) -> list[cdxj.Entry]:
+        """Return every entry of *url* in the closed *pack*. Raises `OSError`."""
+        url = clean_url(url)
+        key = pack, identity(pack.stat())
+        lines = self._made.get(key)
+        if lines is None:
+            logger.warning("%s has no index that serves: it is read whole; `scrapy packs merge` "
+                           "makes one", pack)  # fmt: skip
+            lines = self._make(pack)
+        found: Iterable[cdxj.Entry]
+        if lines is None:
+            found = index_entries(pack, pack.name)
+        else:
+            self._made[key] = lines
+            found = map(cdxj.parse, lines.find(f"{cdxj.key_of(url)} ".encode()))
+        return [entry for entry in found if entry.url == url]
+
+    def _make(self, pack: Path) -> SortedLines | None:
+        """An index of *pack*, in a file that has no name any more; None if there is no room."""
+        if len(self._made) >= _INDEXES_KEPT:
+            return None
+        try:
+            with tempfile.TemporaryDirectory(prefix="scrapy-packs-") as folder:
+                named = Path(folder) / pack.name
+                build_index(pack, named)
+                return SortedLines(index_path(named))
+        except OSError as error:
+            logger.warning("An index of %s cannot be kept: %s", pack, error)
+            return None

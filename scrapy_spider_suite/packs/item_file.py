@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.container import RECORD_MAX
-from scrapy_spider_suite.packs.formats import OPEN, final
-from scrapy_spider_suite.packs.groupfile import GroupFile, write_all
-from scrapy_spider_suite.packs.members import GzipContainer, MemberContainer, ZstdContainer
+from scrapy_spider_suite.packs.containers import (
+    RECORD_MAX,
+    GzipContainer,
+    MemberContainer,
+    ZstdContainer,
+)
+from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, final, write_all
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import locked
 

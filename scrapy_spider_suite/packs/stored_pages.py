@@ -12,13 +12,12 @@ from typing import Final, TypeAlias
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs import access
-from scrapy_spider_suite.packs.away import uploaded
-from scrapy_spider_suite.packs.container import RECORD_MAX, Place
-from scrapy_spider_suite.packs.packing import Location
-from scrapy_spider_suite.packs.page import Page
-from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.packs import scan
+from scrapy_spider_suite.packs.containers import RECORD_MAX, Place
+from scrapy_spider_suite.packs.pack_file import uploaded
+from scrapy_spider_suite.packs.reader import Packs, Page
 from scrapy_spider_suite.packs.warc import Record, clean_url, date
+from scrapy_spider_suite.packs.writer import Location
 
 _KEPT: Final = 8 << 20
 """Bytes of groups that are kept decompressed."""
@@ -141,14 +140,14 @@ class Groups:
 
     def read(self, path: Path, place: Place) -> Record:
         """As `access.read`."""
-        with access.open_pack(path) as file:
+        with scan.open_pack(path) as file:
             file.seek(place.offset)
             # With the sums of its first block: the pack may have been written anew.
             key = (path.name, *place[:2], file.read(_SUMS))
             data = self._kept.get(key)
             if data is None:
-                data = access.decoded(path, file, place, RECORD_MAX)
-        record = access.pick(data, place)
+                data = scan.decoded(path, file, place, RECORD_MAX)
+        record = scan.pick(data, place)
         if place.size < len(data):
             self._keep(key, data)
         return record

@@ -17,15 +17,12 @@ import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.access import open_pack
 from scrapy_spider_suite.packs.cdxj import Entry, Located
-from scrapy_spider_suite.packs.formats import OPEN, container, final, format_of
-from scrapy_spider_suite.packs.indexing import bundles, index_entries
-from scrapy_spider_suite.packs.lines import GrowingLines, SortedLines
-from scrapy_spider_suite.packs.packfile import index_path
-from scrapy_spider_suite.packs.page import Page
-from scrapy_spider_suite.packs.reader import PAGES, Packs
-from scrapy_spider_suite.packs.scan import Damage, Group, scan_from
+from scrapy_spider_suite.packs.folder_index import bundles, index_entries
+from scrapy_spider_suite.packs.pack_file import OPEN, container, final, format_of, index_path
+from scrapy_spider_suite.packs.reader import PAGES, Packs, Page
+from scrapy_spider_suite.packs.scan import Damage, Group, open_pack, scan_from
+from scrapy_spider_suite.packs.sorted_lines import GrowingLines, SortedLines
 from scrapy_spider_suite.urls.hosts import is_of
 
 logger = logging.getLogger(__name__)
@@ -75,10 +72,6 @@ class Chosen(NamedTuple):
 
     pack: Path
     entry: Entry
-
-
-
-
 
 
 def entries_of(pack: Path) -> Iterator[Entry]:

@@ -1,0 +1,509 @@
+"""What a pack's file format is asked for. `lzop`, `members` and `formats` have the formats.
+
+LZO1X through either of two libraries, which read each other's blocks.
+
+``lzallright`` (MIT, wheels) compresses like LZO1X-999; ``python-lzo`` (GPL, compiles against
+liblzo2; the extra ``[lzo]``) is used where it is installed: LZO1X-1, many times as fast, in half as
+much room again. Both let other threads run meanwhile. `benchmarks/packs.py` has the figures.
+
+Files of lzop: LZO blocks with Adler-32 sums of both sides (lzop 1.04, ``lzop -t`` checks them).
+
+All numbers are big-endian. A file is a header, blocks, and four zero bytes. A block is the size of
+its data, the size of what follows (the same size: not compressed), the sum of the data, the sum of
+what follows (only if compressed), and that. lzop 1.04 refuses blocks of more than 256 KiB, so a
+large record takes several. A *group* of records is compressed together and begins a block.
+
+Packs with a gzip member (RFC 1952) or a Zstandard frame per record, which WARC tools open.
+
+So the WARC standard (annex D) and its Zstandard companion have it: a record is found by seeking.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import BinaryIO, Final, NamedTuple, Protocol
+from zlib import adler32
+
+import lzallright
+from backports import zstd
+
+from scrapy_spider_suite.errors import PackDamagedError, PackError
+
+RECORD_MAX: Final = 1 << 30
+"""Bytes that one record may have, decompressed, unless the reader says otherwise."""
+
+
+class Place(NamedTuple):
+    """Where a record is: the *length* bytes at *offset* of the file hold it.
+
+    Decompressed, they hold it from *start* on, and it has *size* bytes: 0 and all of them, but in
+    groups of several records.
+    """
+
+    offset: int
+    length: int
+    start: int
+    size: int
+
+
+class Frame(NamedTuple):
+    """A part of a pack's file that can be decompressed by itself: a block, or a member.
+
+    *end* is where the next one begins. Where *problem* says what is wrong, *data* is empty and
+    *end* is the next place from which on the file can be read, or its end.
+    """
+
+    offset: int
+    end: int
+    data: bytes
+    problem: str = ""
+
+
+class Container(Protocol):
+    """A file format for packs.
+
+    *suffix* is that of its files. *grouped*: several records may lie in one part of the file that
+    has to be decompressed as one.
+    """
+
+    suffix: str
+    grouped: bool
+
+    def begin(self, name: str, time: int) -> bytes:
+        """Return what a file starts with. *time* in seconds since the epoch."""
+
+    def end(self) -> bytes:
+        """Return what a file ends with."""
+
+    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[Place]]:
+        """Return *records* compressed, and where in that each of them is."""
+
+    def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
+        """Return what *data*, a whole number of frames, was made of.
+
+        Raises `PackDamagedError`: it is damaged, or more than *limit* bytes.
+        """
+
+    def start(self, file: BinaryIO) -> int:
+        """Return where the first frame begins. Raises `PackDamagedError`: not such a file."""
+
+    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[Frame]:
+        """Yield the frames from *offset* on, up to the end mark or the end of the file.
+
+        What is damaged is yielded as one with a problem; what is torn off at the end of the file,
+        too: the last one then reaches to the end of the file.
+        """
+
+
+class Lzo(Protocol):
+    """One library. *method* and *level* are what lzop's header says of its blocks."""
+
+    name: str
+    method: int
+    level: int
+
+    def compress(self, data: bytes) -> bytes:
+        """Return *data* compressed."""
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """Return the *size* bytes that *data* was made of. Raises `PackDamagedError`."""
+
+
+class Lzallright:
+    """The library that is always there."""
+
+    name: str = "lzallright"
+    method = 3
+    level = 9
+
+    def __init__(self) -> None:
+        self._compressor = lzallright.LZOCompressor()
+
+    def compress(self, data: bytes) -> bytes:
+        """Return *data* compressed."""
+        return self._compressor.compress(data)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """Return the *size* bytes that *data* was made of."""
+        try:
+            # It grows its buffer where that is too small: at most 255 times len(data).
+            out = self._compressor.decompress(data, size)
+        except lzallright.LZOError as error:
+            raise PackDamagedError(f"bad LZO data: {error}") from error
+        if len(out) != size:
+            raise PackDamagedError("a block has another length than it says")
+        return out
+
+
+class PythonLzo:
+    """The library of the extra ``[lzo]``. Raises ImportError where it is not installed."""
+
+    name: str = "python-lzo"
+    method = 1
+    level = 3
+
+    def __init__(self) -> None:
+        self._lzo = importlib.import_module("lzo")
+
+    def compress(self, data: bytes) -> bytes:
+        """Return *data* compressed."""
+        out: bytes = self._lzo.compress(data, 1, False)
+        return out
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """Return the *size* bytes that *data* was made of."""
+        try:
+            out: bytes = self._lzo.decompress(data, False, size)
+        except self._lzo.error as error:
+            raise PackDamagedError(f"bad LZO data: {error}") from error
+        if len(out) != size:
+            raise PackDamagedError("a block has another length than it says")
+        return out
+
+
+LIBRARIES: Final[dict[str, type[Lzallright] | type[PythonLzo]]] = {
+    "lzallright": Lzallright,
+    "python-lzo": PythonLzo,
+}
+
+
+def library(name: str = "") -> Lzo:
+    """Return the library of that *name*; without one ``python-lzo`` if it is there.
+
+    Raises `PackError`: it is not installed.
+    """
+    if name:
+        try:
+            return LIBRARIES[name]()
+        except (ImportError, KeyError) as error:
+            raise PackError(f"the LZO library {name!r} is not installed") from error
+    return _best()()
+
+
+@cache
+def _best() -> type[Lzallright] | type[PythonLzo]:
+    try:
+        PythonLzo()
+    except ImportError:  # to look for it once more takes half a millisecond
+        return Lzallright
+    return PythonLzo
+
+
+MAGIC: Final = b"\x89LZO\x00\r\n\x1a\n"
+BLOCK: Final = 1 << 18
+END: Final = bytes(4)
+
+_VERSION, _LIBRARY, _NEEDED = 0x1040, 0x20A0, 0x0940
+_FLAGS = 0x03000003  # made on Unix; sums of the data and of what is compressed
+_FIXED = struct.Struct(">HHHBBIIIIB")
+_SIZES = struct.Struct(">II")
+_SUM = struct.Struct(">I")
+_PLAIN, _PACKED = 12, 16
+# The sizes of a block of at most 256 KiB: what may be one, to be proven by its sum.
+_MAY_BE = re.compile(rb"(?=\x00[\x00-\x04]..\x00[\x00-\x04]..)", re.DOTALL)
+_WINDOW = 1 << 20
+
+
+class LzopContainer:
+    """The format ``lzo``."""
+
+    suffix: str = "lzo"
+    grouped = True
+
+    def __init__(self, lzo: Lzo | None = None) -> None:
+        self._lzo = lzo or library()
+
+    def begin(self, name: str, time: int) -> bytes:
+        """Return lzop's header, with the *name* that ``lzop -N -d`` restores."""
+        text = name.encode("utf-8")[-255:]
+        fixed = _FIXED.pack(_VERSION, _LIBRARY, _NEEDED, self._lzo.method, self._lzo.level, _FLAGS,
+                            0o100644, time & 0xFFFFFFFF, time >> 32, len(text))  # fmt: skip
+        return MAGIC + fixed + text + _SUM.pack(adler32(fixed + text))
+
+    def end(self) -> bytes:
+        """Return the end mark."""
+        return END
+
+    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[Place]]:
+        """Return *records* as one group."""
+        whole = b"".join(records)
+        out = b"".join(
+            self._block(whole[place : place + BLOCK]) for place in range(0, len(whole), BLOCK)
+        )
+        places, start = [], 0
+        for record in records:
+            places.append(Place(0, len(out), start, len(record)))
+            start += len(record)
+        return out, places
+
+    def _block(self, data: bytes) -> bytes:
+        packed = self._lzo.compress(data)
+        if len(packed) >= len(data):
+            return b"%b%b%b" % (_SIZES.pack(len(data), len(data)), _SUM.pack(adler32(data)), data)
+        sums = _SIZES.pack(adler32(data), adler32(packed))
+        return b"%b%b%b" % (_SIZES.pack(len(data), len(packed)), sums, packed)
+
+    def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
+        """Return what the blocks of *data* hold."""
+        out: list[bytes] = []
+        place = room = 0
+        while place < len(data):
+            size, length = _extent(data[place : place + _PACKED])
+            room += size
+            if room > limit:
+                raise PackDamagedError(f"more than {limit} bytes when it is decompressed")
+            # The sum of what is compressed is proof enough; that of the data takes half as long as
+            # to decompress it. `frames` checks both.
+            out.append(self._open(data[place : place + length], size, both=False))
+            place += length
+        return b"".join(out)
+
+    def _open(self, block: bytes, size: int, *, both: bool = True) -> bytes:
+        """Return the *size* bytes of a block, its sums checked."""
+        packed = _SIZES.unpack_from(block)[1]
+        body = block[-packed:]
+        if len(block) != (_PACKED if packed < size else _PLAIN) + packed:
+            raise PackDamagedError("a block is cut off")
+        if adler32(body) != _SUM.unpack_from(block, _PACKED - 4 if packed < size else 8)[0]:
+            raise PackDamagedError("a block is damaged: its sum is another")
+        if packed == size:
+            return body
+        data = self._lzo.decompress(body, size)
+        if both and adler32(data) != _SUM.unpack_from(block, 8)[0]:
+            raise PackDamagedError("a block is damaged: the sum of its data is another")
+        return data
+
+    def start(self, file: BinaryIO) -> int:
+        """Return where the first block begins."""
+        file.seek(0)
+        fixed = len(MAGIC) + _FIXED.size
+        head = file.read(fixed)
+        if len(head) < fixed or not head.startswith(MAGIC):
+            raise PackDamagedError("not a file of lzop")
+        name = file.read(head[-1])
+        total = file.read(4)
+        if total != _SUM.pack(adler32(head[len(MAGIC) :] + name)):
+            raise PackDamagedError("the header of the file is damaged")
+        if _FIXED.unpack_from(head, len(MAGIC))[5] != _FLAGS:
+            raise PackDamagedError("a file of lzop with other sums than a pack has")
+        return fixed + len(name) + 4
+
+    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[Frame]:
+        """Yield the blocks."""
+        size = file.seek(0, 2)
+        while offset < size:
+            file.seek(offset)
+            head = file.read(_PACKED)
+            if head == END and offset + len(END) == size:
+                return
+            frame = self._frame(file, offset, head)
+            if frame.problem:
+                if head[:4] == END:
+                    frame = frame._replace(problem="an end mark, and bytes after it")
+                frame = frame._replace(end=self._resume(file, offset + 1))
+            yield frame
+            offset = frame.end
+        yield Frame(offset, offset, b"", "no end mark")
+
+    def _frame(self, file: BinaryIO, offset: int, head: bytes) -> Frame:
+        try:
+            size, length = _extent(head)
+            block = head[:length] + file.read(max(0, length - len(head)))
+            if len(head) > length:
+                file.seek(offset + length)
+            return Frame(offset, offset + length, self._open(block, size))
+        except PackDamagedError as error:
+            return Frame(offset, offset, b"", str(error))
+
+    def _resume(self, file: BinaryIO, offset: int) -> int:
+        """Return where, from *offset* on, the next block is whose sum is right, or the end."""
+        while True:
+            file.seek(offset)
+            window = file.read(_WINDOW + _PACKED)
+            for match in _MAY_BE.finditer(window[: _WINDOW + 7]):
+                place = offset + match.start()
+                file.seek(place)
+                if not self._frame(file, place, file.read(_PACKED)).problem:
+                    return place
+            if len(window) < _WINDOW + _PACKED:
+                return offset + len(window)
+            offset += _WINDOW
+
+
+def _extent(head: bytes) -> tuple[int, int]:
+    """Return the size of a block's data and the length of the block. Raises `PackDamagedError`."""
+    if len(head) < _PLAIN:
+        raise PackDamagedError("a block is cut off")
+    size, packed = _SIZES.unpack_from(head)
+    if not 0 < packed <= size <= BLOCK:
+        raise PackDamagedError(f"a block of {size} bytes in {packed} is none of a pack")
+    return size, (_PACKED if packed < size else _PLAIN) + packed
+
+
+GZIP_LEVEL: Final = 6
+ZSTD_LEVEL: Final = 3
+
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_STEP = 1 << 16
+_ERRORS = zlib.error, zstd.ZstdError, EOFError
+
+
+class Engine(Protocol):
+    """Decompresses one member."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the member has ended, and its checksum was right."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What was given and lies behind the member."""
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        """Return what *data* goes on with, *max_length* bytes of it at most."""
+
+
+class MemberContainer:
+    """What the formats ``gz`` and ``zst`` have in common."""
+
+    suffix: str
+    magic: bytes
+    grouped = False
+
+    def begin(self, name: str, time: int) -> bytes:
+        """Nothing: a file is its members."""
+        return b""
+
+    def end(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def start(self, file: BinaryIO) -> int:
+        """Return 0. Raises `PackDamagedError`: the file begins with no member."""
+        file.seek(0)
+        head = file.read(len(self.magic))
+        if head != self.magic:
+            raise PackDamagedError(f"not a file of {self.suffix}")
+        return 0
+
+    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[Place]]:
+        """Return a member for each record."""
+        members = [self.compress(record) for record in records]
+        places, offset = [], 0
+        for record, member in zip(records, members, strict=True):
+            places.append(Place(offset, len(member), 0, len(record)))
+            offset += len(member)
+        return b"".join(members), places
+
+    def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
+        """Return what the member *data* holds."""
+        engine = self.engine()
+        try:
+            out = engine.decompress(data, limit + 1)
+        except _ERRORS as error:
+            raise PackDamagedError(f"a member is damaged: {error}") from error
+        if len(out) > limit:
+            raise PackDamagedError(f"more than {limit} bytes when it is decompressed")
+        if not engine.eof or engine.unused_data:
+            raise PackDamagedError("a member has another length than it should")
+        return out
+
+    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[Frame]:
+        """Yield the members."""
+        while True:
+            file.seek(offset)
+            frame = self._frame(file, offset, limit)
+            if frame is None:
+                return
+            if frame.problem:
+                frame = frame._replace(end=self._resume(file, offset + 1, limit))
+            yield frame
+            offset = frame.end
+
+    def _frame(self, file: BinaryIO, offset: int, limit: int) -> Frame | None:
+        engine = self.engine()
+        out: list[bytes] = []
+        size, end = 0, offset
+        try:
+            while not engine.eof:
+                data = file.read(_STEP)
+                if not data:
+                    return None if end == offset else Frame(offset, offset, b"", "cut off")
+                end += len(data)
+                out.append(engine.decompress(data, limit + 1 - size))
+                size += len(out[-1])
+                if size > limit:
+                    return Frame(offset, offset, b"", f"a record of more than {limit} bytes")
+        except _ERRORS as error:
+            return Frame(offset, offset, b"", f"a member is damaged: {error}")
+        return Frame(offset, end - len(engine.unused_data), b"".join(out))
+
+    def _resume(self, file: BinaryIO, offset: int, limit: int) -> int:
+        """Return where, from *offset* on, the next whole member is, or the end of the file."""
+        while True:
+            file.seek(offset)
+            window = file.read(_WINDOW)
+            place = window.find(self.magic)
+            if place < 0:
+                if len(window) < _WINDOW:
+                    return offset + len(window)
+                offset += _WINDOW - len(self.magic) + 1
+                continue
+            file.seek(offset + place)
+            frame = self._frame(file, offset + place, limit)
+            if frame is not None and not frame.problem and frame.data:
+                return offset + place
+            offset += place + 1
+
+    def compress(self, record: bytes) -> bytes:
+        """Return the member for *record*."""
+        raise NotImplementedError
+
+    def engine(self) -> Engine:
+        """Return what decompresses a member."""
+        raise NotImplementedError
+
+
+class GzipContainer(MemberContainer):
+    """The format ``gz``."""
+
+    suffix = "gz"
+    magic = _GZIP_MAGIC
+
+    def compress(self, record: bytes) -> bytes:
+        """Return a gzip member, without a time in its header."""
+        engine = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+        return engine.compress(record) + engine.flush()
+
+    def engine(self) -> Engine:
+        """Return what decompresses a member; it checks the CRC."""
+        return zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+
+class ZstdContainer(MemberContainer):
+    """The format ``zst``."""
+
+    suffix = "zst"
+    magic = _ZSTD_MAGIC
+
+    def __init__(self) -> None:
+        options: dict[int, int] = {
+            zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
+            zstd.CompressionParameter.checksum_flag: 1,
+        }
+        self._compressor = zstd.ZstdCompressor(options=options)
+
+    def compress(self, record: bytes) -> bytes:
+        """Return a frame with its checksum and the size of its content."""
+        self._compressor.set_pledged_input_size(len(record))
+        return self._compressor.compress(record, zstd.ZstdCompressor.FLUSH_FRAME)
+
+    def engine(self) -> Engine:
+        """Return what decompresses a frame; it checks the checksum."""
+        return zstd.ZstdDecompressor()

@@ -1,0 +1,380 @@
+"""The formats by their names, and the names of packs.
+
+A file that grows by groups, each in it wholly or not at all, under a name that says it is open.
+
+When the disk is full, what was written of a group is cut off again. The file is locked (flock), so
+that nobody takes it for one that a crash left behind.
+
+One pack while it is written: groups of records, all or nothing, and an index beside it.
+
+Which packs have been uploaded, and where to: a small file beside each, ``NAME.uploaded``.
+
+The pack itself may be gone then; its index stays, so that its pages are still known of.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.packs import cdxj
+from scrapy_spider_suite.packs.containers import (
+    Container,
+    GzipContainer,
+    LzopContainer,
+    Place,
+    ZstdContainer,
+)
+from scrapy_spider_suite.packs.sorted_lines import sort_lines
+from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import locked
+
+FORMATS: Final[dict[str, Callable[[], Container]]] = {
+    "lzo": LzopContainer,
+    "gz": GzipContainer,
+    "zst": ZstdContainer,
+}
+"""``SUITE_PACKS_FORMAT``."""
+
+USES: Final = {
+    "lzo": "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
+    "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens",
+    "gz": "every WARC tool opens it",
+    "zst": "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools",
+}
+"""How tools of others read a pack of each format."""
+
+OPEN: Final = ".open"
+"""What the name of a pack ends with while it is written."""
+
+_NAME = re.compile(r".+\.warc\.(lzo|gz|zst)(\.open)?")
+
+
+def container(form: str) -> Container:
+    """Return the format of that name. Raises `PackError`: there is none."""
+    if form not in FORMATS:
+        raise PackError(f"no format for packs: {form!r}; there are {', '.join(FORMATS)}")
+    return FORMATS[form]()
+
+
+def format_of(path: Path) -> str:
+    """Return the name of the format of a pack, by the file's name. Raises `PackError`: none."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise PackError(f"not a pack (*.warc.lzo, *.warc.gz, *.warc.zst): {path}")
+    return match[1]
+
+
+def is_pack(path: Path) -> bool:
+    """Return whether that is the name of a pack, open ones included."""
+    return _NAME.fullmatch(path.name) is not None
+
+
+def pack_name(
+    name: str, time: float, serial: int, agent: str, form: str, *, kind: str = "warc"
+) -> str:
+    """Return ``NAME-TIME-SERIAL-AGENT.KIND.FORM``. *time* in seconds since the epoch."""
+    stamp = f"{datetime.fromtimestamp(time, UTC):%Y%m%d%H%M%S}"
+    return f"{plain(name)}-{stamp}-{serial:05d}-{plain(agent)}.{kind}.{form}"
+
+
+def final(path: Path) -> Path:
+    """Return *path* without ``.open``."""
+    return path.with_name(path.name.removesuffix(OPEN))
+
+
+def plain(name: str) -> str:
+    """Return *name* in letters, digits, ``_`` and ``.``: a hyphen stands between the parts."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip(".")[:80] or "crawl"
+
+
+class GroupFile:
+    """See the module. *path* is what it will be called, ``.open`` apart; *start* begins it.
+
+    *time*: when it was begun. *power*: what was written is on the medium, not only with the system.
+    Raises `OSError`, `FileExistsError` among them.
+    """
+
+    def __init__(self, path: Path, time: float, start: bytes = b"", *, power: bool = False) -> None:
+        self.path = path
+        self.time = time
+        self.open_path = path.with_name(path.name + OPEN)
+        self._power = power
+        self._ended = self._named = False
+        self._file: BinaryIO = self.open_path.open("xb", buffering=0)
+        try:
+            locked(self._file)
+            write_all(self._file, start)
+            if power:
+                files.sync(path.parent)
+        except OSError:
+            self._file.close()
+            self.open_path.unlink(missing_ok=True)
+            raise
+        self.size = len(start)
+
+    def add(self, parts: Iterable[bytes]) -> None:
+        """Add *parts* as one group. Raises `OSError`: nothing of them is in the file, and it can be
+        added to again, unless it had to be given up (`broken`). So does whatever *parts* raise.
+        """
+        size = self.size
+        try:
+            for part in parts:
+                write_all(self._file, part)
+                size += len(part)
+            if self._power:
+                os.fsync(self._file.fileno())
+        except BaseException:
+            cut(self._file, self.size)
+            raise
+        if not os.fstat(self._file.fileno()).st_nlink:
+            self._file.close()
+            raise OSError(errno.ENOENT, f"{self.open_path.name} was deleted while it was written")
+        self.size = size
+
+    @property
+    def broken(self) -> bool:
+        """Whether it was deleted, or a failed write could not be taken back."""
+        return self._file.closed
+
+    def end(self, mark: bytes = b"") -> None:
+        """Write the end *mark*, and have all of it on the medium. Raises `OSError`.
+
+        May be called again, after it failed and after it did not.
+        """
+        if self._ended:
+            return
+        try:
+            write_all(self._file, mark)
+            os.fsync(self._file.fileno())
+        except OSError:
+            cut(self._file, self.size)
+            raise
+        self._ended = True
+
+    def name(self) -> None:
+        """Give the file its name, once. Raises `OSError`."""
+        if not self._named:
+            os.rename(self.open_path, self.path)
+            self._named = True
+        files.sync(self.path.parent)
+
+    @property
+    def named(self) -> bool:
+        """Whether the file has its name."""
+        return self._named
+
+    def abandon(self) -> None:
+        """Leave the file as it is."""
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove the file: nothing is in it."""
+        self.abandon()
+        self.open_path.unlink(missing_ok=True)
+
+
+def write_all(file: BinaryIO | BytesIO | FileIO, data: bytes) -> None:
+    """Write all of *data* to the unbuffered *file*. Raises `OSError`."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def cut(file: BinaryIO, size: int) -> None:
+    """Cut *file* to *size* bytes; close it where that cannot be done."""
+    try:
+        file.truncate(size)
+        file.seek(size)
+    except OSError:
+        file.close()
+
+
+INDEX = ".cdxj"
+
+
+def index_path(pack: Path) -> Path:
+    """Return where the index of *pack* lies: ``.cdxj.open`` while it is written."""
+    if pack.name.endswith(OPEN):
+        return pack.with_name(f"{final(pack).name}{INDEX}{OPEN}")
+    return pack.with_name(f"{pack.name}{INDEX}")
+
+
+class PackFile(GroupFile):
+    """An open pack. *path* is what it will be called; raises `OSError` where that is not said.
+
+    *power*: `append` returns when the group is on the medium, not only with the system.
+    """
+
+    def __init__(self, path: Path, form: Container, time: float, *, power: bool = False) -> None:
+        super().__init__(
+            path, time, form.begin(path.name.rpartition(".")[0], int(time)), power=power
+        )
+        self._form = form
+        self._index_whole = True
+        try:
+            self._index: BinaryIO = index_path(self.open_path).open("wb", buffering=0)
+        except OSError:
+            super().abandon()
+            self.open_path.unlink(missing_ok=True)
+            raise
+
+    def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[Place]:
+        """Add *records*, which are *data* as bytes, as one group; return the place of each.
+
+        Raises `OSError`: nothing of them is in the pack, and it can be appended to again, unless
+        the pack had to be given up (`broken`; then `recover` closes it).
+        """
+        group, places = self._form.encode(data)
+        places = [place._replace(offset=place.offset + self.size) for place in places]
+        self.add((group,))
+        self._note(records, places)
+        return places
+
+    def close(self) -> None:
+        """Write the end mark and the sorted index, and give the pack its name. Raises `OSError`.
+
+        May be called again after it failed.
+        """
+        self.end(self._form.end())
+        notes, index = index_path(self.open_path), index_path(self.path)
+        if self._index_whole and not self.named:
+            try:
+                sort_lines(notes, index)
+            except OSError:  # a pack without an index is whole: `index.build` makes one
+                index.unlink(missing_ok=True)
+        self.name()
+        notes.unlink(missing_ok=True)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Leave the pack as it is, for `recover`."""
+        super().abandon()
+        self._index.close()
+
+    def discard(self) -> None:
+        """Remove the pack: nothing is in it."""
+        index_path(self.open_path).unlink(missing_ok=True)
+        super().discard()
+
+    def _note(self, records: Sequence[Record], places: list[Place]) -> None:
+        """Add the lines of the index; it can be made again, so the pages are safe without."""
+        if not self._index_whole:
+            return
+        found = cdxj.entries(list(zip(records, places, strict=True)), self.path.name)
+        size = os.fstat(self._index.fileno()).st_size
+        try:
+            write_all(self._index, b"".join(entry.line() + b"\n" for entry in found))
+        except OSError:
+            self._index_whole = False
+            cut(self._index, size)
+
+
+MARK: Final = ".uploaded"
+
+
+class Uploaded(NamedTuple):
+    """An upload that was found to be whole.
+
+    *url*: where the pack is. *size* in bytes, *md5* of them in hexadecimal digits; *time* as in
+    WARC records.
+    """
+
+    url: str
+    size: int
+    md5: str
+    time: str
+
+
+def mark_of(pack: Path) -> Path:
+    """Return the name of the file that says of *pack* that it has been uploaded."""
+    return pack.with_name(f"{pack.name}{MARK}")
+
+
+def uploaded(pack: Path) -> Uploaded | None:
+    """Return what is known of the upload of *pack*; None if it has not been uploaded yet."""
+    found = _read(pack)
+    try:
+        return Uploaded(str(found["url"]), int(found["size"]), str(found["md5"]),
+                        str(found["time"]))  # fmt: skip
+    except (ValueError, TypeError, KeyError):  # then it is uploaded once more
+        return None
+
+
+def begun(pack: Path) -> str:
+    """Return the URL under which something is *pack*'s own, whole or not; "" if there is none."""
+    return str(_read(pack).get("url", ""))
+
+
+def _read(pack: Path) -> dict[str, Any]:
+    """What the mark of *pack* holds; nothing if there is none, or it is damaged."""
+    try:
+        found = json.loads(mark_of(pack).read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def mark(pack: Path, done: Uploaded) -> None:
+    """Note that *pack* has been uploaded. Raises `OSError`."""
+    files.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
+
+
+def begin(pack: Path, url: str) -> None:
+    """Note that what is at *url* is *pack*'s own from now on. Raises `OSError`."""
+    files.replace(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
+
+
+def unmark(pack: Path) -> None:
+    """Note that *pack* is to be uploaded once more, if it was. Raises `OSError`."""
+    if mark_of(pack).exists():
+        begin(pack, begun(pack))
+
+
+def waiting(
+    folder: Path, agent: str = "", *, keep: bool = True, target: str = ""
+) -> list[Path]:
+    """Return the closed packs of *folder*, or of an *agent*, that wait to be uploaded, by name.
+
+    *target* is the URL of the folder where they are to be, "" for any. Unless they are to be kept,
+    also those that are there and still here: a kill came between. Raises `OSError`.
+    """
+    ending = f"-{plain(agent)}.warc." if agent else ".warc."
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    found = (folder / name for name in sorted(names) if ending in name and is_pack(Path(name)))
+    return [path for path in found
+            if not path.name.endswith(OPEN) and not (keep and _is_at(path, target))]  # fmt: skip
+
+
+def _is_at(pack: Path, target: str) -> bool:
+    done = uploaded(pack)
+    return done is not None and target in ("", done.url.removesuffix(f"/{pack.name}"))
+
+
+def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
+    """Yield every pack that was uploaded from *folder* and is not there any more. `OSError`."""
+    for path in sorted(folder.glob(f"*{MARK}")):
+        pack = path.with_name(path.name.removesuffix(MARK))
+        done = uploaded(pack)
+        if done is not None and is_pack(pack) and not pack.exists():
+            yield pack, done
+
+
+def packs_missing(folder: Path) -> Iterator[Path]:
+    """Yield every pack of *folder* that is gone, not uploaded, though its index is here. `OSError`.
+    """
+    for index in sorted(folder.glob(f"*{INDEX}")):
+        pack = index.with_name(index.name.removesuffix(INDEX))
+        # Looked at in this order: it may be closed, or uploaded and deleted, meanwhile.
+        names = (pack, pack.with_name(pack.name + OPEN), pack)
+        if is_pack(pack) and not any(map(Path.exists, names)) and uploaded(pack) is None:
+            yield pack
