@@ -22,8 +22,8 @@ from typing import TypeVar
 from extract import made_up_page
 from growing import microseconds
 
-from scrapy_spider_suite.pages.near import NearIndex, Signature, signature
-from scrapy_spider_suite.pages.originals import NEAR, Original, Originals
+from scrapy_spider_suite.analysis.duplicates import NEAR, Original, Originals
+from scrapy_spider_suite.analysis.near_duplicates import NearIndex, Signature, signature
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest
 

@@ -24,11 +24,14 @@ from pathlib import Path
 
 import numpy as np
 
-from scrapy_spider_suite.graph.building import GraphBuilder
-from scrapy_spider_suite.graph.forms import read_edges
-from scrapy_spider_suite.graph.plots import plot_degrees
-from scrapy_spider_suite.graph.ranking import pagerank
-from scrapy_spider_suite.graph.records import Link, PageRecord
+from scrapy_spider_suite.analysis.link_graph import (
+    GraphBuilder,
+    Link,
+    PageRecord,
+    plot_degrees,
+    read_edges,
+)
+from scrapy_spider_suite.analysis.ranks import pagerank
 
 MEMORY = 256 << 20
 Arcs = list[tuple[int, int]]

@@ -18,8 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scrapy_spider_suite.monitor.linkreport import report
-from scrapy_spider_suite.monitor.linkstats import LinkStats, PageFacts
+from scrapy_spider_suite.analysis.link_stats import LinkStats, PageFacts, report
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 LINKS, BATCH = 40, 200

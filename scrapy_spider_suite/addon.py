@@ -15,7 +15,8 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_installed
 
-from scrapy_spider_suite import movingover, profiles, search
+from scrapy_spider_suite import movingover, profiles
+from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.runtime.refusal import (
     ASYNCIO_REACTOR,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from packed import NOW, fetch, head, plan
 
+from scrapy_spider_suite.analysis.page_text import text_of
+from scrapy_spider_suite.analysis.search import open_index
+from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
+from scrapy_spider_suite.analysis.search.text_index import PAGE, Opened, from_tantivy
 from scrapy_spider_suite.packs import Fetch, PackWriter, Page, open_packs, records
-from scrapy_spider_suite.packs.text import text_of
-from scrapy_spider_suite.search import open_index
-from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import IndexPlace
-from scrapy_spider_suite.search.schema import PAGE, from_tantivy
-from scrapy_spider_suite.search.writing import Opened
 
 Contents = dict[str, tuple[str, str, str]]
 """URL -> when it was fetched, its title, its text."""

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from scrapy_spider_suite.analysis.duplicates import NEAR, PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.blocking import parse
@@ -25,7 +26,6 @@ from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.pages.originals import NEAR, PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.storage.farms import Farms
 from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS
 from scrapy_spider_suite.storage.robots import BUCKETS

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.control.asking import ask
 from scrapy_spider_suite.control.site import Site, lying_still, taken
 from scrapy_spider_suite.control.traces import (
@@ -24,7 +25,6 @@ from scrapy_spider_suite.control.traces import (
 )
 from scrapy_spider_suite.errors import JobError, JobInUseError
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
-from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.store.job_directory import HISTORY_FILE as CHRONICLE
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader

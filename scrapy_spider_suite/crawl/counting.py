@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from scrapy.http import Response
 
+from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.crawl.core import has_core
 from scrapy_spider_suite.crawl.witness import Fetched, call_witness
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.runtime.http_fields import header, media_type
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import close_job, job_of

@@ -16,12 +16,7 @@ from msgspec.structs import replace
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_spider_suite.crawl.packed import PackedBodies
-from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.packs import Original as PackedOriginal
-from scrapy_spider_suite.packs.warc import IDENTICAL
-from scrapy_spider_suite.pages.originals import (
+from scrapy_spider_suite.analysis.duplicates import (
     NEAR,
     PAYLOADS,
     STRUCTURES,
@@ -29,6 +24,11 @@ from scrapy_spider_suite.pages.originals import (
     Original,
     Originals,
 )
+from scrapy_spider_suite.crawl.packed import PackedBodies
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.packs import Original as PackedOriginal
+from scrapy_spider_suite.packs.warc import IDENTICAL
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.revisit_plans import Packed
 from scrapy_spider_suite.store.rocks_store import reading
@@ -38,8 +38,8 @@ from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, wa
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from scrapy_spider_suite.analysis.near_duplicates import NearIndex
     from scrapy_spider_suite.crawl.core import CrawlCore
-    from scrapy_spider_suite.pages.near import NearIndex
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.storage.leases import Lease
 
@@ -137,7 +137,7 @@ class DuplicatePages:
             found.lost, found.packed = True, None
 
     def _look_nearby(self, near: NearIndex, answer: Response, found: Likeness) -> None:
-        from scrapy_spider_suite.pages.near import signature
+        from scrapy_spider_suite.analysis.near_duplicates import signature
 
         page = signature(answer.body)
         if page is None:
@@ -225,7 +225,7 @@ class DuplicatePages:
 
 def _near_module() -> ModuleType:
     try:
-        from scrapy_spider_suite.pages import near
+        from scrapy_spider_suite.analysis import near_duplicates as near
     except ImportError as error:
         raise SettingsError(
             "SUITE_DUPLICATES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.misc import load_object
 
+from scrapy_spider_suite.analysis.ranks import Scores as ScoreFile
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Entry, Order
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.graph.scores import Scores as ScoreFile
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.interface import Store
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from scrapy_spider_suite.monitor.linkstats import HostLinks
+from scrapy_spider_suite.analysis.link_stats import HostLinks
 from scrapy_spider_suite.store.counters import Counters, Table, Tallies
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.url_states import SeedRow

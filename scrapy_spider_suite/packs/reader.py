@@ -45,8 +45,8 @@ from scrapy_spider_suite.runtime.http_fields import media_type
 from scrapy_spider_suite.urls.extract import extract_edges
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.search.query import Results
     from scrapy_spider_suite.packs.selection import Choice
-    from scrapy_spider_suite.search.searching import Results
 
 logger = logging.getLogger(__name__)
 
@@ -363,7 +363,7 @@ class Packs:
         limit: int = 10,
     ) -> Results:  # fmt: skip
         """Return the pages whose words fit *query* best: see `search.open_index`, which it asks."""
-        from scrapy_spider_suite.search import open_index
+        from scrapy_spider_suite.analysis.search import open_index
 
         index = open_index(*self.paths)
         return index.search(query, choice=choice, languages=languages, limit=limit)

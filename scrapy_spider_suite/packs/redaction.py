@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from scrapy_spider_suite.analysis.search import hide_texts, redact_texts
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, http_records
 from scrapy_spider_suite.packs.containers import Container, Frame
@@ -49,7 +50,6 @@ from scrapy_spider_suite.packs.warc import Record, date, digest
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime import files as durable
-from scrapy_spider_suite.search.redacting import hide_texts, redact_texts
 from scrapy_spider_suite.urls.hosts import host_pattern, is_of, url_pattern
 
 RECEIPTS: Final = "redactions.jsonl"

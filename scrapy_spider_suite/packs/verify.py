@@ -18,8 +18,6 @@ from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, index_path, is_pack
 from scrapy_spider_suite.packs.scan import Damage, scan
 from scrapy_spider_suite.packs.sorted_lines import SortedLines
 from scrapy_spider_suite.packs.warc import Record, digest
-from scrapy_spider_suite.search.checking import damage
-from scrapy_spider_suite.search.place import IndexPlace
 from scrapy_spider_suite.wording import counted
 
 NAMED: Final = 1000
@@ -55,7 +53,6 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
                 yield from verify_pack(pack, limit)
             yield from verify_missing(path)
             yield from verify_merged(path)
-            yield from verify_texts(path)
         else:
             yield from verify_pack(path, limit)
 
@@ -183,12 +180,6 @@ def verify_merged(folder: Path) -> Iterator[Finding]:
                 yield Finding(run.lines.path, "index", what)
 
 
-def verify_texts(folder: Path) -> Iterator[Finding]:
-    """Yield what is wrong with the files of the index of texts of *folder*; see `search`."""
-    place = IndexPlace(folder)
-    what = damage(place)
-    if what:
-        yield Finding(place.folder, "index", f"{what}: `scrapy packs index` makes another one")
 
 
 class _Sum:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
+from scrapy_spider_suite.analysis.search import require
+from scrapy_spider_suite.analysis.search.index_process import FollowProcess
 from scrapy_spider_suite.errors import SearchError, SettingsError
-from scrapy_spider_suite.search import require
-from scrapy_spider_suite.search.process import FollowProcess
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed, settings_changing

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from scrapy_spider_suite.analysis.link_stats import TABLES
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Retry, State
-from scrapy_spider_suite.monitor.linkstats import TABLES
 from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import (

@@ -11,11 +11,11 @@ from scrapy_spider_suite.frontier.workbench import Visit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scrapy_spider_suite.monitor.linkstats import PageFacts
+    from scrapy_spider_suite.analysis.duplicates import Likeness
+    from scrapy_spider_suite.analysis.link_stats import PageFacts
     from scrapy_spider_suite.packs import Fetch
     from scrapy_spider_suite.packs.item_file import Pile
     from scrapy_spider_suite.packs.stored_pages import Stored
-    from scrapy_spider_suite.pages.originals import Likeness
     from scrapy_spider_suite.storage.planning import Found
     from scrapy_spider_suite.store.revisit_plans import Packed, Plan
     from scrapy_spider_suite.urls.extract import Edge

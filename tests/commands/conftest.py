@@ -13,8 +13,8 @@ import packs_command
 import pytest
 from frontier_command import Frontier, Said, parsed, small_crawl
 
+from scrapy_spider_suite.analysis.link_stats import TABLES
 from scrapy_spider_suite.commands.seen import Command as SeenCommand
-from scrapy_spider_suite.monitor.linkstats import TABLES
 from scrapy_spider_suite.packs.pack_file import FORMATS
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 

@@ -12,7 +12,7 @@ import pytest
 from packed import NOW, fetch
 from packs_command import Packs, write
 
-from scrapy_spider_suite.graph.scores import Scores
+from scrapy_spider_suite.analysis.ranks import Scores
 from scrapy_spider_suite.packs import Fetch, Link, Original, payload_digest
 from scrapy_spider_suite.packs.warc import NOT_MODIFIED
 

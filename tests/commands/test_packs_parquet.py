@@ -11,8 +11,8 @@ import pytest
 from packed import CRAWL, fetch
 from packs_command import Packs, write
 
+from scrapy_spider_suite.analysis.page_text import TEXT_MIN, sniff, text_of
 from scrapy_spider_suite.packs import Place, open_packs, read
-from scrapy_spider_suite.packs.text import TEXT_MIN, sniff, text_of
 
 GERMAN = "Der Wanderer geht am Abend durch das Tal, und über den Bergen steht der Mond. " * 3
 ENGLISH = "The traveller walks through the valley in the evening, and the moon is above. " * 3
@@ -134,7 +134,7 @@ def test_without_the_extra(
     """It is said what to install."""
     write(tmp_path, "gz", fetch(1))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "scrapy_spider_suite.packs.table", raising=False)
+    monkeypatch.delitem(sys.modules, "scrapy_spider_suite.analysis.parquet", raising=False)
     said = packs("export", tmp_path, "--parquet", tmp_path / "x.parquet")
     assert said.code == 2
     assert "scrapy-spider-suite[parquet]" in said.err

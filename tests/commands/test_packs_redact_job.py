@@ -15,9 +15,9 @@ from frontier_command import HOST, small_crawl
 from packs_command import Packs
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.analysis.link_stats import ROWS, TABLES, LinkStats
 from scrapy_spider_suite.control.site import lying_still, taken
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.monitor.linkstats import ROWS, TABLES, LinkStats
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.store.job_directory import FOLDER

@@ -12,11 +12,11 @@ from packs_command import Packs
 from scrapy.exceptions import UsageError
 from searched import contents, expected, page, write
 
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.commands.packs_verbs import searching
 from scrapy_spider_suite.packs.pack_file import waiting
 from scrapy_spider_suite.packs.upload import Target, upload
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.search.place import IndexPlace
 
 ENGLISH = ("The size of towns and of countries is not always the same, as everybody knows, and "
            "the weather is not the same everywhere, but changes with the place.")  # fmt: skip

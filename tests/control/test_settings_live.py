@@ -16,6 +16,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 
+from scrapy_spider_suite.analysis.near_duplicates import NearIndex
 from scrapy_spider_suite.control import live
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.live import LiveSite
@@ -37,7 +38,6 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode
 from scrapy_spider_suite.packs import Plan
 from scrapy_spider_suite.packs.upload import Uploads
-from scrapy_spider_suite.pages.near import NearIndex
 from scrapy_spider_suite.pipelines import IndexPipeline
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name

@@ -16,10 +16,8 @@ import pytest
 import searched
 from crawls import crawl, crawl_over_kills, web_settings
 
-from scrapy_spider_suite.graph.building import GraphBuilder
-from scrapy_spider_suite.graph.linking import Linking, records_of
-from scrapy_spider_suite.monitor.linkreport import report
-from scrapy_spider_suite.monitor.linkstats import ROWS, HostLinks, LinkStats
+from scrapy_spider_suite.analysis.link_graph import GraphBuilder, Linking, records_of
+from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, report
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

@@ -22,10 +22,10 @@ from scrapy.utils.test import get_crawler
 from searched import contents, expected
 from websites import Site, links, running
 
+from scrapy_spider_suite.analysis.search.index_process import FollowProcess
+from scrapy_spider_suite.analysis.search.query import TextIndex
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.pipelines import IndexPipeline
-from scrapy_spider_suite.search.process import FollowProcess
-from scrapy_spider_suite.search.searching import TextIndex
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 

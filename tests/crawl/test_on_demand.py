@@ -24,11 +24,11 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from websites import Answer, Page, Site, links, running
 
+from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.crawl import extracting
 from scrapy_spider_suite.crawl.extracting import Extractor
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Page as StoredPage
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.redaction import Subject, redact

@@ -17,6 +17,7 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Site, links, running
 
+from scrapy_spider_suite.analysis.duplicates import PAYLOADS
 from scrapy_spider_suite.crawl.commitlog import FrontierLog, PlainLog
 from scrapy_spider_suite.crawl.core import core_of
 from scrapy_spider_suite.crawl.packing import PagePacking
@@ -25,7 +26,6 @@ from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records
 from scrapy_spider_suite.packs.warc import URL_MAX, Record
 from scrapy_spider_suite.packs.writer import Packing
-from scrapy_spider_suite.pages.originals import PAYLOADS
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.store.rocks_store import RocksStore

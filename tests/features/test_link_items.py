@@ -13,8 +13,8 @@ from scrapy.linkextractors import LinkExtractor
 from visitors import Walker, walker
 from websites import Site, links, moved
 
+from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.monitor.linkstats import ROWS, LinkStats
 from scrapy_spider_suite.packs import Link, open_packs
 from scrapy_spider_suite.pipelines import LinkStatsPipeline
 from scrapy_spider_suite.spiders import BroadSpider

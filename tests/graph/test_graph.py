@@ -16,13 +16,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.analysis.link_graph import (
+    KIND_OF,
+    Graph,
+    GraphBuilder,
+    Link,
+    PageRecord,
+    plot_degrees,
+    read_edges,
+)
+from scrapy_spider_suite.analysis.ranks import Scores, pagerank
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.graph.building import GraphBuilder
-from scrapy_spider_suite.graph.forms import Graph, read_edges
-from scrapy_spider_suite.graph.plots import plot_degrees
-from scrapy_spider_suite.graph.ranking import pagerank
-from scrapy_spider_suite.graph.records import KIND_OF, Link, PageRecord
-from scrapy_spider_suite.graph.scores import Scores
 from scrapy_spider_suite.urls.hosts import reverse_host, surt
 from scrapy_spider_suite.urls.normalize import host_of
 

@@ -15,9 +15,15 @@ from batches import Batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.analysis.link_stats import (
+    TABLES,
+    HostLinks,
+    LinkStats,
+    PageFacts,
+    Spread,
+    report,
+)
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.monitor.linkreport import Spread, report
-from scrapy_spider_suite.monitor.linkstats import TABLES, HostLinks, LinkStats, PageFacts
 from scrapy_spider_suite.store.interface import KV, MemoryKV
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of

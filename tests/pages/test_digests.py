@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.analysis.duplicates import Original, Originals
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.pages.originals import Original, Originals
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls import page_digests

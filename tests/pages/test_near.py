@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scrapy_spider_suite.pages.near import NearIndex, likeness, signature
+from scrapy_spider_suite.analysis.near_duplicates import NearIndex, likeness, signature
 from scrapy_spider_suite.store.interface import MemoryKV
 
 WORDS = ["".join(random.Random(n).choices("abcdefghij", k=6)) for n in range(2000)]

@@ -12,11 +12,10 @@ import pytest
 from packed import NOW, fetch, head
 from searched import contents, expected, followed, hits, page, write
 
+from scrapy_spider_suite.analysis.search.index_follower import TRIES, Follower, Journal
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.packs import FORMATS, verify
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.journal import TRIES, Journal
-from scrapy_spider_suite.search.place import IndexPlace
 
 TEXT = " ".join(f"word{number}" for number in range(4_000))
 
@@ -114,8 +113,8 @@ def test_a_damaged_index(tmp_path: Path) -> None:
 _KILLER = """
 import os, sys
 from pathlib import Path
-from scrapy_spider_suite.search import batch
-from scrapy_spider_suite.search.follower import Follower
+from scrapy_spider_suite.analysis.search import batch
+from scrapy_spider_suite.analysis.search.index_follower import Follower
 honest = batch.document_of
 def document_of(page, entry):
     if entry.url.endswith("/3"):

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from packed import NOW, plan
 from searched import contents, expected, followed, hits, naive, page, write
 
+from scrapy_spider_suite.analysis.search import index_follower
+from scrapy_spider_suite.analysis.search.index_follower import Follower
 from scrapy_spider_suite.packs import (
     FORMATS,
     NOT_MODIFIED,
@@ -21,8 +23,6 @@ from scrapy_spider_suite.packs import (
     payload_digest,
     records,
 )
-from scrapy_spider_suite.search import batch
-from scrapy_spider_suite.search.follower import Follower
 
 WORDS = ("apple", "birch", "cedar", "daisy", "elder", "fern")
 
@@ -74,7 +74,7 @@ def test_like_a_dict(form: str, steps: list[Fetch | str]) -> None:
 
 def test_batches_end_within_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit is read next; nothing is read twice into the index."""
-    monkeypatch.setattr(batch, "PAGES_MAX", 3)
+    monkeypatch.setattr(index_follower, "PAGES_MAX", 3)
     for form in FORMATS:
         folder = tmp_path / form
         folder.mkdir()
@@ -103,7 +103,7 @@ def test_a_pack_that_is_written(tmp_path: Path, form: str) -> None:
         assert hits(tmp_path, "*") == {f"http://a.test/{each}" for each in range(there)}
     writer.close()
     assert followed(tmp_path) == expected(tmp_path)
-    assert follower.step() == batch.Progress()
+    assert follower.step() == index_follower.Progress()
 
 
 def revisit(number: int, time: float, of: Fetch, *, status: int = 200) -> Fetch:
@@ -139,7 +139,7 @@ def test_a_pack_that_was_written_anew(tmp_path: Path) -> None:
     assert hits(tmp_path, "cedar OR daisy") == {"http://a.test/1", "http://a.test/3"}
     for path in (second, second.with_name(f"{second.name}.cdxj")):
         path.unlink()
-    assert follower.step() == batch.Progress()  # it was taken elsewhere
+    assert follower.step() == index_follower.Progress()  # it was taken elsewhere
     assert hits(tmp_path, "cedar") == {"http://a.test/1"}
     other = write(tmp_path, page(4, "elder", 50), time=NOW + 1)
     assert other.name == second.name
@@ -158,7 +158,7 @@ def test_a_pack_that_was_copied(tmp_path: Path) -> None:
         other.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             other.write_bytes(path.read_bytes())
-    assert Follower(tmp_path / "two").step() == batch.Progress()
+    assert Follower(tmp_path / "two").step() == index_follower.Progress()
     assert contents(tmp_path / "two") == expected(tmp_path / "one")
 
 

@@ -13,10 +13,10 @@ from packed import plan
 from scrapy.utils.test import get_crawler
 from searched import contents, expected, followed, page, write
 
+from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_process import FollowProcess
 from scrapy_spider_suite.packs import PackWriter, records
 from scrapy_spider_suite.pipelines.index import Indexing
-from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.process import FollowProcess
 
 
 class Following:

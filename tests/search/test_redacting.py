@@ -10,15 +10,15 @@ import pytest
 from packed import NOW, fetch, plan
 from searched import contents, expected, followed, hits, page, write
 
+from scrapy_spider_suite.analysis import search
+from scrapy_spider_suite.analysis.search import index_follower
+from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
+from scrapy_spider_suite.analysis.search.text_index import Opened, key_of
 from scrapy_spider_suite.errors import SearchBusyError
 from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
 from scrapy_spider_suite.packs.redaction import Subject, redact
 from scrapy_spider_suite.runtime import files as durable
-from scrapy_spider_suite.search import redacting, rewriting
-from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import IndexPlace
-from scrapy_spider_suite.search.schema import key_of
-from scrapy_spider_suite.search.writing import Opened
 
 HOST = "secret.test"
 HIDDEN = "qxzvkwy"
@@ -99,7 +99,7 @@ def test_a_kill_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     for name in ("rewrite", "_copy"):
         with monkeypatch.context() as patch:
-            patch.setattr(rewriting, name, die)
+            patch.setattr(index_follower, name, die)
             with pytest.raises(_KilledError):
                 redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
         assert not any(HOST in url for url in hits(tmp_path, "*"))
@@ -196,7 +196,7 @@ def test_nothing_begins_before_the_index_is_free(
     """Packs and their indexes are as they were while another process writes."""
     fill(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    monkeypatch.setattr(redacting, "WAIT", 0.0)
+    monkeypatch.setattr(search, "WAIT", 0.0)
     with IndexPlace(tmp_path).held(), pytest.raises(SearchBusyError):
         redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
     after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}

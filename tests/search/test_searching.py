@@ -8,12 +8,12 @@ import pytest
 from packed import NOW, fetch
 from searched import followed, page, write
 
+from scrapy_spider_suite.analysis.search import open_index
+from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.errors import PackError, QueryError, SearchError
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.packs.selection import Choice
-from scrapy_spider_suite.search import open_index
-from scrapy_spider_suite.search.follower import Follower
-from scrapy_spider_suite.search.place import IndexPlace
 
 GERMAN = ("Die Größe der Städte und der Länder ist nicht immer dieselbe, wie man weiß, und das "
           "Wetter ist auch nicht überall gleich, sondern ändert sich mit dem Ort.")  # fmt: skip

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
+from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
+from scrapy_spider_suite.analysis.link_stats import LinkStats
+from scrapy_spider_suite.analysis.link_stats import report as link_report
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.monitor import reports
-from scrapy_spider_suite.monitor.linkreport import report as link_report
-from scrapy_spider_suite.monitor.linkstats import ROWS as LINKS
-from scrapy_spider_suite.monitor.linkstats import LinkStats
 from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.store.counters import Tallies
 from scrapy_spider_suite.store.job_directory import JobFile

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.analysis.link_graph import Linking, records_of
 from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
@@ -20,12 +21,11 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.graph.linking import Linking, records_of
 from scrapy_spider_suite.packs.selection import choose
 from scrapy_spider_suite.settings.values import size
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.graph.forms import Graph, Level
+    from scrapy_spider_suite.analysis.link_graph import Graph, Level
 
 _FORMS = ("tables", "arcs", "ascii")
 
@@ -87,7 +87,7 @@ def _write(graph: Graph, folder: Path, level: Level, options: argparse.Namespace
         path = folder / f"{level}-ranks.txt.gz"
         graph.write_scores(path, level, graph.rank(level, folder))
     if options.plot:
-        from scrapy_spider_suite.graph.plots import plot_degrees
+        from scrapy_spider_suite.analysis.link_graph import plot_degrees
 
         plot_degrees(folder / f"{level}-degrees.svg", f"{level.title()}s", graph.degrees(level))
 

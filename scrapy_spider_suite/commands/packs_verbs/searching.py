@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_spider_suite.analysis.search import open_index, require
+from scrapy_spider_suite.analysis.search.index_process import FollowProcess
 from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
@@ -20,12 +22,10 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 from scrapy_spider_suite.commands.verb import Call, Verb, add_limit
 from scrapy_spider_suite.errors import PackError, SearchError
 from scrapy_spider_suite.packs.pack_file import is_pack
-from scrapy_spider_suite.search import open_index, require
-from scrapy_spider_suite.search.process import FollowProcess
 from scrapy_spider_suite.wording import counted, printable
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.search.searching import Hit
+    from scrapy_spider_suite.analysis.search.query import Hit
 
 _TRIES: Final = 10
 """Processes in a row that may end before what is wrong is said: pages may do that to them."""

@@ -6,16 +6,11 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from scrapy_spider_suite.analysis.search.index_place import verify_texts
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs.pack_file import final
-from scrapy_spider_suite.packs.verify import (
-    Finding,
-    verify_merged,
-    verify_missing,
-    verify_pack,
-    verify_texts,
-)
+from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_missing, verify_pack
 from scrapy_spider_suite.wording import counted, printable
 
 

@@ -1,4 +1,4 @@
-"""Follows packs: ``python -m scrapy_spider_suite.search.follow FOLDER``, a process of its own.
+"""Follows packs: ``python -m scrapy_spider_suite.analysis.search.index_process FOLDER``, a process of its own.
 
 Finding out what pages say takes milliseconds each, which no crawl has. It writes a line of JSON for
 each batch that was news, and ends when its standard input has and everything is read; so it does
@@ -6,6 +6,8 @@ not outlive by long what started it. SIGTERM ends it after what it has at hand.
 
 With ``--rebuild`` it makes the index anew, and ends; with ``--wait`` it waits so many seconds for
 another process that writes, instead of coming again later.
+
+Has `follow` run in a process of its own, and hears what it says without waiting for it.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from scrapy_spider_suite.analysis.search.index_follower import Follower, Progress
 from scrapy_spider_suite.errors import SearchBusyError, SuiteError
-from scrapy_spider_suite.search.batch import Progress
-from scrapy_spider_suite.search.follower import Follower
+from scrapy_spider_suite.runtime.helper_processes import spawn
 
 NICENESS: Final = 5
 PAUSE: Final = 2.0
@@ -100,3 +105,68 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+_MODULE: Final = "scrapy_spider_suite.analysis.search.index_process"
+_LINES: Final = 20
+
+
+class FollowProcess:
+    """Follows the packs in *folder* until `finish`, `stop`, or the end of this process.
+
+    *told* is called with every batch, see `Progress`; *ended* once, with the exit code and the last
+    line that it had to say; both in a thread. Raises `OSError`: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        told: Callable[[dict[str, Any]], object],
+        ended: Callable[[int, str], object],
+        *arguments: str,
+    ) -> None:
+        self._child = spawn(_MODULE, str(folder), *arguments, talks=True)
+        self.pid = self._child.pid
+        self._told = told
+        self._ended = ended
+        self._words: deque[str] = deque(maxlen=_LINES)
+        self._threads = [threading.Thread(target=run, name="index", daemon=True)
+                         for run in (self._hear_errors, self._hear)]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> None:
+        """Let it end when everything that is there has been read."""
+        if self._child.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._child.stdin.close()
+
+    def stop(self) -> None:
+        """Let it write what it has at hand, and end."""
+        self._child.terminate()
+
+    def kill(self) -> None:
+        """End it at once: it goes on where it has last written."""
+        self._child.kill()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for *timeout* seconds, None for ever; whether it has ended, and *ended* is told."""
+        self._threads[1].join(timeout)
+        return not self._threads[1].is_alive()
+
+    def _hear(self) -> None:
+        for line in self._child.stdout or ():
+            with suppress(ValueError):  # the last one was cut off by a kill
+                self._told(json.loads(line))
+        code = self._child.wait()
+        self._threads[0].join()
+        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        self._ended(code, self._words[-1] if self._words else "")
+
+    def _hear_errors(self) -> None:
+        for line in self._child.stderr or ():
+            if line.strip():
+                self._words.append(line.strip())

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tldextract import TLDExtract
 from tldextract.tldextract import ExtractResult
 
+from scrapy_spider_suite.analysis.page_text import text_of
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.cdxj import is_robots, key_of
 from scrapy_spider_suite.packs.export import Exported, bodies
 from scrapy_spider_suite.packs.reader import Packs, Page
 from scrapy_spider_suite.packs.selection import Choice
-from scrapy_spider_suite.packs.text import text_of
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of
 

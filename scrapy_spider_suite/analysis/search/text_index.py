@@ -1,4 +1,11 @@
-"""One change of the index: pages, and how far each pack has been read, in one commit.
+"""What the index holds of a page, and how text becomes words.
+
+A *page* is a document with its words; a *gone* one only says that its URL has none since then, so
+that an older version that is read later does not bring it back; a *pack* says how far that pack has
+been read. All that is stored of a page are its line in the packs' index, title, text, language and
+media type: what else is in the index is made of these, so that it can be copied without the packs.
+
+One change of the index: pages, and how far each pack has been read, in one commit.
 
 So the index and its place in the packs agree whenever it is killed. Of a URL the newest version is
 there, in whatever order versions come.
@@ -8,23 +15,165 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import tantivy
+import xxhash
 
-from scrapy_spider_suite.search.checking import sound
-from scrapy_spider_suite.search.schema import (
-    PACK,
-    Document,
-    Version,
-    equip,
-    from_tantivy,
-    key_of,
-    line_of,
-    schema,
-    to_tantivy,
+from scrapy_spider_suite.analysis.search.index_place import sound
+from scrapy_spider_suite.errors import PackDamagedError, SearchDamagedError
+from scrapy_spider_suite.packs import cdxj
+from scrapy_spider_suite.packs.cdxj import Entry
+from scrapy_spider_suite.urls.hosts import host_of
+
+PAGE: Final = "page"
+GONE: Final = "gone"
+PACK: Final = "pack"
+
+TEXT_MAX: Final = 1 << 20
+"""Characters of a page that are indexed: as many as a novel has."""
+WORD_MAX: Final = 80
+"""Bytes of a word; what is longer is none, but data."""
+
+_WORDS: Final = "words"
+# Scripts that put no space between words (Thai, Lao, Myanmar, Khmer, Han, Kana and what stands
+# with them): each sign counts as a word, and a query of several signs is a phrase.
+_UNSPACED: Final = (
+    r"\u{0E00}-\u{0EFF}\u{1000}-\u{109F}\u{1780}-\u{17FF}\u{2E80}-\u{31FF}\u{3400}-\u{9FFF}"
+    r"\u{F900}-\u{FAFF}\u{20000}-\u{3FFFF}"
 )
+_TOKEN: Final = rf"[\w&&[^_{_UNSPACED}]]+|[\w&&[{_UNSPACED}]]"
+
+
+class Document(NamedTuple):
+    """A page as the index stores it: *text* and *title* are "" of one that is gone."""
+
+    entry: Entry
+    title: str = ""
+    text: str = ""
+    language: str = ""
+    mime: str = ""
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is anything in it to be found."""
+        return bool(self.text or self.title)
+
+    @property
+    def version(self) -> Version:
+        """Which of two fetches of a URL is the newer one."""
+        entry = self.entry
+        return Version(entry.stamp, entry.filename, entry.place.offset, entry.place.start)
+
+
+class Version(NamedTuple):
+    """When a page was fetched, to the second; of two in one second, what lies further on."""
+
+    stamp: str
+    filename: str
+    offset: int
+    start: int
+
+
+@cache
+def schema() -> tantivy.Schema:
+    """The fields."""
+    build = tantivy.SchemaBuilder()
+    for name in ("key", "kind", "pack", "host"):
+        build.add_text_field(name, tokenizer_name="raw", index_option="basic")
+    for name in ("language", "mime"):
+        build.add_text_field(name, stored=True, tokenizer_name="raw", index_option="basic")
+    for name in ("title", "text"):
+        build.add_text_field(name, stored=True, tokenizer_name=_WORDS)
+    build.add_text_field("url", tokenizer_name=_WORDS)
+    for name in ("status", "time"):
+        build.add_unsigned_field(name, indexed=True, fast=True)
+    build.add_bytes_field("line", stored=True)
+    return build.build()
+
+
+@cache
+def _analyzer() -> tantivy.TextAnalyzer:
+    """Words in lower case, without accents; of every language, so without stems."""
+    words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_TOKEN))
+    for each in (
+        tantivy.Filter.remove_long(WORD_MAX), tantivy.Filter.lowercase(),
+        tantivy.Filter.ascii_fold(),
+    ):  # fmt: skip
+        words = words.filter(each)
+    return words.build()
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of *text* as the index has them."""
+    return _analyzer().analyze(_plain(text))
+
+
+def equip(index: tantivy.Index) -> tantivy.Index:
+    """Let *index* know what a word is: that is not kept in its files."""
+    index.register_tokenizer(_WORDS, _analyzer())
+    return index
+
+
+def key_of(url: str) -> str:
+    """What stands for *url*: of 128 bits, and not to be turned back."""
+    return xxhash.xxh3_128_hexdigest(url.encode("utf-8", "surrogatepass"))
+
+
+def names_of(host: str) -> Iterator[str]:
+    """The terms for *host*: itself, and ``*.`` before it and each domain that it is of."""
+    if not host:
+        return
+    yield host
+    labels = host.split(".")
+    for place in range(len(labels)):
+        yield f"*.{'.'.join(labels[place:])}"
+
+
+def to_tantivy(document: Document) -> tantivy.Document:
+    """Return what is put into the index for a page."""
+    entry = document.entry
+    fields: dict[str, Any] = {
+        "key": key_of(entry.url),
+        "kind": PAGE if document.has_words else GONE,
+        "pack": entry.filename,
+        "line": entry.line(),
+        "time": int(entry.stamp),
+        "status": entry.status,
+    }
+    if fields["kind"] == PAGE:
+        fields |= {
+            "host": list(names_of(host_of(entry.url))),
+            "url": _plain(entry.url),
+            "title": _plain(document.title),
+            "text": _plain(document.text[:TEXT_MAX]),
+            "language": document.language,
+            "mime": document.mime,
+        }
+    return tantivy.Document.from_dict(fields, schema())
+
+
+def from_tantivy(found: tantivy.Document) -> Document:
+    """Return the page that `to_tantivy` has put in. Raises `SearchDamagedError`: it is none."""
+    try:
+        entry = cdxj.parse(line_of(found))
+    except PackDamagedError as error:
+        raise SearchDamagedError(f"the index of texts: {error}") from error
+    said = (str(found.get_first(name) or "") for name in ("title", "text", "language", "mime"))
+    return Document(entry, *said)
+
+
+def line_of(found: tantivy.Document) -> bytes:
+    """What is stored beside the words: the line of a page, or how far a pack was read."""
+    return bytes(found.get_first("line") or b"")
+
+
+def _plain(text: str) -> str:
+    """*text* without halves of characters, which no UTF-8 can hold."""
+    return text.encode("utf-8", "replace").decode()
+
 
 HEAP: Final = 64 << 20
 """Bytes of memory for pages that are not written yet; what is more becomes a part of its own."""

@@ -1,0 +1,466 @@
+"""What a graph is made of: pages and their links, as the records of packs tell them.
+
+A finished graph, and the forms of it that the tools of the field load.
+
+From records of pages to a graph with contiguous ids, in a fixed amount of memory.
+
+Everything is sorted, joined and counted by DuckDB, which spills to disk what its share of the
+memory does not hold (the extra ``graph``). Pages are numbered in the order of their SURT, so that
+those of a host, and hosts of a domain, have neighbouring ids and edges compress well (Boldi,
+Vigna: "The WebGraph framework I", WWW 2004); hosts in that of their reversed names, as in Common
+Crawl's host graphs.
+
+The records of a graph out of packs: which fetches say where a page leads.
+
+Degree distributions as SVG, both axes logarithmic, as the literature shows them.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, log10
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, NamedTuple
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from scrapy_spider_suite.analysis.ranks import pagerank
+from scrapy_spider_suite.packs.cdxj import REVISIT, Entry
+from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.packs.selection import Choice, pages
+from scrapy_spider_suite.packs.warc import Link
+from scrapy_spider_suite.urls.normalize import normalize
+
+__all__ = ["KINDS", "KIND_OF", "Link", "PageRecord"]
+
+KINDS = ("a", "frame", "redirect", "canonical")
+"""How a page leads to another. What other elements show (images) is no edge."""
+
+KIND_OF = {"area": "a", "refresh": "redirect"} | {kind: kind for kind in KINDS}
+"""The kind of edge that a link in a pack is. What is not here (a sitemap's) is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRecord:
+    """A page that was fetched: its normal *url*, its *links* (`Link` or the like), and *when*
+    (seconds, wall).
+
+    Of several records of one page, from refetches, kills or several agents, the newest counts.
+    """
+
+    url: str
+    links: Sequence[tuple[str, str, bool]]
+    when: float = 0.0
+
+
+Level = Literal["page", "host"]
+"""Which of the two graphs."""
+
+_CHUNK = 1 << 20
+_NAMES = {"page": "url", "host": "host"}
+_KIND = "CASE kind " + " ".join(f"WHEN {n} THEN '{kind}'" for n, kind in enumerate(KINDS)) + " END"
+
+
+class Sizes(NamedTuple):
+    """Numbers of vertices and edges. What was linked to but not fetched is a vertex, too."""
+
+    pages: int
+    pages_fetched: int
+    page_edges: int
+    """Edges of two kinds between two pages are two."""
+    hosts: int
+    hosts_fetched: int
+    host_edges: int
+    """Between different hosts."""
+
+
+class Graph:
+    """The pages and hosts of a crawl. Valid as long as its builder is open."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self._db = db
+
+    @property
+    def sizes(self) -> Sizes:
+        """How large it is."""
+        rows = self._db.execute(
+            "SELECT (SELECT count(*) FROM pages), (SELECT count(*) FROM pages WHERE fetched),"
+            " (SELECT count(*) FROM page_edges), (SELECT count(*) FROM hosts),"
+            " (SELECT count(*) FROM hosts WHERE fetched > 0), (SELECT count(*) FROM host_edges)"
+        ).fetchall()
+        return Sizes(*rows[0])
+
+    def write_hosts(self, folder: Path) -> None:
+        """Common Crawl's two files of a host graph.
+
+        ``host-vertices.txt.gz``: id, reversed name. ``host-edges.txt.gz``: from, to. Separated by
+        tabs, sorted, ids from 0.
+        """
+        self._copy("SELECT id, name FROM hosts ORDER BY id", folder / "host-vertices.txt.gz")
+        edges = "SELECT source, target FROM host_edges ORDER BY ALL"
+        self._copy(edges, folder / "host-edges.txt.gz")
+
+    def write_pages(self, folder: Path) -> None:
+        """Two files of the same kind of the page graph, with what is known of each edge.
+
+        ``page-vertices.txt.gz``: id, URL, whether it was fetched (1 or 0). ``page-edges.txt.gz``:
+        from, to, kind (``a``, ``frame``, ``redirect``, ``canonical``), nofollow (1 or 0).
+        """
+        vertices = "SELECT id, url, fetched::INT FROM pages ORDER BY id"
+        self._copy(vertices, folder / "page-vertices.txt.gz")
+        edges = (
+            f"SELECT source, target, {_KIND}, nofollow::INT FROM page_edges "
+            "ORDER BY source, target, kind"
+        )
+        self._copy(edges, folder / "page-edges.txt.gz")
+
+    def write_arcs(self, path: Path, level: Level) -> None:
+        """A line ``from<TAB>to`` for each arc, sorted; compressed if *path* ends in ``.gz``.
+
+        WebGraph's arcs list; networkx's and igraph's edge list.
+        """
+        self._copy(f"SELECT DISTINCT source, target FROM {level}_edges ORDER BY ALL", path)
+
+    def write_ascii(self, path: Path, level: Level) -> None:
+        """WebGraph's ASCIIGraph: the number of vertices, then the successors of each on a line.
+
+        Its tools expect *path* to end in ``.graph-txt``.
+        """
+        count = self._count(level)
+        with path.open("w", encoding="ascii") as file:
+            file.write(f"{count}\n")
+            line = 0
+            for source, targets in self._successors(level):
+                file.write("\n" * (source - line) + " ".join(map(str, targets)) + "\n")
+                line = source + 1
+            file.write("\n" * (count - line))
+
+    def degrees(self, level: Level) -> dict[str, dict[int, int]]:
+        """How many vertices have each out-degree (``out``) and each in-degree (``in``)."""
+        found = {}
+        for name, end in (("out", "source"), ("in", "target")):
+            rows = self._db.execute(
+                f"SELECT degree, count(*) FROM (SELECT count(DISTINCT e.{_other(end)}) AS degree "
+                f"FROM {level}s v LEFT JOIN {level}_edges e ON e.{end} = v.id GROUP BY v.id) "
+                "GROUP BY degree ORDER BY degree"
+            ).fetchall()
+            found[name] = dict(rows)
+        return found
+
+    def rank(
+        self, level: Level, scratch: Path, *, damping: float = 0.85, tolerance: float = 1e-10
+    ) -> npt.NDArray[np.float64]:
+        """The PageRank of each vertex by its id (see `pagerank`).
+
+        Edges lie in a file in the folder *scratch* meanwhile; in memory are 32 bytes a vertex.
+        """
+        path = scratch / "edges.bin"
+        try:
+            number = self._dump_edges(level, path)
+            edges = np.memmap(path, np.uint32, "r", shape=(number, 2)) if number else _NONE
+            return pagerank(edges, self._count(level), damping=damping, tolerance=tolerance)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def write_scores(self, path: Path, level: Level, ranks: npt.NDArray[np.float64]) -> None:
+        """*ranks* as a file of scores: URL or host, tab, score; the highest first (`Scores`)."""
+        table = {"id": np.arange(len(ranks)), "score": ranks}
+        self._db.register("ranks", table)
+        self._copy(
+            f"SELECT {_NAMES[level]}, printf('%.9g', score) FROM {level}s JOIN ranks USING (id) "
+            "ORDER BY score DESC, id",
+            path,
+        )
+        self._db.unregister("ranks")
+
+    def _count(self, level: Level) -> int:
+        sizes = self.sizes
+        return sizes.pages if level == "page" else sizes.hosts
+
+    def _copy(self, query: str, path: Path) -> None:
+        """Write the rows of *query* as lines of fields separated by tabs."""
+        name = str(path).replace("'", "''")
+        packed = "gzip" if path.suffix == ".gz" else "none"
+        self._db.execute(
+            f"COPY ({query}) TO '{name}' "
+            f"(FORMAT csv, DELIMITER '\\t', HEADER false, QUOTE '', COMPRESSION {packed})"
+        )
+
+    def _successors(self, level: Level) -> Iterator[tuple[int, list[int]]]:
+        rows = self._db.execute(
+            f"SELECT source, list(DISTINCT target ORDER BY target) FROM {level}_edges "
+            "GROUP BY source ORDER BY source"
+        )
+        while batch := rows.fetchmany(1_000):
+            yield from batch
+
+    def _dump_edges(self, level: Level, path: Path) -> int:
+        """Write the arcs as pairs of 32 bits; how many there are."""
+        number = 0
+        arcs = f"SELECT DISTINCT source, target FROM {level}_edges"
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE dumped AS {arcs}")
+        with path.open("wb") as file:
+            while True:
+                got = self._db.execute(
+                    "SELECT source, target FROM dumped WHERE rowid >= ? AND rowid < ?",
+                    [number, number + _CHUNK],
+                ).fetchnumpy()
+                pairs = np.column_stack((got["source"], got["target"])).astype(np.uint32)
+                if not len(pairs):
+                    break
+                file.write(pairs.tobytes())
+                number += len(pairs)
+        self._db.execute("DROP TABLE dumped")
+        return number
+
+
+_NONE = np.empty((0, 2), np.uint32)
+
+
+def _other(end: str) -> str:
+    return "target" if end == "source" else "source"
+
+
+def read_edges(path: Path) -> Iterator[tuple[int, int]]:
+    """The pairs of a file of arcs, compressed or not; what follows in a line is passed over."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="ascii") as file:
+        for line in file:
+            source, target, *_ = line.split("\t")
+            yield int(source), int(target)
+
+
+MEMORY = 512 << 20
+_BATCH = 100_000
+"""Links that are handed over at once."""
+
+_TABLES = """
+CREATE TABLE records(serial BIGINT, url VARCHAR, fetched_at DOUBLE);
+CREATE TABLE found(serial BIGINT, url VARCHAR, kind UTINYINT, nofollow BOOLEAN);
+"""
+# The parts of a normal URL; what they are put together to equals `surt`, which a test compares.
+_PARTS = r"""regexp_extract(url, '^https?://(\[[^\]]*\]|[^/:]*):?([0-9]*)(.*)$',
+    ['host', 'port', 'path'])"""
+_REVERSED = "array_to_string(list_reverse(string_split({0}, '.')), '{1}')"
+_TURNED = f"CASE WHEN host[1] = '[' THEN host ELSE {_REVERSED.format('host', ',')} || ',' END"
+_NAME = f"CASE WHEN host[1] = '[' THEN host ELSE {_REVERSED.format('host', '.')} END"
+
+_PAGES = f"""
+CREATE TABLE newest AS SELECT arg_max(serial, (fetched_at, serial)) AS serial, url FROM records
+    GROUP BY url;
+CREATE TABLE arcs AS
+    SELECT newest.url AS source, found.url AS target, kind, bool_and(nofollow) AS nofollow
+    FROM found JOIN newest USING (serial) GROUP BY ALL;
+CREATE TABLE pages AS SELECT row_number() OVER () - 1 AS id, * FROM (
+    SELECT url, host, '(' || {_TURNED} || CASE WHEN port = '' THEN '' ELSE ':' || port END || ')'
+        || path AS surt, fetched
+    FROM (
+        SELECT url, fetched, unnest({_PARTS}) FROM (
+            SELECT url, bool_or(fetched) AS fetched FROM (
+                SELECT url, true AS fetched FROM newest
+                UNION ALL SELECT target, false FROM arcs
+            ) GROUP BY url
+        )
+    ) ORDER BY surt, url
+);
+CREATE TABLE page_edges AS
+    SELECT s.id AS source, t.id AS target, kind, nofollow
+    FROM arcs JOIN pages s ON s.url = arcs.source JOIN pages t ON t.url = arcs.target
+    ORDER BY ALL;
+DROP TABLE records; DROP TABLE found; DROP TABLE newest; DROP TABLE arcs;
+"""
+_HOSTS = f"""
+CREATE TABLE hosts AS SELECT row_number() OVER () - 1 AS id, * FROM (
+    SELECT host, {_NAME} AS name, count(*) AS pages, count(*) FILTER (fetched) AS fetched
+    FROM pages GROUP BY host ORDER BY name
+);
+CREATE TABLE host_edges AS
+    SELECT source, target, sum(number)::BIGINT AS links FROM (
+        SELECT s.host AS from_host, t.host AS to_host, count(*) AS number
+        FROM page_edges e JOIN pages s ON s.id = e.source JOIN pages t ON t.id = e.target
+        WHERE s.host <> t.host GROUP BY ALL
+    ) JOIN (SELECT id AS source, host AS from_host FROM hosts) USING (from_host)
+      JOIN (SELECT id AS target, host AS to_host FROM hosts) USING (to_host)
+    GROUP BY ALL ORDER BY source, target;
+"""
+
+
+class GraphBuilder:
+    """Takes records, then makes the graph of them. Its scratch files lie in *folder*.
+
+    *memory*: bytes that DuckDB may use; what a batch of links takes, some 50 MB, comes on top.
+    To be used as a context, at the end of which its files are removed.
+    """
+
+    def __init__(self, folder: Path, *, memory: int = MEMORY, threads: int = 2) -> None:
+        self._path = folder / "graph.duckdb"
+        self._path.unlink(missing_ok=True)  # of a run that was killed
+        self._db = duckdb.connect(
+            str(self._path),
+            config={
+                "memory_limit": f"{memory >> 10}KiB",
+                "threads": threads,
+                "temp_directory": str(folder / "spilled"),
+                "preserve_insertion_order": True,
+            },
+        )
+        self._db.execute(_TABLES)
+        self._serial = 0
+        self._records: list[tuple[int, str, float]] = []
+        self._links: list[tuple[int, str, int, bool]] = []
+
+    def __enter__(self) -> GraphBuilder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._db.close()
+        self._path.unlink(missing_ok=True)
+
+    def add(self, records: Iterable[PageRecord]) -> None:
+        """Take *records*; of one agent after the other, if there are several."""
+        kinds = {name: KINDS.index(kind) for name, kind in KIND_OF.items()}
+        for record in records:
+            serial = self._serial = self._serial + 1
+            self._records.append((serial, record.url, record.when))
+            self._links += [
+                (serial, url, kinds[kind], nofollow)
+                for url, kind, nofollow in record.links
+                if kind in kinds
+            ]
+            if len(self._links) + len(self._records) >= _BATCH:
+                self._hand_over()
+
+    def finish(self) -> Graph:
+        """Number the vertices and sort the edges of all that was added; once."""
+        self._hand_over()
+        self._db.execute(_PAGES)
+        self._db.execute(_HOSTS)
+        return Graph(self._db)
+
+    def _hand_over(self) -> None:
+        if self._records:
+            self._insert("records", *zip(*self._records, strict=True))
+        if self._links:
+            self._insert("found", *zip(*self._links, strict=True))
+        self._records.clear()
+        self._links.clear()
+
+    def _insert(self, table: str, *columns: tuple[object, ...]) -> None:
+        """Add rows to *table*, given by columns: row by row it would take far longer."""
+        arrays = {
+            f"c{number}": np.array(column, dtype=object if isinstance(column[0], str) else None)
+            for number, column in enumerate(columns)
+        }
+        self._db.register("batch", arrays)
+        self._db.execute(f"INSERT INTO {table} SELECT * FROM batch")
+        self._db.unregister("batch")
+
+
+HTML: Final = ("text/html", "application/xhtml+xml")
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_NOT_MODIFIED: Final = 304
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linking(Choice):
+    """What says where a page leads: HTML, redirects of any type, and duplicates.
+
+    Left out is what says nothing of that: robots.txt, answers for now, and 304. Of revisits an
+    index does not know the type: `records_of` looks at it.
+    """
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether *entry* is wanted, the sample aside."""
+        if entry.says_nothing or entry.status == _NOT_MODIFIED:
+            return False
+        leads = entry.mime in (*HTML, REVISIT) or entry.status in _REDIRECTS
+        return leads and Choice.takes(self, entry)
+
+
+def records_of(
+    packs: Packs, choice: Choice, told: Callable[[int], object] = lambda number: None
+) -> Iterator[PageRecord]:
+    """Yield what is wanted of *packs*, where it lies; *told* of every fetch. Raises `OSError`."""
+    for page in pages(packs, choice):
+        told(1)
+        if not (page.is_revisit and isinstance(choice, Linking)) or page.mime in HTML:
+            when = page.time.timestamp() if page.time else 0.0
+            yield PageRecord(normalize(page.url) or page.url, page.links, when)
+
+
+_WIDTH, _HEIGHT, _MARGIN = 420, 300, 56
+_COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94")
+
+
+def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]]) -> None:
+    """Write a plot of how many vertices have at least a degree, a line for each name.
+
+    *degrees*: of each name, how many vertices have each degree. Those of degree 0, which have no
+    place on the axis, are named in the legend. Raises `OSError`.
+    """
+    lines = {name: _at_least(counts) for name, counts in degrees.items()}
+    points = [point for line in lines.values() for point in line]
+    across = max([1, *(ceil(log10(x)) for x, _ in points)])
+    up = max([1, *(ceil(log10(y)) for _, y in points)])
+    parts = [
+        f'<text x="{_WIDTH / 2}" y="-12" text-anchor="middle" font-weight="bold">'
+        f"{escape(title)}</text>",
+        f'<path d="M0,0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="#888"/>',
+        *_ticks(across, up),
+        f'<text x="{_WIDTH / 2}" y="{_HEIGHT + 36}" text-anchor="middle">degree</text>',
+    ]
+    for number, (name, line) in enumerate(lines.items()):
+        places = " ".join(
+            f"{log10(x) / across * _WIDTH:.1f},{_HEIGHT - log10(y) / up * _HEIGHT:.1f}"
+            for x, y in line
+        )
+        colour = _COLOURS[number % len(_COLOURS)]
+        legend = f"{name} ({degrees[name].get(0, 0):,} of degree 0)"
+        parts += [
+            f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
+            f'<text x="{_WIDTH}" y="{14 + 15 * number}" text-anchor="end" fill="{colour}">'
+            f"{escape(legend)}</text>",
+        ]
+    _write(path, parts)
+
+
+def _at_least(counts: Mapping[int, int]) -> list[tuple[int, int]]:
+    """How many have at least each degree that occurs, 0 aside."""
+    line, left = [], sum(number for degree, number in counts.items() if degree)
+    for degree in sorted(degree for degree in counts if degree):
+        line.append((degree, left))
+        left -= counts[degree]
+    return line
+
+
+def _ticks(across: int, up: int) -> list[str]:
+    """The powers of ten along both axes."""
+    below = [
+        f'<text x="{n / across * _WIDTH:.0f}" y="{_HEIGHT + 16}" text-anchor="middle">'
+        f"{10**n:,}</text>"
+        for n in range(across + 1)
+    ]
+    beside = [
+        f'<text x="-6" y="{_HEIGHT - n / up * _HEIGHT + 4:.0f}" text-anchor="end">{10**n:,}</text>'
+        for n in range(up + 1)
+    ]
+    return below + beside
+
+
+def _write(path: Path, parts: list[str]) -> None:
+    width, height = _WIDTH + 2 * _MARGIN + 20, _HEIGHT + 2 * _MARGIN
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
+        f'<g transform="translate({_MARGIN + 20},{_MARGIN - 16})">'
+    )
+    path.write_text("\n".join([head, *parts, "</g></svg>"]) + "\n", encoding="utf-8")

@@ -1,0 +1,103 @@
+"""Words in pages: an index of the texts in packs, that follows them, and is asked without Scrapy.
+
+In a notebook, while the crawl writes too::
+
+    from scrapy_spider_suite.analysis.search import open_index
+
+    index = open_index("crawls/news/packs")           # several folders: one for each agent
+    for hit in index.search('crawler "full text" -java', limit=20):
+        hit.url, hit.title, hit.time, hit.language, hit.score
+        hit.snippet.marked("<b>", "</b>")
+        hit.page().body                               # from its pack
+
+`follower.Follower` writes it: a batch of pages at a time (`step`), or all of it anew (`rebuild`).
+What a page says is found out by `packs.text`; the index itself is one of tantivy (MIT). The extra
+``[index]`` brings what is needed.
+
+What `redact` does to the index of a folder of packs, where there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
+from scrapy_spider_suite.errors import PackError, SearchError
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.search.query import TextIndex
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["open_index", "require"]
+
+
+def open_index(*folders: str | Path) -> TextIndex:
+    """Open the indexes of *folders* of packs.
+
+    Raises `PackError` (one is no folder) and `SearchError` (what is needed is not installed).
+    """
+    require()
+    from scrapy_spider_suite.analysis.search.query import TextIndex
+
+    found = [Path(folder) for folder in folders]
+    for folder in found:
+        if not folder.is_dir():
+            raise PackError(f"not a folder of packs: {folder}")
+    return TextIndex(found)
+
+
+def require() -> None:
+    """Raises `SearchError`: what is needed to index and to search is not installed."""
+    try:
+        import resiliparse  # noqa: F401
+        import tantivy  # noqa: F401
+    except ImportError as error:
+        raise SearchError(
+            f"{error.name} is not installed: pip install 'scrapy-spider-suite[index]'"
+        ) from None
+
+
+WAIT = 600.0
+"""Seconds to wait for another process that writes a batch, and merges."""
+
+
+def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:
+    """Let no page of *host* (``*.example.com``: and those below it), or *url*, be found any longer.
+
+    Its bytes are there still. Raises `SearchBusyError` and `OSError`.
+    """
+    if _usable(folder):
+        from scrapy_spider_suite.analysis.search.index_follower import hide
+
+        hide(folder, *(("host", host) if host else ("url", url)), WAIT)
+
+
+def redact_texts(folder: Path, takes: Callable[[str, str], bool]) -> None:
+    """Leave nothing in the index of the pages that *takes*, by their URL and text, takes.
+
+    To be called when they are in no pack any more. Raises `SearchBusyError` and `OSError`.
+    """
+    if _usable(folder):
+        from scrapy_spider_suite.analysis.search.index_follower import rewrite
+
+        rewrite(folder, takes, WAIT)
+
+
+def _usable(folder: Path) -> bool:
+    """Whether there is an index; one that cannot be read here goes as a whole."""
+    place = IndexPlace(folder)
+    if not place.exists():
+        return False
+    try:
+        require()
+    except SearchError as error:
+        logger.warning("%s: the index of texts of %s is removed: `scrapy packs index` makes "
+                       "another one", error, folder)  # fmt: skip
+        with place.held(WAIT):
+            place.clear()
+        return False
+    return True

@@ -1,0 +1,585 @@
+"""Which page is being read: one that ends the process again and again is passed over.
+
+What reads pages is C++, and pages are written by anybody. A page that took the process with it, or
+a minute, is tried twice more: a kill from outside costs no page.
+
+Reads a pack from where it was left, while it is written too: one fetch after the other.
+
+What a fetch means for the index: a page with words, one that has none any more, or nothing.
+
+One batch: what is new in packs, as far as it fits, put into the index in one commit.
+
+Keeps the index of a folder of packs where the packs are: a batch of pages at a time.
+
+Packs are read in the order of their names, each from where it was left. A pack that was written
+anew since then (`redact`, a recovery) is read again from its beginning. One that is not there any
+more keeps its pages in the index: it was taken elsewhere. So does one that was uploaded, when the
+index is made anew.
+
+The index without some pages, down to the last byte.
+
+tantivy marks what is deleted, and leaves its bytes until parts are merged some day. So all that
+stays is copied into a new index, which takes the place of the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
+
+import xxhash
+
+from scrapy_spider_suite.analysis.page_text import Text, text_of
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace, clear_unfinished, verify
+from scrapy_spider_suite.analysis.search.text_index import (
+    TEXT_MAX,
+    Change,
+    Cursor,
+    Document,
+    Opened,
+    key_of,
+)
+from scrapy_spider_suite.errors import PackDamagedError, PackError, SearchDamagedError, SearchError
+from scrapy_spider_suite.packs import cdxj
+from scrapy_spider_suite.packs.cdxj import REVISIT, Entry, Located
+from scrapy_spider_suite.packs.containers import Container
+from scrapy_spider_suite.packs.pack_file import OPEN, container, final, format_of, packs_away
+from scrapy_spider_suite.packs.reader import PAGES, Packs, Page
+from scrapy_spider_suite.packs.scan import Damage, beginning, scan_from
+from scrapy_spider_suite.packs.selection import page_of
+from scrapy_spider_suite.packs.sorted_lines import identity
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "reading"
+TRIES: Final = 3
+_SUSPECTS: Final = 16
+
+
+class Journal:
+    """The journal in *folder*, for whoever holds the lock there; it survives a kill.
+
+    *seconds* that a page may take until the process is ended (by SIGALRM, so only in the main
+    thread of a process that is there for nothing else); 0 for any. Raises `OSError`.
+    """
+
+    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+        self._file = (folder / NAME).open("a+b", buffering=0)
+        self._seconds = seconds
+        now, suspects = self._read()
+        if now:
+            suspects[now] = suspects.pop(now, 0) + 1
+        self._suspects = dict(list(suspects.items())[-_SUSPECTS:])
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+    def barred(self, page: str) -> bool:
+        """Whether *page* has ended the process as often as it may."""
+        return self._suspects.get(page, 0) >= TRIES
+
+    @contextmanager
+    def reading(self, page: str) -> Iterator[None]:
+        """Note that *page* is read meanwhile."""
+        self._write(page)
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        try:
+            yield
+        finally:
+            if self._seconds:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        self._suspects.pop(page, None)
+        self._write("")
+
+    def _write(self, page: str) -> None:
+        row = json.dumps({"now": page, "suspects": self._suspects})
+        os.ftruncate(self._file.fileno(), 0)
+        self._file.write(row.encode())
+
+    def _read(self) -> tuple[str, dict[str, int]]:
+        self._file.seek(0)
+        try:
+            row = json.loads(self._file.read())
+            return str(row["now"]), {str(page): int(n) for page, n in row["suspects"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return "", {}  # it is new, or was torn
+
+
+_TAIL: Final = 4096
+RECORD_MAX: Final = 256 << 20
+"""Bytes of a record that is read; a larger one has no words that anybody reads."""
+
+
+class Read(NamedTuple):
+    """The records of one fetch; *next* is from where on the pack is to be read after it."""
+
+    records: list[Located]
+    next: int
+
+
+class PackReading:
+    """The pack *path*, which is there. Raises `OSError`.
+
+    What is torn at the end of a pack that is being written is no damage: it may be written yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.written = path.name.endswith(OPEN)
+        self._form: Container = container(format_of(path))
+        self._file: BinaryIO = path.open("rb")
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def tail(self, offset: int) -> str:
+        """A digest of what lies before *offset*: another one where the pack was written anew."""
+        start = max(0, offset - _TAIL)
+        self._file.seek(start)
+        return xxhash.xxh3_64_hexdigest(self._file.read(offset - start))
+
+    def fetches(self, offset: int) -> Iterator[Read | Damage]:
+        """Yield what is there from *offset* on, 0 for all, and what is damaged between it."""
+        held: list[Located] = []
+        offset = offset or beginning(self._form, self._file)
+        for part in scan_from(self._form, self._file, offset, RECORD_MAX):
+            if isinstance(part, Damage):
+                if not (part.torn and self.written):
+                    yield part
+                continue
+            try:
+                records = list(part.records())
+            except PackDamagedError as error:
+                yield Damage(part.offset, part.length, str(error), False)
+                continue
+            # A member may be part of a fetch that goes on in the next one; a group never is.
+            for located in records:
+                if held and not cdxj.belongs(located[0], held):
+                    yield Read(held, located[1].offset)
+                    held = []
+                held.append(located)
+            offset = part.offset + part.length
+            if self._form.grouped:
+                yield Read(held, offset)
+                held = []
+        if held and not self.written:
+            yield Read(held, offset)
+
+
+_NOT_MODIFIED: Final = 304
+_CODE: Final = frozenset({"text/css", "text/javascript", "text/ecmascript", "text/x-javascript"})
+
+
+class Meaning(Enum):
+    """Of a fetch, for what is known of its URL."""
+
+    NOTHING = "nothing"
+    GONE = "gone"
+    WORDS = "words"
+
+
+def meaning(entry: Entry) -> Meaning:
+    """Return what a fetch means, by its status: what it says, if anything, is in its body.
+
+    An answer for now (5xx, 429) changes nothing; robots.txt is for robots.
+    """
+    revisit = entry.mime == REVISIT
+    status = entry.status
+    if entry.says_nothing:
+        return Meaning.NOTHING
+    if 200 <= status < 300 or (status == _NOT_MODIFIED and revisit):
+        return Meaning.WORDS
+    if status == _NOT_MODIFIED or 0 < status < 200:
+        return Meaning.NOTHING
+    # What did not come by HTTP has no status, and a type that is its own.
+    return Meaning.GONE if status else Meaning.WORDS
+
+
+def document_of(page: Page, entry: Entry) -> Document | None:
+    """Return what *page* says; None: its body, or that of its original, cannot be read. `OSError`.
+    """
+    try:
+        origin = page.original if page.is_revisit else page
+        if origin is None:
+            return None
+        said = text_of(page.body, origin.head.get("Content-Type"))
+    except (PackError, FileNotFoundError):
+        return None
+    return _document(entry, said)
+
+
+def _document(entry: Entry, said: Text) -> Document:
+    """With words, if there are any to be read."""
+    if said.mime in _CODE or not (said.text.strip() or said.title):
+        return Document(entry)
+    return Document(entry, said.title, said.text[:TEXT_MAX], said.language, said.mime)
+
+
+PAGES_MAX: Final = 2_000
+BATCH_TEXT_MAX: Final = 32 << 20
+SECONDS_MAX: Final = 20.0
+"""A batch is written when it has as many pages or characters, or has taken as long."""
+
+Unchanged: TypeAlias = dict[str, tuple[Cursor, tuple[int, int, int]]]
+"""Packs that have been read to their end, and the files that they were then."""
+
+
+class Found(NamedTuple):
+    """What is damaged in a pack."""
+
+    pack: str
+    damage: Damage
+
+
+@dataclass(slots=True)
+class Progress:
+    """What one batch came to.
+
+    Attributes:
+        pages: pages whose words are in the index now.
+        gone: URLs that have no words any more, or never had any.
+        skipped: pages that ended the process, or took too long, again and again.
+        damaged: what could not be read.
+        behind: bytes of packs that are still to be read.
+        more: whether there was more than a batch may have.
+        rebuilt: why the index was begun anew; "" if it was not.
+    """
+
+    pages: int = 0
+    gone: int = 0
+    skipped: int = 0
+    damaged: list[Found] = field(default_factory=list)
+    behind: int = 0
+    more: bool = False
+    rebuilt: str = ""
+
+
+class Batch:
+    """One batch for the index in *path*, of *packs*, each from its cursor on.
+
+    *cursors* and *unchanged* are brought up to date; *due*: says that time is up.
+    """
+
+    def __init__(
+        self, path: Path, packs: Packs, cursors: dict[str, Cursor], unchanged: Unchanged,
+        journal: Journal, due: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self.progress = Progress()
+        self._path = path
+        self._packs = packs
+        self._cursors = cursors
+        self._unchanged = unchanged
+        self._journal = journal
+        self._due = due
+        self._made: Change | None = None
+        self._text = 0
+
+    def run(self) -> None:
+        """Read and write. Raises `SearchDamagedError` and `OSError`: nothing was changed."""
+        for path in self._packs.files():
+            try:
+                self._pack(path)
+            except FileNotFoundError:  # it was closed just now, or taken away
+                self.progress.more |= final(path).exists()
+        if self._made is not None:
+            self._made.commit()
+
+    def discard(self) -> None:
+        """Leave the index as it was."""
+        if self._made is not None:
+            self._made.discard()
+
+    @property
+    def _change(self) -> Change:
+        """What is written: nothing, if nothing is to be."""
+        if self._made is None:
+            self._made = Change(self._path)
+        return self._made
+
+    @property
+    def _full(self) -> bool:
+        progress = self.progress
+        return progress.pages + progress.gone >= PAGES_MAX or self._text > BATCH_TEXT_MAX or self._due()
+
+    def _pack(self, path: Path) -> None:
+        """Read a pack on from where it was left."""
+        name, file = final(path).name, identity(path.stat())
+        cursor = self._cursors.get(name)
+        if cursor is not None and self._unchanged.get(name) == (cursor, file):
+            return
+        reading = PackReading(path)
+        try:
+            after = self._go_on(cursor or Cursor(name), path, reading)
+        finally:
+            reading.close()
+        if after != cursor:
+            self._change.put_cursor(after)
+            self._cursors[name] = after
+        if after.size:
+            self._unchanged[name] = after, file
+        else:
+            self.progress.behind += reading.size - after.offset
+
+    def _go_on(self, cursor: Cursor, path: Path, reading: PackReading) -> Cursor:
+        """Read a pack from *cursor* on; return where it is then."""
+        if cursor.offset and reading.tail(cursor.offset) != cursor.tail:
+            self.revive(self._change.forget(cursor.name), cursor.name)
+            cursor = Cursor(cursor.name)
+        if cursor.size == reading.size and not reading.written:
+            return cursor
+        if self._full:
+            self.progress.more = True
+            return cursor
+        offset, whole = cursor.offset, True
+        for found in reading.fetches(offset):
+            if isinstance(found, Damage):
+                self.progress.damaged.append(Found(cursor.name, found))
+                continue
+            self._fetch(path, found)
+            # Within a group there is no place to go on from.
+            whole = found.next == found.records[0][1].offset or not self._full
+            offset = found.next
+            if not whole:
+                self.progress.more = True
+                break
+        size = reading.size if whole and not reading.written else 0
+        if (offset, size) == (cursor.offset, cursor.size):
+            return cursor
+        return Cursor(cursor.name, offset, reading.tail(offset), size)
+
+    def _fetch(self, path: Path, found: Read) -> None:
+        if found.records[0][0].kind not in PAGES:
+            return
+        entry = cdxj.entries(found.records, final(path).name)[0]
+        self._take(page_of(self._packs, final(path), found.records), entry)
+
+    def _take(self, page: Page, entry: Entry) -> bool:
+        """Put a page into the index, if it is the newest of its URL; whether that is settled."""
+        what = meaning(entry)
+        if what is Meaning.NOTHING:
+            return False
+        if not self._change.newest(Document(entry)):
+            return True
+        document = self._words(page, entry) if what is Meaning.WORDS else Document(entry)
+        if document is None:
+            return False
+        self._change.put(document)
+        self._text += len(document.text)
+        if document.has_words:
+            self.progress.pages += 1
+        else:
+            self.progress.gone += 1
+        return True
+
+    def _words(self, page: Page, entry: Entry) -> Document | None:
+        """What a page says; None if that cannot be read."""
+        known = self._change.opened.page(entry.url)
+        if known is not None and _same(known.entry, entry, page):
+            return known._replace(entry=entry)
+        where = f"{entry.filename} {entry.place.offset} {entry.place.start}"
+        if self._journal.barred(where):
+            self.progress.skipped += 1
+            return Document(entry)
+        with self._journal.reading(where):
+            return document_of(page, entry)
+
+    def revive(self, urls: Iterable[str], name: str = "") -> None:
+        """Bring back what there is of *urls* in other packs than *name*."""
+        for url in urls:
+            for page, entry in self._packs.versions(url):
+                if entry.filename != name and self._take(page, entry):
+                    break
+
+
+def _same(known: Entry, entry: Entry, page: Page) -> bool:
+    """Whether *page* says what is *known*: it is the same fetch, or a revisit of it."""
+    same_time = known.stamp == entry.stamp
+    return bool(entry.digest) and known.digest == entry.digest and (same_time or page.is_revisit)
+
+
+class Follower:
+    """The index of the packs in *folder*.
+
+    *stop* says whether to write what there is and be done; *clock* is in seconds; *patience*: those
+    that a page may take, see `Journal`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = 0.0,
+    ) -> None:
+        self.place = IndexPlace(folder)
+        self._packs = Packs([folder], RECORD_MAX)
+        self._stop = stop
+        self._clock = clock
+        self._patience = patience
+        self._verified: Path | None = None
+        self._known: tuple[Path, tuple[int, int, int]] | None = None
+        self._cursors: dict[str, Cursor] = {}
+        self._unchanged: Unchanged = {}
+
+    def step(self, wait: float = 0.0) -> Progress:
+        """Read a batch and write it.
+
+        *wait*: seconds to wait for another process that writes. Raises `SearchBusyError` (it still
+        writes) and `OSError` (a full disk); the index is as it was, then.
+        """
+        with self.place.held(wait):
+            path = self.place.current()
+            try:
+                return self._batch(path)
+            except SearchDamagedError as error:
+                logger.error("%s: it is made anew of the packs that are here", error)
+                self.place.clear()
+                self._known = None
+                done = self._batch(path)
+                done.rebuilt = str(error)
+                return done
+
+    def rebuild(self, told: Callable[[Progress], object], wait: float = 0.0) -> None:
+        """Make the index anew of the packs that are there; the old one is used until it is done.
+
+        What that has of packs that were uploaded is taken from it. *told* is called with what each
+        batch came to. Raises `SearchError` (no pack is here: the index stays), and as `step`.
+        """
+        with self.place.held(wait):
+            if not self._packs.files():
+                raise SearchError(f"{self.place.packs}: no pack is here: the index of texts cannot "
+                                  "be made anew, and stays as it is")  # fmt: skip
+            new = self.place.begin()
+            lost = self._keep_away(new)
+            if lost:
+                told(Progress(rebuilt=lost))
+            more = True
+            while more and not self._stop():
+                progress = self._batch(new)
+                told(progress)
+                more = progress.more
+            if not more:
+                self.place.install()
+
+    def _keep_away(self, new: Path) -> str:
+        """Take what the index has of packs that are elsewhere into the *new* one; why it cannot be.
+        """
+        away = {pack.name for pack, _ in packs_away(self.place.packs)}
+        if not away or not self.place.exists():
+            return ""
+        try:
+            verify(self.place.current())
+            old = Opened(self.place.current())
+            cursors = [each for each in old.cursors().values() if each.name in away]
+            if cursors:
+                change = Change(new)
+                for cursor in cursors:
+                    change.copy(old, cursor)
+                change.commit()
+        except SearchDamagedError as error:
+            self.place.begin()  # nothing half
+            return f"{error}, and what it had of packs that are not here ({len(away)}) is lost"
+        return ""
+
+    def bring_back(self, urls: Iterable[str], wait: float = 0.0) -> Progress:
+        """Put what the packs have of *urls* into the index. Raises as `step`."""
+        with self.place.held(wait):
+            return self._batch(self.place.current(), urls)
+
+    def _batch(self, path: Path, urls: Iterable[str] = ()) -> Progress:
+        if path.exists() and self._verified != path:
+            clear_unfinished(path)
+            verify(path)
+        self._verified = path
+        cursors = self._read_cursors(path)
+        due = self._clock() + SECONDS_MAX
+        with Journal(self.place.folder, self._patience) as journal:
+            batch = Batch(path, self._packs, cursors, self._unchanged, journal,
+                          lambda: self._stop() or self._clock() > due)  # fmt: skip
+            try:
+                batch.revive(urls)
+                batch.run()
+            except BaseException:
+                self._verified = self._known = None
+                batch.discard()
+                raise
+        self._cursors, self._known = cursors, _state(path)
+        return batch.progress
+
+    def _read_cursors(self, path: Path) -> dict[str, Cursor]:
+        """How far each pack was read: by the index, if another process has written it."""
+        state = _state(path)
+        if state is None:
+            return {}
+        return self._cursors if state == self._known else Opened(path).cursors()
+
+
+def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
+    """What is another after each change of the index; None if there is none."""
+    try:
+        return index, identity((index / "meta.json").stat())
+    except FileNotFoundError:
+        return None
+
+
+def hide(folder: Path, field: str, value: str, wait: float) -> None:
+    """See `redacting.hide_texts`: *field* is ``host`` or ``url``."""
+    place = IndexPlace(folder)
+    with place.held(wait):
+        try:
+            change = Change(place.current())
+            change.remove(*((field, value) if field == "host" else ("key", key_of(value))))
+            change.commit()
+        except SearchDamagedError as error:
+            _clear(place, error)
+
+
+def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> None:
+    """See `redacting.redact_texts`; then the index follows the packs.
+
+    Of a URL of which a version was left out, an older one that is in the packs is put in.
+    """
+    place = IndexPlace(folder)
+    with place.held(wait):
+        try:
+            dropped = _copy(place, takes)
+        except SearchDamagedError as error:
+            dropped = []
+            _clear(place, error)
+    follower = Follower(folder)
+    follower.bring_back(dropped, wait)
+    while follower.step(wait).more:
+        pass
+
+
+def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
+    """Put what stays into a new index; return the URLs of which something does not."""
+    dropped = []
+    old = Opened(place.current())
+    change = Change(place.begin())
+    for cursor in old.cursors().values():
+        dropped += change.copy(old, cursor, takes)
+    change.commit()
+    place.install()
+    return dropped
+
+
+def _clear(place: IndexPlace, error: SearchDamagedError) -> None:
+    """Remove an index of which nobody knows what is in it; the follower makes another one."""
+    logger.error("%s: it is made anew of the packs that are here", error)
+    place.clear()

@@ -1,0 +1,300 @@
+"""What people ask for as a query of tantivy.
+
+The part of a text in which the words stand that were asked for.
+
+Asks the indexes of folders of packs, while they are written too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import tantivy
+from tantivy import FieldType, Occur, Query
+
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace, sound
+from scrapy_spider_suite.analysis.search.text_index import (
+    PAGE,
+    Document,
+    Opened,
+    Version,
+    from_tantivy,
+    schema,
+    words_of,
+)
+from scrapy_spider_suite.errors import QueryError, SearchDamagedError, SearchError
+from scrapy_spider_suite.packs.cdxj import Entry
+from scrapy_spider_suite.packs.reader import Packs, Page
+from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.sorted_lines import identity
+
+FIELDS: Final = ("title", "text", "url", "host", "language", "mime", "status", "time")
+"""What ``FIELD:word`` may ask for."""
+_DEFAULT: Final = ["title", "text"]
+_BOOSTS: Final = {"title": 3.0}
+_FIELD: Final = re.compile(r"Field does not exist: '(.*)'")
+
+
+def query_of(
+    index: tantivy.Index, text: str, choice: Choice, languages: Iterable[str] = ()
+) -> tuple[Query, Query]:
+    """Return what is to be found, and that part of it by which words are marked.
+
+    Raises `QueryError`.
+    """
+    words = _words(index, text)
+    wanted = [words, *map(_filter, [_term("kind", PAGE), *_filters(choice, languages)])]
+    return Query.boolean_query([(Occur.Must, each) for each in wanted]), words
+
+
+def _words(index: tantivy.Index, text: str) -> Query:
+    if not text.strip():
+        raise QueryError("what is to be searched for? * stands for every page")
+    try:
+        return index.parse_query(text, _DEFAULT, _BOOSTS, conjunction_by_default=True)
+    except ValueError as error:
+        raise QueryError(f"{text!r} is no query: {_why(str(error))}") from None
+
+
+def _why(message: str) -> str:
+    field = _FIELD.fullmatch(message)
+    if field:
+        return (f"there is no field {field[1]!r}, but {', '.join(FIELDS)}; what has a colon in it "
+                f'is put into quotes: "{field[1]}:..."')  # fmt: skip
+    if message.startswith("Syntax Error"):
+        return "a quote or a bracket that is not closed, or a word of the query language alone"
+    if "Only excluding" in message:
+        return "it only says what is not wanted; * -word stands for every page without it"
+    return message
+
+
+def _filters(choice: Choice, languages: Iterable[str]) -> Iterable[Query]:
+    """What *choice* leaves."""
+    if choice.hosts:
+        yield _any(_term("host", host) for host in choice.hosts)
+    if languages := tuple(languages):
+        yield _any(_term("language", language) for language in languages)
+    if choice.mimes:
+        yield _any(map(_mime, choice.mimes))
+    if choice.statuses:
+        yield _any(map(_status, choice.statuses))
+    if choice.first or choice.last:
+        yield _range("time", choice.first or "0", choice.last or "99991231235959")
+
+
+def _any(queries: Iterable[Query]) -> Query:
+    return Query.boolean_query([(Occur.Should, each) for each in queries])
+
+
+def _filter(query: Query) -> Query:
+    """*query* without a say in the score."""
+    return Query.const_score_query(query, 0.0)
+
+
+def _term(field: str, value: str) -> Query:
+    return Query.term_query(schema(), field, value, "basic")
+
+
+def _mime(wanted: str) -> Query:
+    if wanted.endswith("*"):
+        return Query.regex_query(schema(), "mime", f"{re.escape(wanted[:-1])}.*")
+    return _term("mime", wanted)
+
+
+def _status(wanted: str) -> Query:
+    if wanted.endswith("xx"):
+        return _range("status", f"{wanted[0]}00", f"{wanted[0]}99")
+    return _range("status", wanted, wanted)
+
+
+def _range(field: str, first: str, last: str) -> Query:
+    return Query.range_query(schema(), field, FieldType.Unsigned, int(first), int(last))
+
+
+CHARACTERS: Final = 200
+_WINDOW: Final = 2_000
+_WINDOW_MAX: Final = 32_000
+"""Characters of a long text that are looked at, a quarter of a millisecond; as many more where
+words are spelled in another way there than they were asked for."""
+
+
+class Snippet(NamedTuple):
+    """Some 200 characters of a text. *marks*: where in it words that were asked for begin and end.
+    """
+
+    text: str
+    marks: tuple[tuple[int, int], ...] = ()
+
+    def marked(self, before: str, after: str) -> str:
+        """Return the text with *before* and *after* round each of those words."""
+        out, place = [], 0
+        for start, end in self.marks:
+            out += [self.text[place:start], before, self.text[start:end], after]
+            place = end
+        return "".join([*out, self.text[place:]])
+
+
+class Snippets:
+    """Snippets for the *query* that was made of *asked*."""
+
+    def __init__(self, searcher: tantivy.Searcher, query: tantivy.Query, asked: str) -> None:
+        self._make = tantivy.SnippetGenerator.create(searcher, query, schema(), "text")
+        self._make.set_max_num_chars(CHARACTERS)
+        self._words = words_of(asked)
+
+    def of(self, text: str) -> Snippet:
+        """Return that of *text*: its beginning, if it has none of the words."""
+        part = self._part(text)
+        found = self._make.snippet_from_doc(tantivy.Document.from_dict({"text": part}, schema()))
+        # Places are counted in bytes of UTF-8.
+        fragment = found.fragment()
+        data = fragment.encode()
+        marks: list[tuple[int, int]] = []
+        for each in found.highlighted():
+            start, end = len(data[: each.start].decode()), len(data[: each.end].decode())
+            if marks and marks[-1][1] == start:  # signs of one phrase
+                start = marks.pop()[0]
+            marks.append((start, end))
+        return Snippet(_on_one_line(fragment if marks else text[:CHARACTERS]), tuple(marks))
+
+    def _part(self, text: str) -> str:
+        """Of a long text that part in which the most of the words come first."""
+        if len(text) <= _WINDOW:
+            return text
+        lower = text.lower()
+        places = [place for word in self._words if (place := lower.find(word)) >= 0]
+        if not places:
+            return text[:_WINDOW_MAX]
+        first = max(places, key=lambda one: sum(one <= each < one + _WINDOW for each in places))
+        start = max(0, first - CHARACTERS)
+        return text[start : start + _WINDOW]
+
+
+def _on_one_line(text: str) -> str:
+    """*text* without what moves a cursor or turns the writing round: a terminal may show it."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A page that was found.
+
+    Attributes:
+        url, title: which page.
+        time: when it was fetched, in UTC.
+        status: of HTTP; 0 for what did not come by HTTP.
+        mime: its media type, by its content. *language*: ISO 639-1; "" where it cannot be told.
+        score: how well it fits (BM25); of one search, and one folder, the higher is the better.
+        snippet: a part of its text.
+        entry: its line in the index of the packs.
+    """
+
+    url: str
+    title: str
+    time: datetime
+    status: int
+    mime: str
+    language: str
+    score: float
+    snippet: Snippet
+    entry: Entry
+    _packs: Packs = field(repr=False, compare=False)
+
+    def page(self) -> Page | None:
+        """Return the page from its pack; None if it is not there any more.
+
+        Raises `PackAwayError` (the pack was uploaded), `PackMissingError` (it is gone, and its
+        index is not), `PackDamagedError`, `OSError`.
+        """
+        return self._packs.page_of(self.entry)
+
+
+class Results(list[Hit]):
+    """What was found, the best first. *total*: how many pages fit, these and others."""
+
+    total: int = 0
+
+
+class TextIndex:
+    """The indexes of the packs in *folders*; made by `open_index`. What is added is found."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._indexes = [_FolderIndex(folder) for folder in folders]
+
+    def search(
+        self, query: str, *, choice: Choice | None = None, languages: Iterable[str] = (),
+        limit: int = 10,
+    ) -> Results:  # fmt: skip
+        """Return the *limit* pages that fit *query* best, of those that *choice* leaves.
+
+        *languages*: ISO 639-1. Of several folders the newest version of a URL is returned; its text
+        is not kept. Raises `QueryError` (*query* is none), `SearchDamagedError`, `SearchError` (no
+        index), `OSError`.
+        """
+        choice, languages = choice or Choice(), tuple(languages)
+        results, best = Results(), dict[str, tuple[Version, Hit]]()
+        for index in self._indexes:
+            total, hits = index.search(query, choice, languages, limit)
+            results.total += total
+            for version, hit in hits:
+                known = best.get(hit.url)
+                if known is None or known[0] < version:
+                    best[hit.url] = version, hit
+        results += sorted((hit for _, hit in best.values()), key=lambda hit: -hit.score)[:limit]
+        return results
+
+
+class _FolderIndex:
+    """That of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._place = IndexPlace(folder)
+        self._packs = Packs([folder])
+        self._opened: Opened | None = None
+        self._state: tuple[int, int, int] | None = None
+
+    def search(
+        self, query: str, choice: Choice, languages: Iterable[str], limit: int
+    ) -> tuple[int, list[tuple[Version, Hit]]]:
+        opened = self._current()
+        wanted, words = query_of(opened.index, query, choice, languages)
+        with sound(opened.path):
+            # As many places are made ready as are asked for.
+            found = opened.searcher.search(wanted, max(1, min(limit, opened.searcher.num_docs)))
+            snippets = Snippets(opened.searcher, words, query)
+            hits = []
+            for score, address in found.hits[:limit]:  # one text at a time: they may be many
+                document = from_tantivy(opened.searcher.doc(address))
+                hits.append((document.version, self._hit(document, score, snippets)))
+        return found.count, hits  # type: ignore[attr-defined]
+
+    def _hit(self, document: Document, score: float, snippets: Snippets) -> Hit:
+        entry = document.entry
+        return Hit(
+            entry.url, document.title, entry.time, entry.status, document.mime, document.language,
+            round(score, 3), snippets.of(document.text), entry, self._packs,
+        )  # fmt: skip
+
+    def _current(self) -> Opened:
+        """The index as it is now."""
+        for attempt in range(3):
+            path = self._place.current()
+            try:
+                state = identity((path / "meta.json").stat())
+                if self._opened is None or (self._opened.path, self._state) != (path, state):
+                    self._opened, self._state = Opened(path), state
+                return self._opened
+            except FileNotFoundError:
+                if not self._place.exists():
+                    break
+            except SearchDamagedError:
+                # Another one took its place just now, or this one is damaged.
+                if attempt or self._place.current() == path:
+                    raise
+        raise SearchError(f"no index of texts in {self._place.packs}: `scrapy packs index` makes "
+                          "one, and a crawl with SUITE_INDEX")  # fmt: skip
