@@ -30,7 +30,7 @@ from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, write
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.addresses import address_text
+from scrapy_spider_suite.testing.loopback import address_text
 
 POLITENESS_OFF = {
     "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0, "SUITE_RETRY_TIMES": 0,

@@ -28,7 +28,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, SyntheticWeb
-from scrapy_spider_suite.testing.loops import new_loop
+from scrapy_spider_suite.testing.fake_web import new_loop
 
 _LUA = """\
 local requests, at = {}, 0

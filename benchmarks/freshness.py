@@ -32,7 +32,7 @@ from charts import line_charts
 from scrapy_spider_suite.frontier.revisit_rules import Demand, interval_for
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.changes import Changes
+from scrapy_spider_suite.testing.synthetic_site import Changes
 
 SPREAD = 2.5
 STATUSES = (200, 304)

@@ -7,7 +7,7 @@ The web has 1,000 hosts on 300 addresses, with redirects, hosts that begin with 
 Retry-After, and hosts with a Crawl-delay; connections are kept alive. For each crawl it prints
 the requests that came sooner than promised after the last answer of their host or address, and
 the time of an optimal schedule of the same fetches over the time that they took (see
-``scrapy_spider_suite/testing/optimum.py``). Needs Pillow for the images.
+``scrapy_spider_suite/testing/arrivals.py``). Needs Pillow for the images.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from crawls import crawl
 from polite import FULL, SMALL, Size, elsewhere, pages_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
-from scrapy_spider_suite.testing.addresses import address_text
-from scrapy_spider_suite.testing.optimum import span
+from scrapy_spider_suite.testing.arrivals import span
+from scrapy_spider_suite.testing.loopback import address_text
 
 _SCRAPYS_ROBOTS = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": 100}
 

@@ -38,8 +38,8 @@ from scrapy_spider_suite.storage.grounds import Grounds
 from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, ordinary
-from scrapy_spider_suite.testing.traps import NAMES, real_pages, trap_of
+from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, trap_sites
+from scrapy_spider_suite.testing.trap_sites import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.extract import extract
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import likeness
@@ -79,7 +79,7 @@ def judge(web: FakeWebProcess, allowed: float) -> bool:
     """Print what the servers logged; whether it is as it should be."""
     port = web.ready.ports[0]
     real = set(web.web.reachable()) | set(real_pages(lambda host: f"http://{host}:{port}"))
-    sites = {each.replace("/", f":{port}/", 1) for each in ordinary.OrdinarySite().real()}
+    sites = {each.replace("/", f":{port}/", 1) for each in trap_sites.OrdinarySite().real()}
     wanted = real | {f"http://{each}" for each in sites}
     fetched = Counter(
         f"http://{each.host}:{port}{each.path}" for each in web.arrivals()
@@ -88,9 +88,9 @@ def judge(web: FakeWebProcess, allowed: float) -> bool:
     others: Counter[str] = Counter()
     for url in fetched.keys() - wanted:
         host, path = host_of(url), url[url.index("/", 8) :]
-        name = host if host in ordinary.host_names() else "unknown"
+        name = host if host in trap_sites.ordinary_hosts() else "unknown"
         others[(trap_of(host, path) if "-trap." in host else None) or name] += 1
-    for name in (*NAMES, *ordinary.host_names()):
+    for name in (*NAMES, *trap_sites.ordinary_hosts()):
         print(f"{name:15} {others[name]:6,} pages{' beside the real ones' * (name not in NAMES)}")
     trapped = sum(others[name] for name in NAMES)
     missed, share = len(wanted - fetched.keys()), trapped / len(fetched)

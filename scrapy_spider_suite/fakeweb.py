@@ -13,7 +13,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.testing.config import FakeWebConfig
-from scrapy_spider_suite.testing.process import FakeWebProcess
+from scrapy_spider_suite.testing.fake_web_process import FakeWebProcess
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:

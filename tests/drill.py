@@ -26,7 +26,7 @@ from running import until
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
-from scrapy_spider_suite.testing.addresses import address_text
+from scrapy_spider_suite.testing.loopback import address_text
 
 COMPLAINS = 0
 """The host that shows images, is fetched quickly, and complains."""

@@ -11,7 +11,7 @@ from crawls import Crawl, crawl, web_settings
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.hostile.site import HOST, host_names
+from scrapy_spider_suite.testing.hostile_site import HOST, host_names
 
 NAMES = (
     "alias.test", "cname-loop.test", "garbage.test", "hang.test", "mapped.test", "metadata.test",

@@ -10,7 +10,7 @@ from typing import Any
 from crawls import web_settings
 
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, Ready
-from scrapy_spider_suite.testing.optimum import optimum, span
+from scrapy_spider_suite.testing.arrivals import optimum, span
 
 TOLERANCE = 0.002
 """Seconds that the server's clock readings may be off: it logs an end after it has sent it."""

@@ -10,9 +10,9 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.testing import ordinary
+from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request
-from scrapy_spider_suite.testing.traps import NAMES, TrapSite, host_names, trap_number, trap_of
+from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number, trap_of
 from scrapy_spider_suite.urls.extract import extract
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import Limits
@@ -41,7 +41,7 @@ class TrapCrawl(Crawl):
     def __init__(self, store: Store, limits: Limits, *, seats: int = 8, **more: object) -> None:
         policy = Policy(host=Pace(1.0), address=Pace(0.1), traps=limits)
         self.site = TrapSite(lambda host: f"http://{host}")
-        self.ordinary = ordinary.OrdinarySite()
+        self.ordinary = trap_sites.OrdinarySite()
         web = Web(_Addresses(), self._links)
         super().__init__(store, web, policy, seats=seats, wall=WALL, **more)  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ class TrapCrawl(Crawl):
         host = host_of(url)
         target = url[url.index("/", 8) :]
         path = target.partition("?")[0]
-        site = self.ordinary if host in ordinary.host_names() else self.site
+        site = self.ordinary if host in trap_sites.ordinary_hosts() else self.site
         return site.answer(Request("GET", target, path, host, True, 0)).data
 
     def follow(self, lease: Lease) -> None:
@@ -74,7 +74,7 @@ class TrapCrawl(Crawl):
 
 def seeds() -> list[str]:
     """The ways into all traps."""
-    return [f"http://{host}/" for host in host_names()]
+    return [f"http://{host}/" for host in trap_hosts()]
 
 
 __all__ = ["BROAD", "NAMES", "YEAR", "TrapCrawl", "seeds"]

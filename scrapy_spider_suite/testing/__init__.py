@@ -14,11 +14,10 @@ this process; ``scrapy fakeweb --help`` names every knob, as does :class:`FakeWe
 """
 
 from scrapy_spider_suite.testing.arrivals import Arrival, Gaps, gaps, read_arrivals
-from scrapy_spider_suite.testing.config import FakeWebConfig
-from scrapy_spider_suite.testing.graph import SyntheticWeb
-from scrapy_spider_suite.testing.process import FakeWebProcess
-from scrapy_spider_suite.testing.ready import Ready
-from scrapy_spider_suite.testing.server import FakeWeb
+from scrapy_spider_suite.testing.config import FakeWebConfig, Ready
+from scrapy_spider_suite.testing.fake_web import FakeWeb
+from scrapy_spider_suite.testing.fake_web_process import FakeWebProcess
+from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
 
 __all__ = [
     "Arrival",

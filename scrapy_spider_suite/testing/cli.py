@@ -18,11 +18,15 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing.config import FakeWebConfig, parse_override, parse_site
-from scrapy_spider_suite.testing.knobs import check, parse
-from scrapy_spider_suite.testing.loops import new_loop
-from scrapy_spider_suite.testing.ready import Ready
-from scrapy_spider_suite.testing.server import FakeWeb
+from scrapy_spider_suite.testing.config import (
+    FakeWebConfig,
+    Ready,
+    check,
+    parse,
+    parse_override,
+    parse_site,
+)
+from scrapy_spider_suite.testing.fake_web import FakeWeb, new_loop
 from scrapy_spider_suite.wording import counted
 
 ABOUT = (
@@ -88,7 +92,7 @@ def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
         if leftover:
             raise SettingsError(f"unknown option or argument: {leftover[0]}")
         if options.list_hostile:
-            from scrapy_spider_suite.testing.hostile.site import listing
+            from scrapy_spider_suite.testing.hostile_site import listing
 
             print(listing())
             return 0

@@ -21,10 +21,10 @@ from scrapy_spider_suite.testing.http import (
     BadRequest,
     Reply,
     Request,
+    Wire,
     parse_head,
     reply,
 )
-from scrapy_spider_suite.testing.wire import Wire
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.testing.http import Script

@@ -2,17 +2,32 @@
 
 Only requests are parsed, by RFC 9112, sections 3 and 5, as far as a server of pages has use for
 it; a body is skipped by its Content-Length.
+
+Answers in the ways in which servers send them: compressed, in chunks, or both.
+
+What a script answers through, where an answer is more than some bytes at once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import importlib
 import re
+import socket
+import struct
 from collections.abc import Awaitable, Callable
+from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from importlib.util import find_spec
+from time import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from zlib import crc32
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.testing.wire import Wire
+    from scrapy_spider_suite.testing.connection import Connection
+
+if TYPE_CHECKING:
 
     Script = Callable[["Wire"], Awaitable[None]]
 
@@ -117,3 +132,121 @@ def reply(
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
     )
     return Reply(status, head.encode("latin-1") + body, delay)
+
+
+PIECES: Final = (1, 1000, 8192)
+"""Bytes in a chunk: the first, the second, each further one."""
+
+_LENGTH = re.compile(rb"\r\nContent-Length: \d+")
+_FAST = 4  # of 11: a server has no time for more
+
+
+def coded(answer: Reply, request: Request, share: float) -> Reply:
+    """Return *answer* in one of the ways that *request* accepts, for a *share* of the URLs.
+
+    One URL always comes in the same way: in chunks, gzip, br (where Brotli is installed), or
+    compressed and in chunks. What is no 200, has no body, or is a script's stays as it is.
+    """
+    draw = crc32(f"{request.host}{request.target}".encode("latin-1", "replace"))
+    head, _, body = answer.data.partition(b"\r\n\r\n")
+    if answer.status != 200 or not body or draw >= share * (1 << 32) or not _LENGTH.search(head):
+        return answer
+    accepted = {each.partition(";")[0].strip().lower() for each in request.codings.split(",")}
+    names = ["", *sorted(accepted & _encoders().keys())]
+    name, chunked = names[draw % len(names)], bool(draw & 64)
+    fields = b""
+    if name:
+        body = _encoders()[name](body)
+        fields = b"\r\nContent-Encoding: " + name.encode()
+    if chunked or not name:
+        fields += b"\r\nTransfer-Encoding: chunked"
+        body = _chunks(body)
+    else:
+        fields += b"\r\nContent-Length: %d" % len(body)
+    head = _LENGTH.sub(fields, head, count=1)
+    return answer._replace(data=head + b"\r\n\r\n" + body)
+
+
+@cache
+def _encoders() -> dict[str, Callable[[bytes], bytes]]:
+    found: dict[str, Callable[[bytes], bytes]] = {"gzip": lambda body: gzip.compress(body, _FAST)}
+    if find_spec("brotli"):  # an optional dependency of Scrapy
+        brotli = importlib.import_module("brotli")
+        found["br"] = lambda body: bytes(brotli.compress(body, quality=_FAST))
+    return found
+
+
+def _chunks(body: bytes) -> bytes:
+    """The chunked transfer coding of *body* (RFC 9112 §7.1)."""
+    parts: list[bytes] = []
+    place = 0
+    while place < len(body):
+        piece = body[place : place + PIECES[min(len(parts), 2)]]
+        parts.append(b"%x\r\n%b\r\n" % (len(piece), piece))
+        place += len(piece)
+    return b"".join(parts) + b"0\r\n\r\n"
+
+
+_STATUS_END = len(b"HTTP/1.1 200")
+
+
+class Wire:
+    """Raw bytes, pauses, and ways to break off.
+
+    ``keep`` may be set to let the connection be used again afterwards; ``status`` is what the
+    first bytes sent claimed; ``acted`` when the last thing was done, 0 if a pause followed it, as
+    the client waits for the end of the connection then.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, connection: Connection, request: Request
+    ) -> None:
+        self.request = request
+        self.keep = False
+        self.status = 0
+        self.acted = 0.0
+        self._transport = transport
+        self._connection = connection
+        self._first = b""
+        self._drained: asyncio.Future[None] | None = None
+
+    async def send(self, data: bytes) -> None:
+        """Write *data* and wait until the kernel has taken it."""
+        if self._transport.is_closing():
+            raise ConnectionResetError
+        if len(self._first) < _STATUS_END:
+            self._note_status(data)
+        self.acted = time()
+        self._transport.write(data)
+        if self._connection.paused:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+            self.acted = time()
+        else:
+            # A turn of the loop for the others: an endless answer must not stop the server.
+            await asyncio.sleep(0)
+
+    async def rest(self, seconds: float) -> None:
+        """Do nothing for *seconds*, or until the client has gone."""
+        self.acted = 0.0
+        await asyncio.sleep(seconds)
+
+    def _note_status(self, data: bytes) -> None:
+        """Read the status out of the first bytes, which may come one at a time."""
+        self._first += data[:_STATUS_END]
+        code = self._first[9:_STATUS_END]
+        if self._first.startswith(b"HTTP/") and len(code) == 3 and code.isdigit():
+            self.status = int(code)
+            self._connection.saw(self.status)
+
+    def flushed(self) -> None:
+        """The transport's buffer is empty again."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def reset(self) -> None:
+        """Break the connection off with a TCP reset instead of an orderly end."""
+        peer = self._transport.get_extra_info("socket")
+        self.acted = time()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()

@@ -12,7 +12,7 @@ from polite import Size
 from verdict import SETTLE, Verdict, url_of
 
 from scrapy_spider_suite.testing import Arrival, SyntheticWeb
-from scrapy_spider_suite.testing.addresses import address_text
+from scrapy_spider_suite.testing.loopback import address_text
 
 SIZE = Size(hosts=5, addresses=3, pages=6, host_delay=1.0, ip_delay=0.25)
 TOOK = 0.02

@@ -11,7 +11,7 @@ import pytest
 from hostile_web import Ended, all_hosts, documented, hostile_crawl
 from watching import GAP, PEAK
 
-from scrapy_spider_suite.testing.hostile.site import BEHAVIOURS, HOST
+from scrapy_spider_suite.testing.hostile_site import BEHAVIOURS, HOST
 
 PAGE = Path(__file__).parents[2] / "docs" / "hostile.md"
 LEAST_MEMORY = 300_000_000

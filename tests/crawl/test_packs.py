@@ -30,7 +30,7 @@ from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.http import Request
-from scrapy_spider_suite.testing.synthetic import SyntheticSite
+from scrapy_spider_suite.testing.synthetic_site import SyntheticSite
 
 
 class Broad(BroadSpider):

@@ -14,7 +14,7 @@ from websites import Page, Site, links, moved, running
 
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig
-from scrapy_spider_suite.testing.server import FakeWeb
+from scrapy_spider_suite.testing.fake_web import FakeWeb
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "traps.py"
 

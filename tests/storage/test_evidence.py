@@ -20,8 +20,8 @@ from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
-from scrapy_spider_suite.testing import ordinary
-from scrapy_spider_suite.testing.traps import real_pages
+from scrapy_spider_suite.testing import trap_sites
+from scrapy_spider_suite.testing.trap_sites import real_pages
 from scrapy_spider_suite.urls.traps import Limits, Trap
 
 H = "http://a.test"
@@ -51,7 +51,7 @@ def sid(number: int) -> str:
 def test_six_traps_and_three_ordinary_sites() -> None:
     """By the defaults: of the traps hardly anything is fetched, of the sites every real page."""
     crawl = TrapCrawl(MemoryStore(), BROAD, seats=32)
-    crawl.seed(*seeds(), *(f"http://{host}/" for host in ordinary.host_names()))
+    crawl.seed(*seeds(), *(f"http://{host}/" for host in trap_sites.ordinary_hosts()))
     crawl.run(fetches=10_000)
     assert crawl.frontier.pending == 0
     assert {f"http://{each}" for each in crawl.ordinary.real()} <= set(crawl.urls)

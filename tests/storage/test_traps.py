@@ -22,7 +22,7 @@ from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.testing.traps import real_pages
+from scrapy_spider_suite.testing.trap_sites import real_pages
 from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
 
 REAL = set(real_pages(lambda host: f"http://{host}"))

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing.addresses import (
+from scrapy_spider_suite.testing.loopback import (
     MOST_ADDRESSES,
     Endpoint,
     Listeners,

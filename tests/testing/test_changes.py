@@ -10,9 +10,8 @@ from statistics import mean, median
 import pytest
 
 from scrapy_spider_suite.testing import FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.changes import Changes
 from scrapy_spider_suite.testing.http import Reply, Request
-from scrapy_spider_suite.testing.synthetic import SyntheticSite
+from scrapy_spider_suite.testing.synthetic_site import Changes, SyntheticSite
 
 NOW = 1_800_000_000.0
 
@@ -52,7 +51,7 @@ def test_last_and_next_agree() -> None:
 def test_only_who_knows_it_is_told_that_nothing_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """304 by the tag, or by the date without one; another tag after a change; a lastmod."""
     now = NOW
-    monkeypatch.setattr("scrapy_spider_suite.testing.synthetic.time", lambda: now)
+    monkeypatch.setattr("scrapy_spider_suite.testing.synthetic_site.time", lambda: now)
     config = FakeWebConfig(hosts=1, pages=20, changes=100, errors=0)
     web = SyntheticWeb(config, (8080,))
     site, changes, host = SyntheticSite(web), Changes(config), web.host_name(0)

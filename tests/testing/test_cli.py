@@ -104,6 +104,6 @@ def test_what_it_prints_for_programs(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_it_starts_without_scrapy() -> None:
     """A web that a test starts must be there at once."""
-    names = "scrapy_spider_suite.testing.cli", "scrapy_spider_suite.testing.hostile.site"
+    names = "scrapy_spider_suite.testing.cli", "scrapy_spider_suite.testing.hostile_site"
     loaded = loaded_by(f"import {', '.join(names)}", "-W", "error")
     assert not {"scrapy", "twisted", "numpy"} & loaded

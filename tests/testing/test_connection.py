@@ -15,8 +15,7 @@ import pytest
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
 from scrapy_spider_suite.testing.arrivals import ArrivalLog
 from scrapy_spider_suite.testing.connection import Connection, Reception
-from scrapy_spider_suite.testing.http import Reply, Request, reply
-from scrapy_spider_suite.testing.wire import Wire
+from scrapy_spider_suite.testing.http import Reply, Request, Wire, reply
 
 Ask = Callable[..., Any]
 Exchange = Callable[..., bytes]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.addresses import Endpoint
-from scrapy_spider_suite.testing.directory import Directory, extra_endpoints
-from scrapy_spider_suite.testing.zone import SERVED
+from scrapy_spider_suite.testing.fake_web import Directory, extra_endpoints
+from scrapy_spider_suite.testing.loopback import Endpoint
+from scrapy_spider_suite.testing.name_server import SERVED
 
 Ask = Callable[..., Any]
 

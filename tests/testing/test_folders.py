@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
-from scrapy_spider_suite.testing.folders import FolderSite
+from scrapy_spider_suite.testing.folder_site import FolderSite
 from scrapy_spider_suite.testing.http import Reply, Request
 
 Ask = Callable[..., Any]

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
-from scrapy_spider_suite.testing.hostile import links, site
-from scrapy_spider_suite.testing.hostile.registry import BEHAVIOURS, PAGE
+from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, hostile_answers, hostile_site
+from scrapy_spider_suite.testing.hostile_answers import BEHAVIOURS, PAGE
 
 Ask = Callable[..., Any]
 Exchange = Callable[..., bytes]
@@ -179,8 +178,8 @@ def test_redirects_that_do_not_end(web: FakeWeb, ask: Ask) -> None:
 def test_redirects_to_private_addresses(web: FakeWeb, ask: Ask) -> None:
     """Each of the ways to write one has its own path."""
     base = web.url("redirect-private.hostile.test")
-    targets = {ask(web, f"{base}{k}").fields["location"] for k in range(len(links.PRIVATE_URLS))}
-    assert len(targets) == len(links.PRIVATE_URLS)
+    targets = {ask(web, f"{base}{k}").fields["location"] for k in range(len(hostile_answers.PRIVATE_URLS))}
+    assert len(targets) == len(hostile_answers.PRIVATE_URLS)
     assert "http://169.254.169.254/latest/meta-data/" in targets
 
 
@@ -220,12 +219,12 @@ def test_names_that_are_not_hostile_hosts() -> None:
     """They do not exist."""
     for host in ("none.hostile.test", "robots-none.hostile.test", "a.close.hostile.test", "x.test"):
         with pytest.raises(LookupError):
-            site.address_number(host)
-    assert site.address_number("robots-close.hostile.test") == site.address_number(
+            hostile_site.address_number(host)
+    assert hostile_site.address_number("robots-close.hostile.test") == hostile_site.address_number(
         "close.hostile.test"
     )
 
 
 def test_the_listing_names_all() -> None:
     """A line each."""
-    assert len(site.listing().splitlines()) == len(BEHAVIOURS)
+    assert len(hostile_site.listing().splitlines()) == len(BEHAVIOURS)

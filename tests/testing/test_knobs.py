@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing.knobs import check, parse
+from scrapy_spider_suite.testing.config import check, parse
 
 
 @pytest.mark.parametrize(

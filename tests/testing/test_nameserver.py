@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
-from scrapy_spider_suite.testing.nameserver import pack_answer, parse_query
-from scrapy_spider_suite.testing.zone import DnsAnswer
+from scrapy_spider_suite.testing.name_server import DnsAnswer, pack_answer, parse_query
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.testing.arrivals import Arrival
-from scrapy_spider_suite.testing.optimum import optimum, span
+from scrapy_spider_suite.testing.arrivals import Arrival, optimum, span
 
 
 def _fetch(host: str, address: str, start: float, service: float = 0.5) -> Arrival:

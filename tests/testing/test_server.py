@@ -18,7 +18,7 @@ import pytest
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, Ready, gaps, read_arrivals
-from scrapy_spider_suite.testing import server as server_module
+from scrapy_spider_suite.testing import fake_web as server_module
 
 Ask = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from ada_url import URL
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, SyntheticWeb
 from scrapy_spider_suite.testing.http import Reply, Request
-from scrapy_spider_suite.testing.synthetic import SyntheticSite, png
+from scrapy_spider_suite.testing.synthetic_site import SyntheticSite, png
 
 Ask = Callable[..., Any]
 

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from scrapy_spider_suite.testing import FakeWebConfig, ordinary
+from scrapy_spider_suite.testing import FakeWebConfig, trap_sites
+from scrapy_spider_suite.testing.fake_web import FakeWeb
 from scrapy_spider_suite.testing.http import Request
-from scrapy_spider_suite.testing.server import FakeWeb
-from scrapy_spider_suite.testing.traps import (
+from scrapy_spider_suite.testing.trap_sites import (
     NAMES,
     PAGES,
     TrapSite,
-    host_names,
     real_pages,
+    trap_hosts,
     trap_number,
     trap_of,
 )
@@ -36,7 +36,7 @@ def links(url: str, seed: int = 1) -> list[str]:
     return extract(answer.data.partition(b"\r\n\r\n")[2], url=url).links
 
 
-@pytest.mark.parametrize("host", host_names())
+@pytest.mark.parametrize("host", trap_hosts())
 def test_real_pages_lead_to_one_another_and_into_the_trap(host: str) -> None:
     """The way in is on the first page, and every real page has a text of its own."""
     found = links(f"http://{host}/")
@@ -49,7 +49,7 @@ def test_real_pages_lead_to_one_another_and_into_the_trap(host: str) -> None:
     assert len({page.text for page in pages if page}) == PAGES + 1
 
 
-@pytest.mark.parametrize("host", host_names())
+@pytest.mark.parametrize("host", trap_hosts())
 def test_there_is_always_more(host: str) -> None:
     """Two hundred pages from the entrance there are still links that were never seen."""
     seen, queue = {f"http://{host}/"}, [f"http://{host}/"]
@@ -62,7 +62,7 @@ def test_there_is_always_more(host: str) -> None:
     assert len(trapped) > 50
 
 
-@pytest.mark.parametrize("host", host_names())
+@pytest.mark.parametrize("host", trap_hosts())
 def test_the_same_seed_gives_the_same_web(host: str) -> None:
     """Another one gives other links or texts."""
     assert links(f"http://{host}/") == links(f"http://{host}/")
@@ -86,7 +86,7 @@ def test_what_is_not_there(host: str, path: str) -> None:
 
 def test_whose_host_it_is() -> None:
     """Every name below the farm is one of its hosts."""
-    assert [trap_number(host) for host in host_names()] == list(range(len(NAMES)))
+    assert [trap_number(host) for host in trap_hosts()] == list(range(len(NAMES)))
     assert trap_number("any.thing.farm-trap.test") == NAMES.index("farm")
     with pytest.raises(LookupError):
         trap_number("other.test")
@@ -97,12 +97,12 @@ def test_served() -> None:
 
     async def ask(traps: bool) -> tuple[int, list[str | None]]:
         async with FakeWeb(FakeWebConfig(hosts=1, addresses=1, traps=traps)) as web:
-            names = [*host_names(), "any.farm-trap.test", "calendar-trapp.test"]
+            names = [*trap_hosts(), "any.farm-trap.test", "calendar-trapp.test"]
             found = [next(iter(web.names.look_up(name).v4), None) for name in names]
             return len(web.ready.seeds), found
 
     seeds, found = asyncio.run(ask(True))
-    assert seeds == 1 + len(NAMES) + len(ordinary.host_names())
+    assert seeds == 1 + len(NAMES) + len(trap_sites.ordinary_hosts())
     assert len(set(found[: len(NAMES)])) == len(NAMES)
     assert found[-2] == found[len(NAMES) - 1]
     assert found[-1] is None

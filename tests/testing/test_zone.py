@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from scrapy_spider_suite.testing import zone
-from scrapy_spider_suite.testing.zone import DnsAnswer, SpecialAddresses, Zone
+from scrapy_spider_suite.testing import name_server
+from scrapy_spider_suite.testing.name_server import DnsAnswer, SpecialAddresses, Zone
 
 SPECIAL = SpecialAddresses(("127.8.0.1", "127.8.0.2"), "127.8.0.3", "127.8.0.4")
 
@@ -21,8 +21,8 @@ def test_hosts_have_their_address_and_others_none() -> None:
     """NXDOMAIN for what is not there."""
     names = Zone(address_of, SPECIAL)
     assert names.look_up("h.fake.test") == DnsAnswer(v4=("127.9.9.9",))
-    assert names.look_up("example.com") == DnsAnswer(zone.NXDOMAIN)
-    assert names.look_up("") == DnsAnswer(zone.NXDOMAIN)
+    assert names.look_up("example.com") == DnsAnswer(name_server.NXDOMAIN)
+    assert names.look_up("") == DnsAnswer(name_server.NXDOMAIN)
 
 
 def test_moving_names_move() -> None:
@@ -43,8 +43,8 @@ def test_rebinding_turns_private() -> None:
 def test_every_documented_name_exists() -> None:
     """The table at the head of the module is the zone."""
     names = Zone(address_of, SPECIAL)
-    documented = re.findall(r"^``([a-z0-9.-]+\.test)``", zone.__doc__ or "", re.MULTILINE)
+    documented = re.findall(r"^``([a-z0-9.-]+\.test)``", name_server.__doc__ or "", re.MULTILINE)
     assert len(documented) == 16
     for name in documented:
-        assert names.look_up(name).rcode != zone.NXDOMAIN
-    assert set(zone.SERVED) < set(documented)
+        assert names.look_up(name).rcode != name_server.NXDOMAIN
+    assert set(name_server.SERVED) < set(documented)

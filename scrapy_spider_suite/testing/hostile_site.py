@@ -1,4 +1,6 @@
-"""Serves the hostile behaviours, each at a path, on a host and as a robots.txt of its own.
+"""Malicious answers, to be served on request: see :mod:`site` for where each is found.
+
+Serves the hostile behaviours, each at a path, on a host and as a robots.txt of its own.
 
 * ``http://hostile.test/NAME`` plays the behaviour NAME, as does ``http://NAME.hostile.test/``;
   the hosts have an address each, so that a crawler can visit them side by side;
@@ -13,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from scrapy_spider_suite.testing.hostile import bodies, framing, links
-from scrapy_spider_suite.testing.hostile.registry import BEHAVIOURS, Behaviour, Scene
+from scrapy_spider_suite.testing import hostile_answers
+from scrapy_spider_suite.testing import hostile_answers as framing
+from scrapy_spider_suite.testing import hostile_answers as links
+from scrapy_spider_suite.testing.hostile_answers import BEHAVIOURS, Behaviour, Scene
 from scrapy_spider_suite.testing.http import HTML, Reply, Request, reply
 
 HOST = "hostile.test"
-MODULES = (framing, bodies, links)
+MODULES = (framing, hostile_answers, links)
 """Imported for what they register."""
 
 _ROBOTS = "robots-"

@@ -15,9 +15,8 @@ from threading import Thread
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing.arrivals import Arrival, read_arrivals
-from scrapy_spider_suite.testing.config import FakeWebConfig
-from scrapy_spider_suite.testing.graph import SyntheticWeb
-from scrapy_spider_suite.testing.ready import Ready
+from scrapy_spider_suite.testing.config import FakeWebConfig, Ready
+from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
@@ -27,7 +26,7 @@ class FakeWebProcess:
     """``with FakeWebProcess(config) as web``: starts it, waits until it is up, stops it.
 
     The child ends when this process does, however that ends. ``ready`` and ``web`` are as those
-    of :class:`~scrapy_spider_suite.testing.server.FakeWeb`; :meth:`arrivals` needs a log file.
+    of :class:`~scrapy_spider_suite.testing.fake_web.FakeWeb`; :meth:`arrivals` needs a log file.
     *inside* is a command that runs the child, ``ip netns exec NAME`` for one.
     """
 

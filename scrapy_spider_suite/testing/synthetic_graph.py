@@ -1,4 +1,6 @@
-"""The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
+"""The arithmetic under the synthetic web: random numbers by hashing, sizes, tree shapes.
+
+The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
 
 Nothing is stored per page. Each page's draws are the output of SHAKE-128 over its three numbers,
 so any page of any host can be computed at any time, in any process, in the same way.
@@ -19,18 +21,64 @@ Paths spell the tree: ``/`` is page 0, ``/3.html`` its fourth child, ``/3/0.html
 from __future__ import annotations
 
 import re
+import sys
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import shake_128
+from math import exp, log
+from statistics import NormalDist
 from struct import unpack
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from scrapy_spider_suite.testing.draws import QUANTILES, branching, quantiles, words
-
 if TYPE_CHECKING:
     from scrapy_spider_suite.testing.config import FakeWebConfig
+
+QUANTILES = 1024
+"""Entries of a table of equally likely values."""
+
+
+def words(data: bytes) -> Sequence[int]:
+    """Read *data* as little-endian 64-bit numbers, on any machine."""
+    numbers = array("Q", data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def quantiles(mean: int, sigma: float, least: int) -> tuple[int, ...]:
+    """Equally likely values of a log-normal distribution, never more than 20 times its mean."""
+    if sigma == 0 or mean == 0:
+        return (max(least, mean),) * QUANTILES
+    normal = NormalDist(log(mean) - sigma * sigma / 2, sigma)
+    draws = (exp(normal.inv_cdf((k + 0.5) / QUANTILES)) for k in range(QUANTILES))
+    return tuple(min(20 * mean, max(least, round(draw))) for draw in draws)
+
+
+def branching(pages: int, depth: int) -> int:
+    """Least number of children with which *pages* pages fit into a tree of *depth* levels.
+
+    1 + b + … + b**depth lies between b**depth and (b + 1)**depth, so few values need a try.
+    """
+    children = max(1, int(pages ** (1 / depth)) - 2)
+    while not _fits(pages, children, depth):
+        children += 1
+    return children
+
+
+def _fits(pages: int, children: int, depth: int) -> bool:
+    if children == 1:
+        return depth + 1 >= pages
+    total = level = 1
+    for _ in range(depth):
+        if total >= pages:
+            break
+        level *= children
+        total += level
+    return total >= pages
+
 
 HOST_FANOUT = 16
 """Children of a host in the tree of hosts."""

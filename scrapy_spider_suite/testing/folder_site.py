@@ -9,8 +9,7 @@ import stat
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
-from scrapy_spider_suite.testing.http import TEXT, Reply, Request, reply
-from scrapy_spider_suite.testing.wire import Wire
+from scrapy_spider_suite.testing.http import TEXT, Reply, Request, Wire, reply
 
 INDEXES = ("index.html", "index.htm")
 

@@ -1,0 +1,589 @@
+"""The table of hostile behaviours, and what they are written with.
+
+A behaviour is a coroutine that answers one request through a
+:class:`~scrapy_spider_suite.testing.http.Wire`, byte by byte if it likes. Its name, with
+dashes, is its path on ``hostile.test`` and its label below it.
+
+Answers that never end, never begin, break off or blow up, and bodies that lie.
+
+Answers that break the rules of HTTP messages: status lines, fields, lengths, chunks.
+
+Pages and redirects that lead where no crawler should go, or on and on; bad robots.txt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import struct
+import zlib
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from scrapy_spider_suite.testing.http import HTML, TEXT, Wire
+
+PAGE = b"<html><head><title>hostile</title></head><body><p>text</p></body></html>\n"
+
+
+class Scene(NamedTuple):
+    """Where a behaviour plays.
+
+    ``base`` is the URL that it answers, without a slash at the end; ``rest`` what came after it
+    in the request; ``pace`` the pause in seconds between the pieces of a slow answer; ``seconds``
+    how long an answer that never ends goes on.
+    """
+
+    base: str
+    rest: str = ""
+    pace: float = 1.0
+    seconds: float = 600.0
+
+
+Play = Callable[[Wire, Scene], Awaitable[None]]
+
+
+class Behaviour(NamedTuple):
+    """One way of being hostile; ``deep`` if it also answers what lies below its own URL."""
+
+    name: str
+    about: str
+    play: Play
+    deep: bool
+
+
+BEHAVIOURS: dict[str, Behaviour] = {}
+"""All behaviours by name, filled by the modules beside this one."""
+
+
+def behaviour(about: str, *, deep: bool = False) -> Callable[[Play], Play]:
+    """Register the decorated coroutine function under its name; *about* is a line for people."""
+
+    def register(play: Play) -> Play:
+        name = getattr(play, "__name__", "").replace("_", "-")
+        BEHAVIOURS[name] = Behaviour(name, about, play, deep)
+        return play
+
+    return register
+
+
+def fixed(name: str, about: str, data: bytes, *, keep: bool = False) -> None:
+    """Register an answer that is always *data*; *keep* leaves the connection open after it."""
+
+    async def play(wire: Wire, scene: Scene) -> None:
+        await wire.send(data)
+        wire.keep = keep
+
+    BEHAVIOURS[name] = Behaviour(name, about, play, deep=False)
+
+
+def head(*lines: str, status: str = "200 OK") -> bytes:
+    """A head of the given header lines, HTML unless one of them gives a type."""
+    kind = () if any(line.startswith("Content-Type") for line in lines) else _HTML
+    return "\r\n".join((f"HTTP/1.1 {status}", *kind, *lines, "", "")).encode("latin-1")
+
+
+def sized(body: bytes, *lines: str, status: str = "200 OK") -> bytes:
+    """An answer whose framing is correct."""
+    return head(*lines, f"Content-Length: {len(body)}", status=status) + body
+
+
+def page(body: str, *lines: str) -> bytes:
+    """A correct answer with *body* as the content of an HTML page."""
+    text = f"<html><head><title>hostile</title></head><body>{body}</body></html>\n"
+    return sized(text.encode("utf-8"), *lines)
+
+
+async def in_bulk(wire: Wire, line: bytes, count: int, front: bytes, kind: str) -> None:
+    """Send *front* and then *line* % n for n below *count*, with a length, in many pieces.
+
+    Piece by piece, because a page of 10 MB made at once stops the server for 0.06 s. All
+    lines must be of the same length.
+    """
+    length = len(front) + count * len(line % 0)
+    await wire.send(head(f"Content-Type: {kind}", f"Content-Length: {length}") + front)
+    for first in range(0, count, 1000):
+        await wire.send(b"".join([line % n for n in range(first, min(first + 1000, count))]))
+
+
+async def endlessly(wire: Wire, scene: Scene, piece: bytes, pause: float = 0.01) -> None:
+    """Send *piece* again and again, with *pause* seconds between, for ``scene.seconds``."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + scene.seconds
+    while loop.time() < end:
+        await wire.send(piece)
+        await wire.rest(pause)
+
+
+async def slowly(wire: Wire, scene: Scene, data: bytes) -> None:
+    """Send *data* one byte at a time, ``scene.pace`` seconds apart."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + scene.seconds
+    for at in range(len(data)):
+        if loop.time() > end:
+            return
+        await wire.send(data[at : at + 1])
+        await wire.rest(scene.pace)
+
+
+_HTML = ("Content-Type: text/html; charset=utf-8",)
+
+
+_MEGABYTE = 1 << 20
+_PIECE = b"<p>more</p>\n" * 5000
+_GZIP = "Content-Encoding: gzip"
+_ZEROS = b"\0" * _MEGABYTE
+_LAST_BLOCK = zlib.compressobj(9, zlib.DEFLATED, -15).flush()
+_GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+
+
+@behaviour("the connection is closed without an answer")
+async def close(wire: Wire, scene: Scene) -> None:
+    """An orderly end after the request."""
+
+
+@behaviour("the connection is reset without an answer")
+async def reset(wire: Wire, scene: Scene) -> None:
+    """A TCP reset after the request."""
+    wire.reset()
+
+
+@behaviour("the connection is reset in the middle of the body")
+async def reset_in_body(wire: Wire, scene: Scene) -> None:
+    """The client has seen the head and some bytes."""
+    await wire.send(head("Content-Length: 100000") + PAGE)
+    await wire.rest(0.05)
+    wire.reset()
+
+
+@behaviour("no answer at all")
+async def silence(wire: Wire, scene: Scene) -> None:
+    """Nothing is sent, and the connection stays open."""
+    await wire.rest(scene.seconds)
+
+
+@behaviour("a head that comes one byte at a time")
+async def slow_head(wire: Wire, scene: Scene) -> None:
+    """Slow loris, before the body."""
+    await slowly(wire, scene, sized(PAGE))
+
+
+@behaviour("a body that comes one byte at a time")
+async def slow_body(wire: Wire, scene: Scene) -> None:
+    """Slow loris, in the body."""
+    await wire.send(head("Content-Length: 1000"))
+    await slowly(wire, scene, PAGE.ljust(1000))
+
+
+@behaviour("a body without end, as fast as one can read it, no length")
+async def endless_body(wire: Wire, scene: Scene) -> None:
+    """Framed by the end of the connection, which does not come."""
+    await wire.send(head())
+    await endlessly(wire, scene, _PIECE)
+
+
+@behaviour("chunks without end")
+async def endless_chunks(wire: Wire, scene: Scene) -> None:
+    """No last chunk."""
+    await wire.send(head("Transfer-Encoding: chunked"))
+    await endlessly(wire, scene, b"%x\r\n%b\r\n" % (len(_PIECE), _PIECE))
+
+
+@behaviour("1 MB that unpacks to 1 GB of zeros")
+async def gzip_bomb(wire: Wire, scene: Scene) -> None:
+    """A correct gzip member."""
+    await wire.send(head(_GZIP) + _GZIP_HEAD)
+    checksum = 0
+    for _ in range(1024):
+        checksum = zlib.crc32(_ZEROS, checksum)
+        await wire.send(_packed_zeros())
+    await wire.send(_LAST_BLOCK + struct.pack("<II", checksum, 1 << 30))
+
+
+@behaviour("a gzip bomb of 100 MB that is packed twice")
+async def gzip_bomb_twice(wire: Wire, scene: Scene) -> None:
+    """A few kilobytes; both layers must be bounded."""
+    checksum = 0
+    for _ in range(100):
+        checksum = zlib.crc32(_ZEROS, checksum)
+    tail = _LAST_BLOCK + struct.pack("<II", checksum, 100 << 20)
+    once = _GZIP_HEAD + _packed_zeros() * 100 + tail
+    await wire.send(sized(gzip.compress(once), "Content-Encoding: gzip, gzip"))
+
+
+@behaviour("a deflate bomb of 100 MB")
+async def deflate_bomb(wire: Wire, scene: Scene) -> None:
+    """The same zeros under the other name."""
+    checksum = 1
+    for _ in range(100):
+        checksum = zlib.adler32(_ZEROS, checksum)
+    tail = _LAST_BLOCK + struct.pack(">I", checksum)
+    body = b"\x78\xda" + _packed_zeros() * 100 + tail
+    await wire.send(sized(body, "Content-Encoding: deflate"))
+
+
+@lru_cache(1)
+def _packed_zeros() -> bytes:
+    """1 MB of zeros as deflate blocks that can be repeated: they refer to nothing before them."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(_ZEROS) + packer.flush(zlib.Z_FULL_FLUSH)
+
+
+fixed("gzip-garbage", "said to be gzip, is not", sized(PAGE, _GZIP))
+fixed("gzip-cut", "half of a gzip member", sized(gzip.compress(PAGE * 99)[:80], _GZIP))
+fixed("encoding-unknown", "Content-Encoding: klingon", sized(PAGE, "Content-Encoding: klingon"))
+fixed("encoding-many", "100 codings", sized(PAGE, "Content-Encoding: " + ", ".join(["gzip"] * 100)))
+
+_LATIN = "<p>caf\xe9 \xfcber <a href='/\xe9t\xe9'>\xe9t\xe9</a></p>".encode("latin-1")
+fixed("charset-lie", "said to be UTF-8, is Latin-1", sized(_LATIN))
+fixed(
+    "charset-unknown",
+    "a charset that nobody knows",
+    sized(_LATIN, "Content-Type: text/html; charset=klingon"),
+)
+fixed(
+    "charset-contradiction",
+    "the header, the byte order mark and the page name three charsets",
+    sized(
+        b"\xef\xbb\xbf<meta charset=shift_jis>" + _LATIN,
+        "Content-Type: text/html; charset=utf-16",
+    ),
+)
+fixed("charset-utf16", "UTF-16, undeclared", sized("<a href='/ok'>ok</a>".encode("utf-16")))
+fixed(
+    "charset-utf7", "UTF-7", sized(b"+ADw-a href=/x+AD4-", "Content-Type: text/html; charset=utf-7")
+)
+fixed("utf8-broken", "sequences that are not UTF-8", sized(b"\xff\xfe\xc0\x80\xed\xa0\x80" * 999))
+fixed(
+    "nul-bytes", "NUL bytes in text, tags and links", sized(b"\0<a hr\0ef='/\0ok'>o\0k</a>\0" * 99)
+)
+fixed("type-lie", "an image that is said to be HTML", sized(b"\x89PNG\r\n\x1a\n" + bytes(5000)))
+fixed("type-missing", "no Content-Type", sized(PAGE).replace(b"Content-Type", b"X-Type", 1))
+fixed("type-garbage", "a Content-Type that is none", sized(PAGE, "Content-Type: ;;=/ \xff"))
+fixed("empty", "no bytes at all", sized(b""))
+
+
+@behaviour("10 MB of text without a tag")
+async def one_line(wire: Wire, scene: Scene) -> None:
+    """Nothing for a parser to hold on to."""
+    await wire.send(sized(b"x" * (10 * _MEGABYTE)))
+
+
+@behaviour("200,000 elements inside each other")
+async def deep_nesting(wire: Wire, scene: Scene) -> None:
+    """For parsers that recurse."""
+    await wire.send(page("<div>" * 200_000))
+
+
+@behaviour("a tag of 5 MB that is never closed")
+async def unclosed_tag(wire: Wire, scene: Scene) -> None:
+    """An attribute without its closing quote."""
+    await wire.send(page('<a href="/ok">ok</a><a href="' + "x" * (5 * _MEGABYTE)))
+
+
+@behaviour("one element with 200,000 attributes")
+async def many_attributes(wire: Wire, scene: Scene) -> None:
+    """For parsers that compare each with each."""
+    names = " ".join(f"a{number}=1" for number in range(200_000))
+    await wire.send(page(f"<a {names} href='/ok'>ok</a>"))
+
+
+_CHUNKED = "Transfer-Encoding: chunked"
+_LENGTH = f"Content-Length: {len(PAGE)}"
+_FLOOD = 10_000
+_LONG = 10 << 20
+
+# Status lines
+fixed("status-line-garbage", "a status that is no number", b"HTTP/1.1 abc OK\r\n\r\n" + PAGE)
+fixed("status-line-only", "a status line and nothing else", b"HTTP/1.1 200 OK\r\n")
+fixed("status-999", "a status outside of the range", sized(PAGE, status="999 Request denied"))
+fixed("status-0", "status 000", sized(PAGE, status="000 Nothing"))
+fixed("version-unknown", "HTTP/9.9", sized(PAGE).replace(b"HTTP/1.1", b"HTTP/9.9", 1))
+fixed("http-0.9", "a body without any head", PAGE)
+fixed("not-http", "the banner of a mail server", b"220 mail.hostile.test ESMTP ready\r\n")
+fixed("binary", "1 MB of bytes that are no HTTP at all", bytes(range(256)) * 4096)
+fixed("switching-protocols", "101, unasked", head("Upgrade: x", status="101 Switching Protocols"))
+fixed("body-with-204", "a body where none may be", sized(PAGE, status="204 No Content"), keep=True)
+fixed("unasked-304", "304 to an unconditional request", head(status="304 Not Modified"))
+
+# Lengths
+fixed("truncated-body", "half of the body, then the end", head("Content-Length: 10000") + PAGE)
+fixed(
+    "length-too-short", "more body than was declared", head("Content-Length: 20") + PAGE, keep=True
+)
+fixed("length-negative", "Content-Length: -5", head("Content-Length: -5") + PAGE)
+fixed("length-text", "Content-Length: many", head("Content-Length: many") + PAGE)
+fixed("length-huge", "Content-Length: 10**30", head(f"Content-Length: {10**30}") + PAGE)
+fixed("length-10gb", "10 GB announced, little sent", head(f"Content-Length: {10**10}") + PAGE)
+fixed("length-twice", "two lengths that differ", head("Content-Length: 20", _LENGTH) + PAGE)
+fixed("length-list", "Content-Length: 20, 30", head("Content-Length: 20, 30") + PAGE)
+fixed(
+    "length-and-chunked",
+    "a length and chunks, which disagree",
+    head("Content-Length: 5", _CHUNKED) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(PAGE), PAGE),
+    keep=True,
+)
+
+# Chunks
+fixed("chunk-size-text", "a chunk size that is no number", head(_CHUNKED) + b"zz\r\n" + PAGE)
+fixed("chunk-size-huge", "a chunk of 2**64 bytes", head(_CHUNKED) + b"1" + b"0" * 16 + b"\r\nx")
+fixed("chunk-size-negative", "a chunk of -1 bytes", head(_CHUNKED) + b"-1\r\n" + PAGE)
+fixed("chunk-cut", "the end in the middle of a chunk", head(_CHUNKED) + b"ffff\r\n" + PAGE)
+fixed("chunk-no-last", "no last chunk", head(_CHUNKED) + b"%x\r\n%b\r\n" % (len(PAGE), PAGE))
+fixed("coding-unknown", "an unknown transfer coding", head("Transfer-Encoding: klingon") + PAGE)
+
+# Fields
+fixed("header-nul", "NUL bytes in a field", head("X-Nul: a\0b", _LENGTH) + PAGE)
+fixed("header-no-colon", "a field without a colon", head("this is no field", _LENGTH) + PAGE)
+fixed("header-folded", "a folded field", head("X-Folded: a\r\n  b", _LENGTH) + PAGE)
+fixed("header-binary", "bytes above 127", head("X-Bytes: \xff\xfe\x80", _LENGTH) + PAGE)
+fixed("header-name-space", "a space before the colon", head("X-Space : a", _LENGTH) + PAGE)
+fixed("header-bare-lf", "lines that end with LF only", sized(PAGE).replace(b"\r\n", b"\n"))
+
+
+@behaviour("a Content-Length that is too long, and silence after the body")
+async def length_too_long(wire: Wire, scene: Scene) -> None:
+    """The client waits for bytes that never come."""
+    await wire.send(head("Content-Length: 10000") + PAGE)
+    await wire.rest(scene.seconds)
+
+
+@behaviour("10,000 header fields, then a page")
+async def header_flood(wire: Wire, scene: Scene) -> None:
+    """Half a megabyte of fields."""
+    fields = (f"X-Field-{number}: {'x' * 30}" for number in range(_FLOOD))
+    await wire.send(sized(PAGE, *fields))
+
+
+@behaviour("one header field of 10 MB, then a page")
+async def header_long(wire: Wire, scene: Scene) -> None:
+    """No line end for ten megabytes."""
+    await wire.send(sized(PAGE, "X-Long: " + "x" * _LONG))
+
+
+@behaviour("header fields without end")
+async def header_endless(wire: Wire, scene: Scene) -> None:
+    """The empty line never comes."""
+    await wire.send(b"HTTP/1.1 200 OK\r\n")
+    await endlessly(wire, scene, b"X-Field: more\r\n" * 1000)
+
+
+@behaviour("5,000 cookies, then a page")
+async def cookie_flood(wire: Wire, scene: Scene) -> None:
+    """More than any jar should keep."""
+    fields = (f"Set-Cookie: c{number}={'x' * 50}; Max-Age=9999999" for number in range(5000))
+    await wire.send(sized(PAGE, *fields))
+
+
+@behaviour("one cookie of 1 MB, then a page")
+async def cookie_huge(wire: Wire, scene: Scene) -> None:
+    """It would be sent back with each request."""
+    await wire.send(sized(PAGE, "Set-Cookie: big=" + "x" * (1 << 20)))
+
+
+@behaviour("100 Continue without end")
+async def continue_endless(wire: Wire, scene: Scene) -> None:
+    """The real answer never comes."""
+    await endlessly(wire, scene, b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+
+
+@behaviour("a chunk extension without end")
+async def chunk_extension_endless(wire: Wire, scene: Scene) -> None:
+    """The line of the chunk's size never ends."""
+    await wire.send(head(_CHUNKED) + b"5;x=")
+    await endlessly(wire, scene, b"x" * 10_000)
+
+
+@behaviour("trailer fields without end")
+async def trailer_endless(wire: Wire, scene: Scene) -> None:
+    """The body is complete, the message is not."""
+    await wire.send(head(_CHUNKED) + b"%x\r\n%b\r\n0\r\n" % (len(PAGE), PAGE))
+    await endlessly(wire, scene, b"X-Trailer: more\r\n" * 1000)
+
+
+@behaviour("a page in chunks of one byte")
+async def chunk_tiny(wire: Wire, scene: Scene) -> None:
+    """Correct, but 200,000 chunks."""
+    await wire.send(head(_CHUNKED) + b"1\r\nx\r\n" * 200_000 + b"0\r\n\r\n")
+    wire.keep = True
+
+
+PRIVATE_URLS = (
+    "http://127.0.0.1/", "http://127.1/", "http://0x7f.1/", "http://2130706433/",
+    "http://017700000001/", "http://0/", "http://0.0.0.0/", "http://localhost/",
+    "http://10.0.0.1/", "http://172.16.0.1/", "http://192.168.0.1/", "http://100.64.0.1/",
+    "http://169.254.169.254/latest/meta-data/", "http://224.0.0.1/", "http://255.255.255.255/",
+    "http://[::1]/", "http://[::]/", "http://[::ffff:10.0.0.1]/", "http://[::ffff:7f00:1]/",
+    "http://[fe80::1]/", "http://[fc00::1]/", "http://[fec0::1]/", "http://[ff02::1]/",
+    "http://[64:ff9b::a00:1]/", "http://[2002:a00:1::]/",
+    "http://\u2460\u2461\u2466.0.0.1/", "http://127\u30020\u30020\u30021/",
+)  # fmt: skip
+"""Addresses that are not public, in every way of writing them that a URL parser accepts."""
+
+BAD_HOSTS = (
+    "http://", "http:///path", "http://./", "http://../", "http://a..b/", "http://-a.test/",
+    "http://a_b.test/", "http://a b.test/", "http://a%20b.test/", "http://a%00b.test/",
+    "http://a\tb.test/", "http://exa<mple.test/", "http://[::1/", "http://[zz]/",
+    "http://1.2.3.4.5/", "http://1.2.3.999/", "http://a.test:99999/", "http://a.test:port/",
+    "http://a.test:-1/", "http://user:secret@a.test/", "http://@/", "http://a.test\\@b.test/",
+    "http://xn--/", "http://xn--a.test/", "http://xn--zn7c.test/", "http://" + "a" * 64 + ".test/",
+    "http://" + "a." * 200 + "test/", "http://\u00fcber.test/", "http://\u65e5\u672c.test/",
+    "http://fa\u00df.test/", "http://\u202eevil.test/", "http://\U0001f4a9.test/",
+    "http://a\u00adb.test/", "http://\ufdd0.test/", "http://\u0661.test/", "http://test/",
+)  # fmt: skip
+"""Hosts that are invalid, odd or international."""
+
+BAD_LINKS = (
+    "javascript:alert(1)", "mailto:a@b.test", "tel:+1", "data:text/html,x", "file:///etc/passwd",
+    "ftp://a.test/", "gopher://a.test/", "s3://bucket/key", "about:blank", "blob:http://a.test/",
+    "//", "///", "\\\\a.test\\x", "http:", "http:/ok", "http:ok", ":", "?", "#", "%", "%zz", "/%00",
+    "/a/../../../../etc/passwd", "/..%2f..%2fetc", "/ok;x=1", "/ok?a=b&amp;c=d", "/ok?" + "&" * 999,
+    "h\nttp://a.test/", " /ok ", "/\u00e9", "/%e9", "/\ufffd", "/\U0010ffff", "/a b",
+)  # fmt: skip
+"""What stands in href attributes beside URLs."""
+
+_BULK = 10 << 20
+
+
+def _anchors(urls: tuple[str, ...]) -> str:
+    quoted = (url.replace('"', "&quot;").replace("<", "&lt;") for url in urls)
+    return "\n".join(f'<a href="{url}">link</a>' for url in quoted)
+
+
+fixed("private-links", "links to private addresses", page(_anchors(PRIVATE_URLS)))
+fixed("bad-hosts", "links to invalid and international hosts", page(_anchors(BAD_HOSTS)))
+fixed("bad-links", "links that are no web addresses", page(_anchors(BAD_LINKS)))
+fixed("base-bad", "a base that is no URL", page("<base href='javascript:'><a href='ok'>ok</a>"))
+fixed(
+    "data-link",
+    "a link of 1 MB of data",
+    page(f'<a href="data:text/plain,{"x" * (1 << 20)}">x</a>'),
+)
+fixed("redirect-none", "a redirect without Location", sized(b"", status="302 Found"))
+fixed("redirect-empty", "an empty Location", sized(b"", "Location: ", status="302 Found"))
+
+
+@behaviour("10 MB of links, all different, to one host that does not exist")
+async def many_links(wire: Wire, scene: Scene) -> None:
+    """240,000 URLs that cost a crawler room but no visit."""
+    line = b'<a href="http://nowhere.invalid/%07d">x</a>\n'
+    await in_bulk(wire, line, _BULK // len(line), b"<html>\n", HTML)
+
+
+@behaviour("10 MB of links, each to another host that does not exist")
+async def many_hosts(wire: Wire, scene: Scene) -> None:
+    """230,000 names to resolve."""
+    line = b'<a href="http://n%07d.nowhere.invalid/">x</a>\n'
+    await in_bulk(wire, line, _BULK // len(line), b"<html>\n", HTML)
+
+
+@behaviour("100 links of 100 KB each")
+async def long_urls(wire: Wire, scene: Scene) -> None:
+    """Paths, queries and host names that are too long."""
+    long = "x" * 100_000
+    forms = (f"/{long}/", f"/ok?{long}=", f"http://{long}.test/", f"/{'a/' * 50_000}")
+    await wire.send(page(_anchors(tuple(f"{forms[k % 4]}{k}" for k in range(100)))))
+
+
+@behaviour("a calendar without end: each page links to two new ones", deep=True)
+async def trap(wire: Wire, scene: Scene) -> None:
+    """A spider trap."""
+    here = f"{scene.base}/{scene.rest}".rstrip("/")
+    await wire.send(page(_anchors((f"{here}/next", f"{here}/{len(here)}?day=1"))))
+    wire.keep = True
+
+
+@behaviour("a page that refreshes to itself")
+async def refresh_loop(wire: Wire, scene: Scene) -> None:
+    """By meta element."""
+    await wire.send(page(f"<meta http-equiv=refresh content='0; url={scene.base}'>"))
+
+
+async def _redirect(wire: Wire, location: str) -> None:
+    await wire.send(sized(b"", f"Location: {location}", status="302 Found"))
+    wire.keep = True
+
+
+@behaviour("a redirect to itself", deep=True)
+async def redirect_loop(wire: Wire, scene: Scene) -> None:
+    """The smallest loop."""
+    await _redirect(wire, f"{scene.base}/")
+
+
+@behaviour("two redirects to each other", deep=True)
+async def redirect_pair(wire: Wire, scene: Scene) -> None:
+    """A loop that a look at the last URL does not find."""
+    await _redirect(wire, f"{scene.base}/" + ("" if scene.rest == "other" else "other"))
+
+
+@behaviour("redirects without end, each to a new URL", deep=True)
+async def redirect_endless(wire: Wire, scene: Scene) -> None:
+    """A counter in the path."""
+    number = int(scene.rest) if scene.rest.isdecimal() and len(scene.rest) < 9 else 0
+    await _redirect(wire, f"{scene.base}/{number + 1}")
+
+
+@behaviour("a redirect to a private address; /0, /1, … give one each", deep=True)
+async def redirect_private(wire: Wire, scene: Scene) -> None:
+    """Every way of writing one, by number."""
+    number = int(scene.rest) if scene.rest.isdecimal() and len(scene.rest) < 4 else 8
+    location = PRIVATE_URLS[number % len(PRIVATE_URLS)]
+    await _redirect(wire, location.encode("utf-8").decode("latin-1"))
+
+
+@behaviour("a redirect to a file")
+async def redirect_file(wire: Wire, scene: Scene) -> None:
+    """Another scheme."""
+    await _redirect(wire, "file:///etc/passwd")
+
+
+@behaviour("a redirect to a URL of 100 KB")
+async def redirect_long(wire: Wire, scene: Scene) -> None:
+    """Longer than most limits for a header field."""
+    await _redirect(wire, f"{scene.base}/{'x' * 100_000}")
+
+
+@behaviour("a redirect to what is no URL")
+async def redirect_garbage(wire: Wire, scene: Scene) -> None:
+    """Bytes, spaces and a broken host."""
+    await _redirect(wire, "http://[::1\xff /%zz \x01")
+
+
+_RULES = b"User-agent: *\n"
+_STAR = b"User-agent: *\nDisallow: /*" + b"a*" * 200 + b"b$\n"
+_AFTER_PAST = "Retry-After: Thu, 01 Jan 1970 00:00:00 GMT"
+_UNAVAILABLE = "503 Service Unavailable"
+fixed(
+    "retry-after-text", "Retry-After: soon", sized(PAGE, "Retry-After: soon", status=_UNAVAILABLE)
+)
+fixed("retry-after-huge", "10**30 s", sized(PAGE, f"Retry-After: {10**30}", status=_UNAVAILABLE))
+fixed("retry-after-past", "a date in the past", sized(PAGE, _AFTER_PAST, status=_UNAVAILABLE))
+fixed("retry-after-negative", "-5 s", sized(PAGE, "Retry-After: -5", status=_UNAVAILABLE))
+fixed("robots-html", "robots.txt that is a page", page("<p>Disallow: /</p>"))
+fixed("robots-nul", "robots.txt with NUL bytes", sized(b"User-\0agent: *\0\nDis\0allow: /\n"))
+fixed("robots-delay-huge", "Crawl-delay: 1e9", sized(_RULES + b"Crawl-delay: 1e9\n"))
+fixed(
+    "robots-delay-nan", "Crawl-delay: nan", sized(_RULES + b"Crawl-delay: nan\nCrawl-delay: -5\n")
+)
+fixed("robots-stars", "a rule that makes backtracking matchers hang", sized(_STAR))
+fixed("robots-login", "robots.txt answers 401", sized(PAGE, status="401 Unauthorized"))
+
+
+@behaviour("robots.txt of 50 MB")
+async def robots_huge(wire: Wire, scene: Scene) -> None:
+    """A correct one, far beyond any reasonable limit."""
+    line = b"Disallow: /private/%09d/a/long/path/that/does/not/exist/on/this/host\n"
+    await in_bulk(wire, line, (50 << 20) // len(line), _RULES, TEXT)
+
+
+@behaviour("robots.txt with 100,000 rules")
+async def robots_rules(wire: Wire, scene: Scene) -> None:
+    """Each with a wildcard."""
+    await in_bulk(wire, b"Disallow: /*%06d*x$\n", 100_000, _RULES, TEXT)
+
+
+@behaviour("robots.txt that is one line without end")
+async def robots_endless_line(wire: Wire, scene: Scene) -> None:
+    """Nothing to parse until it is over."""
+    await wire.send(head("Content-Type: text/plain") + _RULES + b"Disallow: /")
+    await endlessly(wire, scene, b"x" * 60_000)
