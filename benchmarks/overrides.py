@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.runtime.event_loop import CalmCollector
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.interface import MemoryStore
 
 WALL = 1_800_000_000.0

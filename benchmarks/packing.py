@@ -61,10 +61,10 @@ class Clocks:
         crawler.signals.connect(self._closed, signals.spider_closed)
 
     def _watch(self) -> None:
-        from scrapy_spider_suite.crawl.packing import PagePacking
+        from scrapy_spider_suite.crawl.queue.commit import Committing
+        from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
         from scrapy_spider_suite.fetch import http1
         from scrapy_spider_suite.packs import PackWriter
-        from scrapy_spider_suite.storage.committing import Committing
 
         for step, owner, name in [
             ("wire", http1, "_sent"), ("fetched", PagePacking, "fetched"),

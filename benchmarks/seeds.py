@@ -106,7 +106,7 @@ class Sown(BroadSpider):
 
     def say(self, **more: object) -> None:
         """Print a line of JSON."""
-        from scrapy_spider_suite.crawl.core import core_of
+        from scrapy_spider_suite.crawl.context import core_of
 
         counters = core_of(self.crawler).frontier.counters
         row = {

@@ -29,13 +29,12 @@ from pathlib import Path
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.crawl.overriding import policy_fields
+from scrapy_spider_suite.crawl.crawl_policy import policy_fields
+from scrapy_spider_suite.crawl.queue.traps import Grounds, Traps
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, trap_sites

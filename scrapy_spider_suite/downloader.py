@@ -27,22 +27,26 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import inlineCallbacks
 
-from scrapy_spider_suite.crawl.comparing import Comparing
-from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
-from scrapy_spider_suite.crawl.errbacks import note_errback
-from scrapy_spider_suite.crawl.events import StoppedError, event_of_error
-from scrapy_spider_suite.crawl.requests import OUR_SLOT, hostname, own_slot, pacing_key
-from scrapy_spider_suite.crawl.trust import tell_of_refusal
-from scrapy_spider_suite.crawl.unscheduled import Unscheduled
-from scrapy_spider_suite.crawl.wire import Wire
-from scrapy_spider_suite.crawl.witness import witnessed
+from scrapy_spider_suite.crawl.context import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.empty_runs import Unscheduled
+from scrapy_spider_suite.crawl.gate import Comparing, Wire, witnessed
+from scrapy_spider_suite.crawl.preparation import tell_of_refusal
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import (
+    OUR_SLOT,
+    StoppedError,
+    event_of_error,
+    hostname,
+    note_errback,
+    own_slot,
+    pacing_key,
+)
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.storage.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator

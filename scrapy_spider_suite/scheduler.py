@@ -23,28 +23,24 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.among import Others, take_part
-from scrapy_spider_suite.crawl.commitlog import FrontierLog, Sink, ended
-from scrapy_spider_suite.crawl.core import CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.deferred_links import Extractor
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
-from scrapy_spider_suite.crawl.errands import Errands
-from scrapy_spider_suite.crawl.errbacks import in_errback
-from scrapy_spider_suite.crawl.extracting import Extractor
-from scrapy_spider_suite.crawl.faults import Faults
-from scrapy_spider_suite.crawl.inprogress import InProgress
-from scrapy_spider_suite.crawl.keeper import Keeper
-from scrapy_spider_suite.crawl.outgoing import Outgoing
-from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.crawl.ungated import Ungated
+from scrapy_spider_suite.crawl.maintenance import Keeper
+from scrapy_spider_suite.crawl.preparation import Errands
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import hostname, in_errback
+from scrapy_spider_suite.crawl.seeds import Seeding
+from scrapy_spider_suite.crawl.sinks.commit_log import Faults, FrontierLog, Sink, ended
+from scrapy_spider_suite.crawl.visits import InProgress, Outgoing, Ungated
 from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
-from scrapy_spider_suite.seeds.intake import Seeding
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.rocks_store import reading
 from scrapy_spider_suite.urls.url_lists import check_sources
 

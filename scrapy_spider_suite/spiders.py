@@ -80,8 +80,8 @@ class BroadSpider(Spider):
         return self._take_seeds()
 
     async def _take_seeds(self) -> AsyncIterator[Any]:
-        from scrapy_spider_suite.crawl.core import core_of
-        from scrapy_spider_suite.seeds.intake import Intake
+        from scrapy_spider_suite.crawl.context import core_of
+        from scrapy_spider_suite.crawl.seeds import Intake
 
         try:
             check_sources(self._sources())

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from virtual import POLICY, Crawl, Fetch, Web, all_urls, entry, trees
 
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import UrlState
 

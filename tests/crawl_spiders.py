@@ -14,7 +14,7 @@ from typing import Any
 import scrapy
 from scrapy.http import Response, TextResponse
 
-from scrapy_spider_suite.crawl.itemfiles import ItemFiles
+from scrapy_spider_suite.crawl.sinks.item_packs import ItemFiles
 from scrapy_spider_suite.spiders import BroadSpider
 
 

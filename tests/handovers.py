@@ -16,10 +16,10 @@ from virtual_agents import Agents, owner_of
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.ring import Ring
 from scrapy_spider_suite.agents.tables import Member, Table, moved
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.forgetting import Forgetting
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.storage.taking import Taking

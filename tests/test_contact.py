@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.contact import Introduction, has_contact, mailbox_in, require_contact
+from scrapy_spider_suite.crawl.preparation import (
+    Introduction,
+    has_contact,
+    mailbox_in,
+    require_contact,
+)
 from scrapy_spider_suite.errors import SettingsError
 
 

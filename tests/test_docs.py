@@ -26,11 +26,11 @@ from scrapy_spider_suite.agents.transport import MailCounters
 from scrapy_spider_suite.cluster.courier import CourierCounters
 from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs, seen, seen_verbs
 from scrapy_spider_suite.commands.base import VerbCommand
+from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.fetch.connections import PoolStatistics
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
-from scrapy_spider_suite.storage.statistics import FrontierStatistics
 from scrapy_spider_suite.store.counters import Counters
 
 ROOT = Path(__file__).parents[1]

@@ -6,9 +6,9 @@ from collections import Counter
 
 from virtual import WALL, Crawl, Web
 
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request

@@ -25,12 +25,12 @@ from scrapy_spider_suite.agents.tables import Units
 from scrapy_spider_suite.cluster.both_ways import HandOver
 from scrapy_spider_suite.cluster.courier import Courier
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.pack_file import is_pack, plain
 from scrapy_spider_suite.packs.selection import entries_of
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import STATE, Label, Writer
 from scrapy_spider_suite.storage.routing import arrived

@@ -19,10 +19,10 @@ from scrapy_spider_suite.agents.letters import Letter, Packer, Receipt
 from scrapy_spider_suite.agents.transport import Transport
 from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.tasks import Once, watched
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import LEAST
 from scrapy_spider_suite.storage.routing import Routing, arrived
 

@@ -15,7 +15,7 @@ from scrapy_spider_suite.settings.declarations import plain, words
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
 
 logger = logging.getLogger(__name__)
 

@@ -21,14 +21,14 @@ from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
 from scrapy_spider_suite.control.operator import WAITING, Result, Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.crawl.queue.traps import FAMILY as GROUNDS
+from scrapy_spider_suite.crawl.queue.traps import Farms
+from scrapy_spider_suite.crawl.robots import BUCKETS
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.storage.farms import Farms
-from scrapy_spider_suite.storage.grounds import FAMILY as GROUNDS
-from scrapy_spider_suite.storage.robots import BUCKETS
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, holding

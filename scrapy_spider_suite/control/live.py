@@ -27,7 +27,7 @@ from scrapy_spider_suite.urls.twins import site_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)

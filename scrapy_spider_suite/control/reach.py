@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from scrapy_spider_suite.control.progress import Progress
-from scrapy_spider_suite.storage.rework import Rework
+from scrapy_spider_suite.crawl.queue.frontier import Rework
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 
 _HOSTS = 200

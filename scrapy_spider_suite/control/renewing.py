@@ -19,12 +19,12 @@ from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
+from scrapy_spider_suite.crawl.queue.frontier import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.crawl.requests import seed_entry, sitemap_payload
+from scrapy_spider_suite.crawl.seeds import Sower, Sown, planter
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.seeds.sowing import Sower, Sown, planter
-from scrapy_spider_suite.storage.rework import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, holding

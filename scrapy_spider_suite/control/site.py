@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import (
     ActionError,
     JobDamagedError,
@@ -22,8 +24,6 @@ from scrapy_spider_suite.explaining.spelling import normalizer_of_job
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.settings.project import LIVE
 from scrapy_spider_suite.settings.suite import find_setting
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import KV

@@ -41,9 +41,9 @@ from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Routing
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.scheduler import FrontierScheduler
-    from scrapy_spider_suite.storage.leases import Lease
     from scrapy_spider_suite.store.job_directory import Job
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from scrapy_spider_suite.runtime.tasks import Once
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.agents.registry import Registry
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 
-from scrapy_spider_suite.crawl.core import CrawlCore
+from scrapy_spider_suite.crawl.context import CrawlCore
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
 
 _SECONDS: Final = 10.0
 """Over which the rate of pages is told."""

@@ -15,7 +15,7 @@ from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.shares import Shares
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)

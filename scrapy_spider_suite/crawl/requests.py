@@ -1,4 +1,17 @@
-"""Scrapy's requests as the frontier sees them: pacing key, identity, entry, and back.
+"""Errbacks of failed downloads: Scrapy shows what they yield to no spider middleware.
+
+So nobody could say that a request came from one, and not from the operator, whose requests may go
+to private addresses. Here each such errback leaves a note in its context, which the engine's tasks
+for its output inherit.
+
+From Scrapy's answers and exceptions to the `Event` that the outcome table knows.
+
+The Referer of links: by the policy of the page that they were found on, or REFERRER_POLICY.
+
+A link keeps where it was found, and the number of the policy that the page sent. What follows from
+both for its own URL is worked out when it is fetched: a link costs nothing before that.
+
+Scrapy's requests as the frontier sees them: pacing key, identity, entry, and back.
 
 One identity decides what is the same page (architecture, §4.1): the normal form for bulk links
 and plain GET requests of the broad profile, the project's REQUEST_FINGERPRINTER_CLASS for all
@@ -7,18 +20,65 @@ else. A request that a spider yielded is sent as it is, whatever it is known by.
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
-from typing import TYPE_CHECKING
+import zlib
+from contextvars import ContextVar
+from functools import cached_property
+from gzip import BadGzipFile
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, Spider
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadCancelledError,
+    DownloadConnectionRefusedError,
+    DownloadFailedError,
+    DownloadTimeoutError,
+    IgnoreRequest,
+    NotSupported,
+    ResponseDataLossError,
+    UnsupportedURLSchemeError,
+)
+from scrapy.http import Response
+from scrapy.spidermiddlewares.referer import (
+    POLICY_NO_REFERRER,
+    POLICY_NO_REFERRER_WHEN_DOWNGRADE,
+    POLICY_ORIGIN,
+    POLICY_ORIGIN_WHEN_CROSS_ORIGIN,
+    POLICY_SAME_ORIGIN,
+    POLICY_SCRAPY_DEFAULT,
+    POLICY_STRICT_ORIGIN,
+    POLICY_STRICT_ORIGIN_WHEN_CROSS_ORIGIN,
+    POLICY_UNSAFE_URL,
+    RefererMiddleware,
+)
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
-from scrapy_spider_suite.crawl.referers import Referers
-from scrapy_spider_suite.errors import UnstorableError
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.errors import (
+    NoSuchHostError,
+    PrivateAddressError,
+    ResolveError,
+    UnstorableError,
+)
+from scrapy_spider_suite.exceptions import (
+    FilterRefused,
+    HostBarred,
+    HostUnreachable,
+    NotModified,
+    RedirectLoop,
+    RobotsForbidden,
+    RobotsUnavailable,
+    TooManyHops,
+    UnwantedMediaType,
+)
 from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, TRUNCATE
+from scrapy_spider_suite.fetch.http_messages import MalformedResponseError, OutOfFilesError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
+from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.runtime.http_fields import header
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.urls.normalize import host_of, normalize
@@ -27,12 +87,154 @@ from scrapy_spider_suite.urls.sitemaps import BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
+
+_FAILED: ContextVar[Lease | None] = ContextVar("FAILED", default=None)
+
+
+def note_errback(request: Request, lease: Lease) -> None:
+    """Have it noted when the errback of *request*, whose download has failed, is called."""
+    errback = request.errback
+    if errback is None:
+        return
+
+    def noted(failure: Any) -> Any:
+        request.errback = errback  # copies of the request are to have the spider's own
+        _FAILED.set(lease)
+        return errback(failure)
+
+    request.errback = noted
+
+
+def in_errback() -> bool:
+    """Whether what runs is an errback, or takes what one has yielded."""
+    lease = _FAILED.get()
+    # Later tasks have inherited the note, too: of a page that is over by then.
+    return lease is not None and not lease.settled
+
+
+_EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
+    # The first that fits counts: the narrower class stands before the wider one.
+    (RobotsForbidden, Event.ROBOTS),
+    (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
+    (HostBarred, Event.BARRED),
+    (UnwantedMediaType, Event.MEDIA_TYPE),
+    (NotModified, Event.SUCCESS),
+    (FilterRefused, Event.FILTERED),
+    (TooManyHops, Event.TOO_MANY_HOPS),
+    (RedirectLoop, Event.REDIRECT_LOOP),
+    (PrivateAddressError, Event.PRIVATE_ADDRESS),
+    (IgnoreRequest, Event.IGNORED),
+    (NoSuchHostError, Event.NO_SUCH_HOST),
+    (ResolveError, Event.DNS),
+    (OutOfFilesError, Event.OUT_OF_FILES),
+    (DownloadTimeoutError, Event.TIMEOUT),
+    (DownloadConnectionRefusedError, Event.REFUSED),
+    (CannotResolveHostError, Event.DNS),
+    (DownloadCancelledError, Event.TOO_LARGE),
+    (ResponseDataLossError, Event.DATA_LOSS),
+    (MalformedResponseError, Event.BAD_RESPONSE),
+    (HostUnreachable, Event.HOST_DEAD),
+    (DownloadFailedError, Event.CONNECTION_LOST),
+    # What Scrapy's HttpCompressionMiddleware lets through when a body is not what it says.
+    (BadGzipFile, Event.BAD_RESPONSE),
+    (zlib.error, Event.BAD_RESPONSE),
+    (UnsupportedURLSchemeError, Event.UNSUPPORTED),
+    (NotSupported, Event.UNSUPPORTED),
+    (TimeoutError, Event.TIMEOUT),
+    (ConnectionRefusedError, Event.REFUSED),
+)
+
+_SCRAPYS_ROBOTS = "Forbidden by robots.txt"
+"""What Scrapy's own RobotsTxtMiddleware says: it raises nothing of its own."""
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+
+
+class StoppedError(IgnoreRequest):
+    """The crawl is being stopped: the request is not sent any more, and stays pending."""
+
+
+def event_of_error(error: BaseException) -> Event:
+    """The event that an exception out of the downloader stands for."""
+    if isinstance(error, StoppedError):
+        return Event.INTERRUPTED
+    if type(error) is IgnoreRequest and str(error) == _SCRAPYS_ROBOTS:
+        return Event.ROBOTS
+    if isinstance(error, CannotResolveHostError) and isinstance(error.__cause__, ResolveError):
+        error = error.__cause__
+    for kind, event in _EVENTS:
+        if isinstance(error, kind):
+            return event
+    return Event.DOWNLOAD_ERROR
+
+
+def event_of_result(result: Request | Response) -> Event:
+    """The event that what the downloader returned stands for."""
+    if isinstance(result, Response):
+        return event_of_status(result.status)
+    return Event.REPLACED  # or the engine refuses what a project's own downloader gave
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a pipeline or a feed failed because nothing more can be written."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
+
+
+# Stored by their numbers, from 1: new ones come last. 0 is that the page sent none.
+_POLICIES: Final = (
+    POLICY_NO_REFERRER, POLICY_NO_REFERRER_WHEN_DOWNGRADE, POLICY_SAME_ORIGIN, POLICY_ORIGIN,
+    POLICY_STRICT_ORIGIN, POLICY_ORIGIN_WHEN_CROSS_ORIGIN, POLICY_STRICT_ORIGIN_WHEN_CROSS_ORIGIN,
+    POLICY_UNSAFE_URL, POLICY_SCRAPY_DEFAULT,
+)  # fmt: skip
+_NO_REFERRER: Final = 1
+# A plain integer: operators of flags are Python code.
+_SPECULATIVE = int(Flag.SPECULATIVE)
+
+
+class Referers:
+    """What Scrapy's middleware would set, where it is enabled, for one crawl."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @cached_property
+    def _middleware(self) -> RefererMiddleware | None:
+        return self._crawler.get_spider_middleware(RefererMiddleware)
+
+    def policy(self, page: Response) -> int:
+        """The number of the policy that *page* sent; 0 if it sent none that is known.
+
+        One of the project's own that has no number, and may say anything, counts as no-referrer.
+        """
+        header = page.headers.get(b"Referrer-Policy")
+        if header is None or self._middleware is None:
+            return 0
+        # Not by the middleware's policy(), which warns of each unknown text, and so keeps it.
+        known = self._middleware.policies
+        for name in reversed(header.decode("latin-1").lower().split(",")):
+            if (kind := known.get(name.strip())) is not None:
+                other = 0 if kind is self._middleware.default_policy else _NO_REFERRER
+                same = (n for n, each in enumerate(_POLICIES, 1) if known.get(each) is kind)
+                return next(same, other)
+        return 0
+
+    def referer(self, entry: Entry) -> str | None:
+        """The Referer of the link *entry*; None if it has none. What nobody linked to has none."""
+        if not entry.referrer or entry.flags & _SPECULATIVE or self._middleware is None:
+            return None
+        kind = self._middleware.default_policy
+        if entry.referrer_policy:
+            if entry.referrer_policy > len(_POLICIES):
+                return None  # another agent's
+            name = _POLICIES[entry.referrer_policy - 1]
+            kind = self._middleware.policies.get(name, kind)
+        return kind().referrer(entry.referrer, entry.url)
+
 
 SLOT = "download_slot"
 OUR_SLOT = "suite_slot"
@@ -270,3 +472,24 @@ def _flags(request: Request) -> int:
 def _default_fingerprinter(settings: BaseSettings) -> bool:
     chosen = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
     return chosen is load_object(_DEFAULT_FINGERPRINTER)
+
+
+_STATUSES = frozenset({301, 302, 303, 307, 308})
+
+
+_NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
+
+
+def redirect_target(url: str, response: Response) -> str | None:
+    """Return where *response*, the answer to *url*, redirects to, in normal form.
+
+    None if it is no redirect, or if its ``Location`` leads nowhere that can be fetched by HTTP.
+    """
+    if response.status not in _STATUSES:
+        return None
+    location = response.headers.get(b"Location")
+    if not location:
+        return None
+    # Servers send raw UTF-8 and worse. Escaped byte by byte it is what they meant.
+    escaped = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], location)
+    return normalize(escaped.decode("ascii"), url)

@@ -34,7 +34,7 @@ from scrapy_spider_suite.settings.values import RedisUrl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.frontier.workbench import AddressState, HostState
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.settings.suite import SuiteSettings

@@ -30,7 +30,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)

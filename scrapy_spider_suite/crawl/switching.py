@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink, ended
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, Sink, ended
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.settings.suite import SuiteSettings
-    from scrapy_spider_suite.storage.leases import Lease
 
 
 class Replaceable(Sink, Protocol):

@@ -1,36 +1,294 @@
-"""Visits to hosts, as the crawl sees them: handed out, answered and over; and requests without one.
+"""Hosts that never answer, in the spider profile: what waits for them ends in its errback soon.
+
+Plain Scrapy tries every request RETRY_TIMES + 1 times. Here they are tried one after the other,
+with a growing back-off between them, which would take a hundred of them days. So once a host has
+failed more often than that, and never answered, nobody is sent there before the back-off is over:
+what waits, and what comes meanwhile, fails at the gate. Then one request is tried again.
+
+The engine's set of requests in progress, which says when one has left.
+
+What goes out next: the request of the next visit, or, for now, none.
+
+Crawls whose project has a downloader of its own: what becomes of a visit without the gate.
+
+Visits to hosts, as the crawl sees them: handed out, answered and over; and requests without one.
 
 What a request ended with says two things: what becomes of its URL, and what becomes of its host.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.http import Response
+from twisted.internet.defer import inlineCallbacks
 
-from scrapy_spider_suite.crawl.events import event_of_error, event_of_result
-from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.crawl.spelling import note_redirect
+from scrapy_spider_suite.crawl.links import note_redirect
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result, hostname
+from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.exceptions import (
     HostBarred,
+    HostUnreachable,
     NotModified,
     RobotsUnavailable,
     UnwantedMediaType,
 )
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health, event_of_status
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
-from scrapy_spider_suite.storage.leases import Lease
+from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
-    from scrapy_spider_suite.crawl.unscheduled import Unscheduled
+    from collections.abc import Generator
+
+    from scrapy.core.downloader import Downloader
+    from twisted.internet.defer import Deferred
+
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.empty_runs import Unscheduled
+    from scrapy_spider_suite.crawl.maintenance import Keeper
+    from scrapy_spider_suite.crawl.preparation import Errands
+    from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)
+
+_LEAST = 3
+"""Failures in a row that condemn a host, where RETRY_TIMES is less."""
+_MOST = 10_000
+"""Hosts of either kind that are kept in mind."""
+
+
+class DeadHosts:
+    """One per crawl; the gate asks it of each request, the scheduler for those that are to fail."""
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._until: dict[str, float] = {}  # when each is tried again, on the crawl's clock
+        self._answered: set[str] = set()
+        self._doomed: set[Lease] = set()
+        self._told: set[str] = set()  # hosts of which was said that their requests fail
+        self._began = time.time()
+
+    def hopeless(self, host: HostState) -> bool:
+        """Whether *host* has failed as often as a project's own RetryMiddleware would allow.
+
+        The spider profile only, where the frontier gives no host up: its requests have errbacks.
+        """
+        core = self._core
+        return not core.broad and host.record.failures > core.settings.project.retry_times
+
+    def without_robots(self, host: HostState, asked: float) -> bool:
+        """Whether the requests of *host*, whose robots.txt was not answered at *asked*, may fail.
+
+        What an earlier run found may be over: robots.txt is asked for once more then. *asked* is
+        in seconds since the epoch.
+        """
+        return asked >= self._began and self.hopeless(host)
+
+    def warn(self, host: HostState, what: str) -> None:
+        """Say that requests of *host* fail without being sent, for *what* it does; once each."""
+        if host.key in self._told:
+            return
+        if len(self._told) >= _MOST:
+            self._told.clear()
+        self._told.add(host.key)
+        logger.warning(
+            "%s %s (%s in a row): what waits for it fails unsent, as host_dead",
+            host.key, what, counted(host.record.failures, "failure"),
+        )  # fmt: skip
+
+    def heard(self, host: HostState, event: Event) -> None:
+        """A visit to *host* has ended with *event*, and its back-off has been decided on."""
+        health = OUTCOMES[event].health
+        if health is Health.UNREACHABLE and (host.key in self._until or self._never_answers(host)):
+            self.warn(host, f"has never answered, last {event.value}")
+            if len(self._until) >= _MOST:
+                self._until.clear()
+            self._until[host.key] = host.next_fetch
+        elif health in (Health.WELL, Health.OVERLOADED):
+            self._until.pop(host.key, None)
+            if len(self._answered) >= _MOST:
+                self._answered.clear()
+            self._answered.add(host.key)
+
+    def _never_answers(self, host: HostState) -> bool:
+        record = host.record
+        enough = record.failures >= _LEAST and self.hopeless(host)
+        # An earlier run may know: what was answered was an attempt that did not fail (that of now
+        # is not counted yet).
+        return enough and host.key not in self._answered and record.attempts < record.failures
+
+    def next_lease(self, now: float) -> Lease | None:
+        """A URL of a host that is not visited for now, to be failed by `refuse`."""
+        for key, until in self._until.items():
+            lease = self._core.frontier.take(key) if now < until else None
+            if lease is not None:
+                self._doomed.add(lease)
+                return lease
+        return None
+
+    def refuse(self, lease: Lease) -> None:
+        """Raise `HostUnreachable` if *lease* is of `next_lease`."""
+        if lease in self._doomed:
+            self._doomed.remove(lease)
+            raise HostUnreachable(f"{lease.entry.host} has not answered any request")
+
+
+class InProgress(set[Request]):
+    """The requests that the engine has in progress; says when one has left."""
+
+    def __init__(self, left: Callable[[Request], None]) -> None:
+        super().__init__()
+        self._left = left
+
+    def remove(self, request: Request) -> None:
+        """See `set.remove`."""
+        super().remove(request)
+        self._left(request)
+
+
+_LONGEST = 60.0
+"""Seconds after which the scheduler looks again at the latest."""
+_LATE = 0.0005
+"""Seconds by which it looks too late rather than too early."""
+
+
+class Outgoing:
+    """One per crawl; where nothing may be sent, it has *scheduler* look again in time."""
+
+    def __init__(
+        self, core: CrawlCore, scheduler: FrontierScheduler, errands: Errands, keeper: Keeper
+    ) -> None:
+        self._core = core
+        self._scheduler = scheduler
+        self._errands = errands
+        self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def next(self) -> Request | None:
+        """The next request that may be sent now."""
+        core = self._core
+        while not self._scheduler.closing and not core.stopping and self._may():
+            lease = self._next_lease()
+            if lease is None:
+                break
+            try:
+                request = core.translator.request(lease.entry)
+            except CodecError as error:
+                logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
+                lease.event = Event.DROPPED
+                core.frontier.settle(lease, core.now())
+                core.visits.release(lease, core.now())
+                continue
+            core.filtering.open_scope(request, lease.entry)
+            core.leases[request] = lease
+            core.revisiting.leased(lease)
+            core.caps.book(lease, core.now())
+            place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
+            stats = core.crawler.stats
+            stats.inc_value("scheduler/dequeued")
+            stats.inc_value(f"scheduler/dequeued/{place}")
+            return request
+        return None
+
+    def _may(self) -> bool:
+        """Whether this process may fetch anything: an agent only while its own lease runs."""
+        agency = self._core.agency
+        return agency is None or agency.may_fetch()
+
+    def _next_lease(self) -> Lease | None:
+        core, scheduler = self._core, self._scheduler
+        while True:
+            if core.visits.ready:
+                return core.visits.ready.pop()
+            now = core.now()
+            if scheduler.gate is not None and (lease := core.dead_hosts.next_lease(now)):
+                return lease
+            held = self._errands.full or core.caps.pause(now) > 0
+            leases = [] if held else core.frontier.acquire(now)
+            if not leases:
+                if self._errands.resolve():
+                    continue
+                self._set_alarm(now)
+                self._keeper.sift(starving=not held)
+                return None
+            if not self._errands.robots_first(leases):
+                return core.visits.hand_out(leases)
+
+    def _set_alarm(self, now: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        # With no room for errands, the end of one is what has the engine ask again.
+        wait = None if self._errands.full else self._core.frontier.wait(now)
+        if wait is not None:
+            wait = max(wait, self._core.caps.pause(now))
+            self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._scheduler.wake)
+
+    def stop(self) -> None:
+        """Do not have the scheduler look again."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+
+class Ungated:
+    """Stands before ``fetch()`` of *downloader*, and gives visits back when a request is done.
+
+    A host's delay runs from there, so visits keep it; nobody asks for the rest (redirects,
+    retries, media) before it goes out.
+    """
+
+    def __init__(self, core: CrawlCore, downloader: Downloader) -> None:
+        self._core = core
+        self._fetch = downloader.fetch
+        vars(downloader)["fetch"] = self.fetch
+
+    @inlineCallbacks
+    def fetch(
+        self, request: Request, *spider: Spider
+    ) -> Generator[Deferred[Any], Any, Request | Response]:
+        """See Scrapy's downloader. The visit of *request* is released whatever becomes of it."""
+        lease = self._core.leases.get(request)
+        result: Request | Response | None = None
+        error: BaseException | None = None
+        try:
+            result = yield self._fetch(request, *spider)
+            return result
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if lease is not None:
+                self._end(request, lease, result, error)
+
+    def _end(
+        self, request: Request, lease: Lease, result: Request | Response | None,
+        error: BaseException | None,
+    ) -> None:  # fmt: skip
+        core = self._core
+        if error is not None:
+            core.visits.heard(lease, event_of_error(error))
+        elif isinstance(result, Response):
+            core.visits.heard(lease, event_of_status(result.status), result)
+            core.caps.received(request, lease, result)
+        visit, workbench, now = lease.visit, core.frontier.workbench, core.now()
+        if visit is not None and (error is None or _touched_the_wire(error)):
+            visit.wired = True
+            workbench.begin(visit.host, visit.address, now, visit=True)
+            workbench.end(visit.host, visit.address, now, visit=True)
+        core.visits.fetched(lease, result, error)
+
+
+def _touched_the_wire(error: BaseException) -> bool:
+    return OUTCOMES[event_of_error(error)].health is not Health.NONE
+
 
 _BARRED = 60.0
 """Seconds for which a host waits of which only some requests are barred."""

@@ -9,13 +9,13 @@ to it. Requests that a spider yielded are left to Scrapy's ``RedirectMiddleware`
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Request, Response
 
-from scrapy_spider_suite.crawl.normalizing import normalizer_of
+from scrapy_spider_suite.crawl.crawl_policy import normalizer_of
+from scrapy_spider_suite.crawl.requests import _STATUSES, redirect_target
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 from scrapy_spider_suite.urls.normalize import normalize
 
@@ -30,29 +30,14 @@ logger = logging.getLogger(__name__)
 HOPS_MAX = 10
 """Redirects in a row that are followed from one link."""
 
-_STATUSES = frozenset({301, 302, 303, 307, 308})
 # What belongs to the one fetch that was redirected. A proxy that Scrapy chose by the scheme is
 # chosen again.
 _OF_THIS_FETCH = frozenset(
     {"download_latency", "download_slot", "suite_address", "suite_self_redirect"}
 )
 _OF_SCHEME_PROXY = frozenset({"_auth_proxy", "_scheme_proxy", "proxy"})
-_NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 
 
-def redirect_target(url: str, response: Response) -> str | None:
-    """Return where *response*, the answer to *url*, redirects to, in normal form.
-
-    None if it is no redirect, or if its ``Location`` leads nowhere that can be fetched by HTTP.
-    """
-    if response.status not in _STATUSES:
-        return None
-    location = response.headers.get(b"Location")
-    if not location:
-        return None
-    # Servers send raw UTF-8 and worse. Escaped byte by byte it is what they meant.
-    escaped = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], location)
-    return normalize(escaped.decode("ascii"), url)
 
 
 class LinkRedirectMiddleware:

@@ -23,13 +23,12 @@ from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
-from scrapy_spider_suite.crawl.robotstxt import RobotsFetcher
+from scrapy_spider_suite.crawl.crawl_policy import Overriding, overriding_of
+from scrapy_spider_suite.crawl.robots import RobotsFetcher, RobotsStore
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, judge, origin_of
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.storage.robots import RobotsStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ import logging
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.contact import mailbox_in
-from scrapy_spider_suite.crawl.overriding import Overriding, overriding_of
+from scrapy_spider_suite.crawl.crawl_policy import Overriding, overriding_of
+from scrapy_spider_suite.crawl.preparation import mailbox_in
 from scrapy_spider_suite.runtime.http_fields import header
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed

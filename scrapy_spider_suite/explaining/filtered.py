@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from scrapy_spider_suite.crawl.filtering import SETTINGS, FilterSet
+from scrapy_spider_suite.crawl.filters import SETTINGS, FilterSet
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.urls.filters import Fact, Stage, Subject

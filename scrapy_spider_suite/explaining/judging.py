@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.control.pausing import paused_by
-from scrapy_spider_suite.crawl.filtering import FilterSet
+from scrapy_spider_suite.crawl.filters import FilterSet
+from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.explaining.filtered import refusals
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.explaining.trapped import Ruling, TrapJudge, in_words
@@ -23,7 +24,6 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.frontier.policy import Bar, Policy
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, deciding, origin_of
-from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.store.counters import Counters, row_of
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rows import HostRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from scrapy_spider_suite.crawl.normalizing import STORE, NoStats, make_normalizer
+from scrapy_spider_suite.crawl.crawl_policy import STORE, NoStats, make_normalizer
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.store.rocks_store import RocksStore

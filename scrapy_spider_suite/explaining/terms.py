@@ -18,9 +18,9 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
-from scrapy_spider_suite.crawl.filtering import FilterSet, read_given
-from scrapy_spider_suite.crawl.overriding import read_overrides
+from scrapy_spider_suite.crawl.crawl_policy import read_overrides
+from scrapy_spider_suite.crawl.filters import SETTINGS as FILTERS
+from scrapy_spider_suite.crawl.filters import FilterSet, read_given
 from scrapy_spider_suite.settings.declarations import full_name, plain, words
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.urls.traps import Limits
@@ -28,7 +28,7 @@ from scrapy_spider_suite.urls.traps import Limits
 if TYPE_CHECKING:
     from scrapy import Spider
 
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.frontier.overrides import Overrides
     from scrapy_spider_suite.store.interface import KV
 

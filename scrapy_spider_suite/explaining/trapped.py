@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from scrapy_spider_suite.crawl.queue.traps import ASKED_FOR, BEHIND, LAST, Grounds, Miner, Traps
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.mining import Miner
-from scrapy_spider_suite.storage.traps import ASKED_FOR, BEHIND, LAST, Traps
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import Refusal, Trap

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.filtering import filtering_of
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.declarations import full_name

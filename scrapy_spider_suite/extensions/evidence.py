@@ -16,10 +16,9 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.events import event_of_error
-from scrapy_spider_suite.crawl.requests import VIA
-from scrapy_spider_suite.crawl.witness import Fetched, call_witness
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.gate import Fetched, call_witness
+from scrapy_spider_suite.crawl.requests import VIA, event_of_error
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType

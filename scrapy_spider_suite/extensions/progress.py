@@ -16,7 +16,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
 from scrapy_spider_suite.control.pausing import reasons
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.explaining.judging import span
 from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.waits import WaitReason

@@ -20,7 +20,7 @@ from scrapy import signals
 from scrapy.logformatter import DOWNLOADERRORMSG_LONG, DOWNLOADERRORMSG_SHORT
 from scrapy.utils.log import LogCounterHandler
 
-from scrapy_spider_suite.crawl.events import event_of_error
+from scrapy_spider_suite.crawl.requests import event_of_error
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.monitor.folding import INTERVAL, REST, Folding, Held
 from scrapy_spider_suite.runtime.tasks import Ticker

@@ -6,8 +6,8 @@ from typing import Any
 
 from scrapy import signals
 
-from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
-from scrapy_spider_suite.crawl.switched import ItemPacks
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, Sink
+from scrapy_spider_suite.crawl.sinks.item_packs import ItemPacks
 from scrapy_spider_suite.pipelines.sinking import FolderPipeline
 
 

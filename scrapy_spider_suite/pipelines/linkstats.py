@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import NotConfigured
 
-from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
-from scrapy_spider_suite.crawl.counting import LinkCounting
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, Sink
+from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounting
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.pipelines.sinking import SinkingPipeline, has_frontier
 from scrapy_spider_suite.settings.project import uses_job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy_spider_suite.crawl.commitlog import CommitLog, Sink
-from scrapy_spider_suite.crawl.switched import PagePacks
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, Sink
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.pipelines.sinking import FolderPipeline
 

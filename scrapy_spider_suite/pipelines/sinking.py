@@ -9,7 +9,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.misc import load_object
 
-from scrapy_spider_suite.crawl.commitlog import CommitLog, PlainLog, Sink
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, PlainLog, Sink
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.project import is_crawl

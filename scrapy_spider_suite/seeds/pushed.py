@@ -21,10 +21,10 @@ from scrapy import Request, signals
 
 from scrapy_spider_suite.agents.pushed import LONGEST, Pushed, Taken
 from scrapy_spider_suite.agents.server import Server, require_client
+from scrapy_spider_suite.crawl.seeds import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import Turns
 from scrapy_spider_suite.seeds.messages import read_object, requests_of
-from scrapy_spider_suite.seeds.sowing import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 from scrapy_spider_suite.settings.values import RedisUrl
@@ -36,7 +36,7 @@ from scrapy_spider_suite.wording import counted
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)

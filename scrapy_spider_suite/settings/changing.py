@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.filtering import SETTINGS as FILTERS
-from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
-from scrapy_spider_suite.crawl.normalizing import twins_of
-from scrapy_spider_suite.crawl.ordering import order_of, window_of
-from scrapy_spider_suite.crawl.overriding import policy_fields, read_overrides
+from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import (
+    order_of,
+    policy_fields,
+    read_overrides,
+    twins_of,
+    window_of,
+)
+from scrapy_spider_suite.crawl.filters import SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.sharing import NO_GATE, Sharing, replace_sharing, sharing_of
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.fetch.resolver import reconfigure
@@ -38,7 +42,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.core import CrawlCore
+    from scrapy_spider_suite.crawl.context import CrawlCore
 
 Step = Callable[[], None]
 

@@ -13,9 +13,9 @@ from weakref import WeakSet
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.core import core_of, has_core
-from scrapy_spider_suite.crawl.filtering import filtering_of
-from scrapy_spider_suite.crawl.lifelong import ANSWERED, holds, note
+from scrapy_spider_suite.crawl.context import core_of, has_core
+from scrapy_spider_suite.crawl.empty_runs import ANSWERED, holds, note
+from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.exceptions import FilterRefused

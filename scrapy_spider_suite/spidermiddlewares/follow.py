@@ -8,8 +8,8 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.following import Follower
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.links import Follower
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 

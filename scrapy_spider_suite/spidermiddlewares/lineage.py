@@ -11,11 +11,10 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.core import STARTING, CrawlCore, core_of
-from scrapy_spider_suite.crawl.events import is_disk_full
-from scrapy_spider_suite.crawl.lifelong import STARTED, holds, note
-from scrapy_spider_suite.crawl.requests import disown
-from scrapy_spider_suite.crawl.trust import trust_start
+from scrapy_spider_suite.crawl.context import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.empty_runs import STARTED, holds, note
+from scrapy_spider_suite.crawl.preparation import trust_start
+from scrapy_spider_suite.crawl.requests import disown, is_disk_full
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.runtime.event_loop import Turns
 from scrapy_spider_suite.signals import item_not_exported

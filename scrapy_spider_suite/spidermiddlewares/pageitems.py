@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import NotConfigured
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Link

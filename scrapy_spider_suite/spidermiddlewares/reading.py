@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.reading import LinkReader, has_links
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.links import LinkReader, has_links
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:

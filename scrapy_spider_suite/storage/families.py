@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgpack  # type: ignore[import-untyped]
 
+from scrapy_spider_suite.crawl.queue.traps import page_rows, unpack
+from scrapy_spider_suite.crawl.robots import is_row, later_row
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.revisit_rules import Validators
-from scrapy_spider_suite.storage.grounds import page_rows, unpack
-from scrapy_spider_suite.storage.robots import is_row, later_row
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, Plan
 from scrapy_spider_suite.store.value_codec import ValueCodec

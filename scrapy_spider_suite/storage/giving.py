@@ -17,10 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from scrapy_spider_suite.crawl.queue.traps import page_rows
 from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.families import GOES, By, domain_of, origin_of, parts_of_hosts
-from scrapy_spider_suite.storage.grounds import page_rows
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import (
     CLOCK,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from scrapy_spider_suite.crawl.queue.frontier import Rework
+from scrapy_spider_suite.crawl.queue.leases import Holding
+from scrapy_spider_suite.crawl.queue.traps import Grounds
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.workbench import Workbench
-from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.holding import Holding
-from scrapy_spider_suite.storage.rework import Rework
 from scrapy_spider_suite.store.residency import Health, Residents
 from scrapy_spider_suite.store.revisit_plans import Revisits
 from scrapy_spider_suite.store.url_states import Ledger

@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
+from scrapy_spider_suite.crawl.queue.traps import unpack
 from scrapy_spider_suite.errors import JobDamagedError, ParcelError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.storage.asked import asked_for
 from scrapy_spider_suite.storage.families import part_of
 from scrapy_spider_suite.storage.giving import NAME, NOT_A_URL, ROWS
-from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.storage.hands import Hands
 from scrapy_spider_suite.storage.parcels import (
     CLOCK,

@@ -33,7 +33,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.store.counters import Counters
     from scrapy_spider_suite.store.interface import Store
 

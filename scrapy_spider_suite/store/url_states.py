@@ -29,7 +29,7 @@ from scrapy_spider_suite.store.seen_transfer import Sifter, sifter_of
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.storage.planning import Planner
+    from scrapy_spider_suite.crawl.queue.commit import Planner
 
 _FAMILY = "seeds"
 _GUESSED = "?"

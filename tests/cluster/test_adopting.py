@@ -27,11 +27,11 @@ from scrapy_spider_suite.cluster.adopting import (
 )
 from scrapy_spider_suite.cluster.courier import CourierCounters, Inbox
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, CourierError
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.giving import Giving
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.parcels import Label

@@ -24,8 +24,8 @@ from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.lan import Neighbour
 from scrapy_spider_suite.cluster.mail import Mail
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import JoinRefusedError
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.rocks_store import RocksStore

@@ -19,8 +19,8 @@ from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Rec
 from scrapy_spider_suite.cluster.known import KnownRows
 from scrapy_spider_suite.cluster.mail import Mail
 from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.storage.outbox import Outbox
 from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.rocks_store import RocksStore

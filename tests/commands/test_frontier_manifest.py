@@ -17,8 +17,8 @@ from websites import Site, links
 from websites import running as serving
 
 from scrapy_spider_suite.control.manifest import manifest
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.filtering import filtering_of
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider

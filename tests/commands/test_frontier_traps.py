@@ -10,9 +10,9 @@ import pytest
 from frontier_command import Frontier
 from made_jobs import Made
 
+from scrapy_spider_suite.crawl.queue.traps import BEHIND
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.storage.traps import BEHIND
 from scrapy_spider_suite.urls.traps import Limits
 
 Ask = Callable[..., dict[str, Any]]

@@ -19,12 +19,12 @@ from scrapy.settings import Settings
 from scrapy.utils.request import fingerprint
 
 from scrapy_spider_suite.control.blocks import STORE, StoredBlock
+from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots_rules import judge
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.storage.robots import RobotsStore
 from scrapy_spider_suite.store.job_directory import FOLDER, Job
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

@@ -11,13 +11,13 @@ import pytest
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
-from scrapy_spider_suite.crawl.normalizing import STORE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots_rules import judge
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies

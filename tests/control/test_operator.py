@@ -17,9 +17,9 @@ from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.control.operator import WAITING, Operator
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.snapshotting import snapshot
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 JOB = "the-job"

@@ -16,10 +16,10 @@ from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.dropping import _forget_originals, _forget_plans
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject

@@ -16,12 +16,12 @@ from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.patterns import matches, parse_pattern
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.traps import unpack
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.grounds import unpack
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.seen_index import Archive

@@ -22,9 +22,9 @@ from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.live import LiveSite
 from scrapy_spider_suite.control.operator import WAITING
 from scrapy_spider_suite.control.setting import set_value
-from scrapy_spider_suite.crawl.core import CrawlCore, core_of
-from scrapy_spider_suite.crawl.itempacks import ItemPacking
-from scrapy_spider_suite.crawl.switched import ItemPacks, PagePacks
+from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.sinks.item_packs import ItemPacking, ItemPacks
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import ActionError, SettingsError

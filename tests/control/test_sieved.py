@@ -13,10 +13,10 @@ from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved

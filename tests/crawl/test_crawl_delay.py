@@ -15,8 +15,8 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Answer, Site, Visit, links, running
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.errands import Errands
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.preparation import Errands
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store.job_reader import StoreReader
 

@@ -16,7 +16,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.crawl.diskguard import DiskGuard, component_folders
-from scrapy_spider_suite.crawl.keeper import Keeper
+from scrapy_spider_suite.crawl.maintenance import Keeper
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.room import Folder, Shortage, Space, shortage

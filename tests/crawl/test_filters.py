@@ -19,8 +19,8 @@ from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.filtering import SETTINGS, Filtering
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.filters import SETTINGS, Filtering
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.settings.changing import change_setting

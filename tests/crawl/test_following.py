@@ -9,11 +9,10 @@ from scrapy import Request, Spider
 from scrapy.http import HtmlResponse
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.following import Follower
-from scrapy_spider_suite.crawl.reading import product_of
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.links import Follower, product_of
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.storage.leases import Lease
 
 
 @pytest.fixture

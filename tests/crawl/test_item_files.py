@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.commitlog import PlainLog
-from scrapy_spider_suite.crawl.itemfiles import ItemFiles
+from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
+from scrapy_spider_suite.crawl.sinks.item_packs import ItemFiles
 from scrapy_spider_suite.packs import open_items
 from scrapy_spider_suite.packs.item_file import Pile
 

@@ -16,7 +16,7 @@ from crawls import crawl, start, web_settings
 from inprocess import Crawled, crawl_here
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.store.job_directory import FOLDER

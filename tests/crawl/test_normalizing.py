@@ -14,16 +14,16 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.core import CrawlCore, core_of
-from scrapy_spider_suite.crawl.following import Follower
-from scrapy_spider_suite.crawl.normalizing import make_normalizer
+from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.crawl_policy import make_normalizer
+from scrapy_spider_suite.crawl.links import Follower
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.downloadermiddlewares.redirect import LinkRedirectMiddleware
 from scrapy_spider_suite.errors import JobSettingsError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.job_directory import Job
 

@@ -25,8 +25,10 @@ from scrapy.settings import Settings
 from websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
-from scrapy_spider_suite.crawl import extracting
-from scrapy_spider_suite.crawl.extracting import Extractor
+from scrapy_spider_suite.crawl import deferred_links
+from scrapy_spider_suite.crawl.deferred_links import Extractor
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.traps import Traps
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import Page as StoredPage
@@ -36,8 +38,6 @@ from scrapy_spider_suite.packs.stored_pages import Finder, Stored
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -239,14 +239,14 @@ def test_what_nobody_expected(
         return find(finder, stored)
 
     def beginning(loop: Any, executor: Any, call: Any, *args: Any) -> Any:
-        if call is extracting._find and not refused:
+        if call is deferred_links._find and not refused:
             refused.append(args)
             raise RuntimeError("can't start new thread")
         return begin(loop, executor, call, *args)
 
     monkeypatch.setattr(Finder, "find", failing)
     monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", beginning)
-    monkeypatch.setattr(extracting, "_RETRY", 0.05)
+    monkeypatch.setattr(deferred_links, "_RETRY", 0.05)
     done = crawl_site(run, site, tmp_path)
     assert (done.reason, len(refused)) == ("finished", 1)
     found = states(tmp_path)
@@ -260,24 +260,24 @@ def test_many_pages_hold_nobody_up(
     run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are taken out of packs up to so many bytes, and read for a moment; then come others."""
-    find, go_on, reads, turns = extracting._find, Extractor._go_on, [0], [0]
+    find, go_on, reads, turns = deferred_links._find, Extractor._go_on, [0], [0]
 
-    def finding(finder: Finder, pages: Sequence[Unread]) -> list[extracting.Found]:
+    def finding(finder: Finder, pages: Sequence[Unread]) -> list[deferred_links.Found]:
         found = find(finder, pages)
         reads.append(sum(each.answer is not None for each in found))
         return found
 
-    def going_on(extractor: Extractor, answers: deque[extracting.Found]) -> None:
+    def going_on(extractor: Extractor, answers: deque[deferred_links.Found]) -> None:
         before = len(answers)
         go_on(extractor, answers)
         turns.append(before - len(answers))
 
-    monkeypatch.setattr(extracting, "_find", finding)
+    monkeypatch.setattr(deferred_links, "_find", finding)
     monkeypatch.setattr(Extractor, "_go_on", going_on)
-    monkeypatch.setattr(extracting, "_WORK", 0.0)
+    monkeypatch.setattr(deferred_links, "_WORK", 0.0)
     stopped(run, site, tmp_path)
     assert max(turns) <= 1
-    monkeypatch.setattr(extracting, "_BYTES", 1)
+    monkeypatch.setattr(deferred_links, "_BYTES", 1)
     reads.clear()
     done = crawl_site(run, site, tmp_path, SUITE_EXTRACT="eager")  # pages at a time
     assert done.reason == "finished"
@@ -314,7 +314,7 @@ def test_a_folder_that_is_away_for_a_moment(
     run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is given up; and if it stays away, all is, and the crawl ends."""
-    monkeypatch.setattr("scrapy_spider_suite.crawl.extracting._RETRY", 0.05)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.deferred_links._RETRY", 0.05)
     first, second, others = tmp_path / "first", tmp_path / "second", str(tmp_path / "others")
     stopped(run, site, first)
     shutil.copytree(first, second)
@@ -331,7 +331,7 @@ def test_a_folder_that_is_away_for_a_moment(
     done = crawl_site(run, site, first, Back, SUITE_PACKS_DIR=others)
     assert done.reason == "finished"
     assert states(first) == dict.fromkeys(everything(site), Event.SUCCESS)
-    monkeypatch.setattr("scrapy_spider_suite.crawl.extracting._TRIES", 2)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.deferred_links._TRIES", 2)
     shutil.rmtree(first / "packs")  # where the copy's pages lie, too
     done = crawl_site(run, site, second, SUITE_PACKS_DIR=others)
     assert done.reason == "finished"

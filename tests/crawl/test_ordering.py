@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.ordering import order_of, window_of
+from scrapy_spider_suite.crawl.crawl_policy import order_of, window_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import BottomUp, BreadthFirst, Entry
 from scrapy_spider_suite.settings.suite import SuiteSettings

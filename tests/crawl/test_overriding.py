@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.crawl.overriding import Overriding
+from scrapy_spider_suite.crawl.crawl_policy import Overriding
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostBarred
 from scrapy_spider_suite.frontier.overrides import Rule
@@ -117,7 +117,7 @@ def test_a_bad_file_is_said_once_and_the_old_rules_stay(
 
 def test_a_change_while_it_is_read_is_not_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read then is not taken, and a later look takes the file as it is."""
-    from scrapy_spider_suite.crawl import overriding as module
+    from scrapy_spider_suite.crawl import crawl_policy as module
 
     read = module.read_overrides
     crawl = overriding(path)

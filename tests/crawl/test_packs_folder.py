@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.commitlog import PlainLog
-from scrapy_spider_suite.crawl.packing import PagePacking
-from scrapy_spider_suite.crawl.packplan import prepare_folder
+from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking, prepare_folder
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs.scan import Damage
 from scrapy_spider_suite.packs.writer import Recovery

@@ -10,7 +10,7 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.spidermiddlewares.referer import RefererMiddleware, UnsafeUrlPolicy
 
-from scrapy_spider_suite.crawl.referers import Referers
+from scrapy_spider_suite.crawl.requests import Referers
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.store.rows import POLICY_MAX
 

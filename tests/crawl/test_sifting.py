@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from virtual import WALL, entry
 
-from scrapy_spider_suite.crawl.keeper import Keeper
-from scrapy_spider_suite.crawl.sifting import Flusher
+from scrapy_spider_suite.crawl.maintenance import Flusher, Keeper
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
 

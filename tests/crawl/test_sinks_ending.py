@@ -18,9 +18,9 @@ from scrapy.utils.test import get_crawler
 from websites import Site, links, running
 
 from scrapy_spider_suite.analysis.duplicates import PAYLOADS
-from scrapy_spider_suite.crawl.commitlog import FrontierLog, PlainLog
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PlainLog
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records

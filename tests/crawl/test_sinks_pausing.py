@@ -11,9 +11,9 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl import packing
-from scrapy_spider_suite.crawl.commitlog import PlainLog
-from scrapy_spider_suite.crawl.packing import PagePacking
+from scrapy_spider_suite.crawl.sinks import page_packs
+from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import PackWriter, open_packs
 
@@ -45,7 +45,7 @@ def test_a_writer_that_is_behind_does_not_stop_the_loop(
 ) -> None:
     """The crawl pauses with the page that is too much, not with the next look; none is lost."""
     monkeypatch.setitem(PackWriter.__init__.__kwdefaults__, "backlog_max", 200_000)
-    monkeypatch.setattr(packing, "BEHIND", 100_000)
+    monkeypatch.setattr(page_packs, "BEHIND", 100_000)
     crawler, engine = crawler_with_engine()
 
     async def crawl() -> None:

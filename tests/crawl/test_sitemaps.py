@@ -12,12 +12,12 @@ from inprocess import Crawled, crawl_here
 from scrapy.http import Response
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl import sitemaps
-from scrapy_spider_suite.crawl.trapping import Trapping
+from scrapy_spider_suite.crawl import links as sitemaps
+from scrapy_spider_suite.crawl.links import Trapping
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import voucher_of_sitemap
 from scrapy_spider_suite.urls.normalize import normalize

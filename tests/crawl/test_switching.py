@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Site, links, running
 
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs import open_items, open_packs
 from scrapy_spider_suite.settings.changing import change_setting

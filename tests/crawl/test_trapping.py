@@ -9,10 +9,10 @@ import pytest
 from scrapy.http import HtmlResponse
 from virtual import Crawl, Web
 
-from scrapy_spider_suite.crawl.trapping import Trapping
+from scrapy_spider_suite.crawl.links import Trapping
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.urls.traps import Limits
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.crawl.events import StoppedError
-from scrapy_spider_suite.crawl.wire import Wire
+from scrapy_spider_suite.crawl.gate import Wire
+from scrapy_spider_suite.crawl.requests import StoppedError
 from scrapy_spider_suite.exceptions import HostWaitsTooLong
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 

@@ -11,7 +11,7 @@ import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.core import CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import CrawlCore, core_of
 from scrapy_spider_suite.errors import PrivateAddressError
 from scrapy_spider_suite.settings.changing import change_setting
 

@@ -10,11 +10,11 @@ from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http import Request, Response
 from scrapy.utils.test import get_crawler
 
+from scrapy_spider_suite.crawl.requests import redirect_target
 from scrapy_spider_suite.downloadermiddlewares.redirect import (
     HOPS_MAX,
     EveryLinkRedirectMiddleware,
     LinkRedirectMiddleware,
-    redirect_target,
 )
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 

@@ -9,7 +9,7 @@ from scrapy import Request, Spider
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.overriding import Overriding
+from scrapy_spider_suite.crawl.crawl_policy import Overriding
 from scrapy_spider_suite.downloadermiddlewares.useragent import HostUserAgent
 from scrapy_spider_suite.settings.suite import SuiteSettings
 

@@ -23,8 +23,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.witness import Fetched
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.gate import Fetched
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read

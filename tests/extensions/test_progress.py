@@ -16,7 +16,7 @@ from scrapy import Spider
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.extensions import progress
 from scrapy_spider_suite.extensions.progress import Progress

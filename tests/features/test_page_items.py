@@ -22,7 +22,7 @@ from scrapy.linkextractors import LinkExtractor
 from visitors import Walker, walker
 from websites import Answer, Site, links, moved
 
-from scrapy_spider_suite.crawl import packing
+from scrapy_spider_suite.crawl.sinks import page_packs
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Link, open_packs, verify
 from scrapy_spider_suite.packs.pack_file import PackFile
@@ -210,7 +210,7 @@ def test_a_plain_project_waits_for_a_disk(
     pages: Site, crawl: Crawling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What could not be written is written later; nothing is fetched twice."""
-    monkeypatch.setattr("scrapy_spider_suite.crawl.commitlog._RETRY", 0.1)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.sinks.commit_log._RETRY", 0.1)
     append, failures = PackFile.append, [1, 2]
 
     def fail(self: PackFile, *args: Any) -> Any:
@@ -220,12 +220,12 @@ def test_a_plain_project_waits_for_a_disk(
         return append(self, *args)
 
     monkeypatch.setattr(PackFile, "append", fail)
-    made = packing.plan_of
+    made = page_packs.plan_of
 
     def soon(*args: Any) -> Any:
         return replace(made(*args), wait=0.05)
 
-    monkeypatch.setattr(packing, "plan_of", soon)
+    monkeypatch.setattr(page_packs, "plan_of", soon)
     pages.pages["/no"] = Answer(links().encode(), wait=1.5)
     done = plain(crawl, type("Own", (Paging,), {"site": pages.url}), tmp_path)
     assert packed(tmp_path) == {"/": 200, "/more": 200}

@@ -20,7 +20,7 @@ from scrapy import signals
 from websites import Answer, Site, Visit, links
 
 from scrapy_spider_suite.agents.pushed import LONGEST, Pushed
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.errors import RegistryError, SettingsError
 from scrapy_spider_suite.seeds.pushed import PushedSeeds
 from scrapy_spider_suite.settings.changing import change_setting

@@ -14,8 +14,8 @@ from scrapy.http import Response
 from visitors import Visitor, walker
 from websites import Site, links
 
-from scrapy_spider_suite.crawl.commitlog import CommitLog
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
 from scrapy_spider_suite.sinks import hold

@@ -14,8 +14,8 @@ from scrapy import Spider, signals
 from scrapy.exceptions import DropItem
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.core import core_of
-from scrapy_spider_suite.crawl.lifelong import STARTED
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.empty_runs import STARTED
 from scrapy_spider_suite.spidermiddlewares.lineage import LineageMiddleware
 
 

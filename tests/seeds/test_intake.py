@@ -17,10 +17,10 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Answer, Site, links, running
 
-from scrapy_spider_suite.crawl.core import core_of
+from scrapy_spider_suite.crawl import seeds as intake
+from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.seeds import bad_lines
 from scrapy_spider_suite.runtime.refusal import ExitCode, code_of_reason
-from scrapy_spider_suite.seeds import intake
-from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -233,7 +233,7 @@ def test_a_crawl_in_memory_holds_some_seeds_only(
     monkeypatch.setattr(intake, "_IN_MEMORY", 5)
     monkeypatch.setattr(intake, "_ROOM", 0.01)
     monkeypatch.setattr("scrapy_spider_suite.runtime.event_loop.SLICE", 0.0)
-    monkeypatch.setattr("scrapy_spider_suite.seeds.sowing._PIECE", 2)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.seeds._PIECE", 2)
     path = tmp_path / "seeds"
     path.write_text("".join(f"{site.url}/{n}\n" for n in range(60)))
     most = 0

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from scrapy_spider_suite.crawl import seeds as sowing
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.seeds import Sower, bad_lines, planter
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.seeds import sowing
-from scrapy_spider_suite.seeds.sowing import Sower, bad_lines, planter
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.url_states import Guesses, seeds
 from scrapy_spider_suite.urls.url_lists import LONGEST, Seed, SeedLines

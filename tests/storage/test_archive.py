@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from virtual import WALL, entry
 
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store import seen_transfer
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader

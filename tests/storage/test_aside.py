@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from virtual import WALL, entry
 
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import Subject

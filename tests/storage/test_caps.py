@@ -10,11 +10,11 @@ from random import Random
 import pytest
 from virtual import WALL, Crawl, Web, copy_of, entry
 
+from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import scheduling
 from scrapy_spider_suite.store import counters, host_queues, rotation
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.counters import Domain, Domains, row_of
@@ -45,7 +45,7 @@ def make_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
         (rotation, "_GOING", 2), (rotation, "_COMING", 2),
-        (scheduling, "_BACKLOG", 5), (counters, "_CACHE", 1),
+        (admission, "_BACKLOG", 5), (counters, "_CACHE", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

@@ -10,12 +10,11 @@ import pytest
 from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
 from virtual import entry
 
+from scrapy_spider_suite.crawl.queue import traps as module
+from scrapy_spider_suite.crawl.queue.traps import Grounds, Traps
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage import traps as module
-from scrapy_spider_suite.storage.grounds import Grounds
-from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import Crawl, Web, all_urls, copy_of, entry, trees
 
+from scrapy_spider_suite.crawl.queue import admission
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.packs.stored_pages import Stored
-from scrapy_spider_suite.storage import scheduling
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store import unread_pages as demands
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -250,7 +250,7 @@ def test_a_kill_after_any_batch(tmp_path: Path) -> None:
             copies.append(copy_of(store._path, tmp_path / str(len(copies)) / "store").parent)
 
     batches = count()
-    with mock.patch.object(scheduling, "_BACKLOG", 2), mock.patch.object(
+    with mock.patch.object(admission, "_BACKLOG", 2), mock.patch.object(
         store, "flush", flush_and_copy
     ):
         crawl.seed("http://h0.t/0")

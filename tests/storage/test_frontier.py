@@ -8,7 +8,7 @@ import pytest
 from contracts_durable import DurableFrontierContract
 from contracts_frontier import FrontierContract
 
-from scrapy_spider_suite.storage import scheduling
+from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.store import host_queues, rotation
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.interface import MemoryStore, Store
@@ -43,6 +43,6 @@ class TestOnDiskWithLittleMemory(TestOnDisk):
     def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module, name, value in (
             (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
-            (rotation, "_GOING", 2), (rotation, "_COMING", 2), (scheduling, "_BACKLOG", 5),
+            (rotation, "_GOING", 2), (rotation, "_COMING", 2), (admission, "_BACKLOG", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

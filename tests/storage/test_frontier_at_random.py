@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from virtual import WALL, copy_of, entry
 
+from scrapy_spider_suite.crawl.queue import admission
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Flag, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.storage import scheduling
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store import host_queues, rotation, seen_transfer
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.counters import Counters
@@ -42,7 +42,7 @@ POLICY = Policy(
 TINY = (
     (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 2), (rotation, "_TURN", 2),
     (rotation, "_GOING", 3), (rotation, "_COMING", 3),
-    (scheduling, "_BACKLOG", 9), (scheduling, "_SPILL", 2),
+    (admission, "_BACKLOG", 9), (admission, "_SPILL", 2),
     (seen_transfer, "_LEAST", 2), (seen_transfer, "_PORTION", 3),
 )  # fmt: skip
 LEAVES = BottomUp(to_and_fro=True)

@@ -16,7 +16,7 @@ def test_few_entries_are_held_back_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a host with more of them the rest waits on disk; all of it goes on when it may."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.holding._MOST", 3)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.leases._MOST", 3)
     a = Side(tmp_path / "a")
     for page in range(40):
         a.put("h0.t", page, "pending")
@@ -67,7 +67,7 @@ def test_what_is_free_again_is_looked_for_in_portions(
 
     holding.change(lambda host, url: True, by_host=by_host)
     assert visits() == 0
-    monkeypatch.setattr("scrapy_spider_suite.storage.holding._PORTION", 5)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.leases._PORTION", 5)
     for _ in range(2):
         asked.clear()
         holding.change(nothing_but, by_host=by_host)

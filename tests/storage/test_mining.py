@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from virtual import Crawl, Web, entry
 
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.traps import MISSES_MAX, PRIORITY
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.mining import MISSES_MAX, PRIORITY
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row

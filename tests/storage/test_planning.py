@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import WALL, entry
 
+from scrapy_spider_suite.crawl.queue.commit import BEFORE_NEW
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.leases import Found, Lease
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.planning import BEFORE_NEW, Found
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.revisit_plans import MISSES_MAX

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from virtual import POLICY, WALL
 
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.frontier import Frontier
 from scrapy_spider_suite.store.host_queues import RESIDENT
 from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
 from scrapy_spider_suite.store.rocks_store import RocksStore

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from virtual import HOST_DELAY, IP_DELAY, WALL, Crawl, Web, all_urls, copy_of, entry, trees
 
+from scrapy_spider_suite.crawl.queue import admission
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.waits import WaitCount
-from scrapy_spider_suite.storage import scheduling
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.store import host_queues, rotation
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.host_queues import RESIDENT, DiskWaits, due_time
@@ -34,7 +34,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
         (rotation, "_GOING", 2), (rotation, "_COMING", 2),
-        (scheduling, "_BACKLOG", 5), (scheduling, "_SPILL", 3),
+        (admission, "_BACKLOG", 5), (admission, "_SPILL", 3),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from virtual import WALL, Crawl, Fetch, Watch, Web, entry
 
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.leases import _REFUSALS
 from scrapy_spider_suite.frontier import workbench
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
 from scrapy_spider_suite.frontier.policy import Bar, Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.leasing import _REFUSALS
 from scrapy_spider_suite.store import rotation
 from scrapy_spider_suite.store.host_queues import BARRED, WaitingList
 from scrapy_spider_suite.store.interface import MemoryStore, Store

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import WALL, entry
 
+from scrapy_spider_suite.crawl.queue.frontier import FIRST, Frontier
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.leases import Lease
-from scrapy_spider_suite.storage.rework import FIRST
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 

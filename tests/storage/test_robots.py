@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.crawl import robots as module
+from scrapy_spider_suite.crawl.robots import KEEP_AFTER_EXPIRY, RobotsStore
 from scrapy_spider_suite.frontier.robots_rules import TTL, RobotsRules, Verdict, judge
-from scrapy_spider_suite.storage import robots as module
-from scrapy_spider_suite.storage.robots import KEEP_AFTER_EXPIRY, RobotsStore
 from scrapy_spider_suite.store.interface import MemoryKV
 
 T0 = 1_700_000_000.0

@@ -18,12 +18,12 @@ from virtual_agents import Agents
 from scrapy_spider_suite.agents.assignment import assignment_of
 from scrapy_spider_suite.agents.exchange import BOUNDS
 from scrapy_spider_suite.agents.letters import Packer
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.seeds import planter
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.seeds.sowing import planter
-from scrapy_spider_suite.storage.frontier import Frontier
-from scrapy_spider_suite.storage.leases import Lease
 from scrapy_spider_suite.storage.outbox import LEAST, Outbox
 from scrapy_spider_suite.storage.routing import Routing, arrived
 from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore, Store

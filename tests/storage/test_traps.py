@@ -11,14 +11,13 @@ import pytest
 from trapped_webs import BROAD, NAMES, TrapCrawl, seeds
 from virtual import entry
 
+from scrapy_spider_suite.crawl.queue import traps as grounds
+from scrapy_spider_suite.crawl.queue.traps import Grounds, Traps, pack, unpack
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.storage import grounds
-from scrapy_spider_suite.storage.grounds import Grounds, pack, unpack
-from scrapy_spider_suite.storage.traps import Traps
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
@@ -160,7 +159,7 @@ def test_a_folder_that_has_had_its_share_comes_last(
     budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is refused: when the others are done, what is left of the budget is its own."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.traps._FEW", 200)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FEW", 200)
     crawl = TrapCrawl(MemoryStore(), Limits(prefix=50))
     crawl.frontier.policy.change(host=Pace(0.1), host_max_pages=budget)
     crawl.on_page = lambda lease: None
@@ -201,7 +200,7 @@ def test_a_queue_in_a_trap_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, durable: bool
 ) -> None:
     """It goes at once, as far as it lies there, and its host waits behind the others."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.leasing._REFUSALS", 1)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.leases._REFUSALS", 1)
     store: Store = RocksStore(tmp_path / "store", memory=4 << 20) if durable else MemoryStore()
     crawl = TrapCrawl(store, Limits(same=3))
     crawl.on_page = lambda lease: None
@@ -289,7 +288,7 @@ def test_grounds_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten, on disk as well."""
-    monkeypatch.setattr("scrapy_spider_suite.storage.farms._FARMS", 3)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FARMS", 3)
     store = MemoryStore()
     policy = Policy(traps=Limits(hosts=2))
 

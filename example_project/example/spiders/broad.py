@@ -19,7 +19,7 @@ from pathlib import Path
 
 from scrapy import signals
 
-from scrapy_spider_suite.contact import require_contact
+from scrapy_spider_suite.crawl.preparation import require_contact
 from scrapy_spider_suite.fakeweb import serve
 from scrapy_spider_suite.spiders import BroadSpider
 

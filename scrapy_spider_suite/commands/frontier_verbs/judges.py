@@ -11,8 +11,8 @@ from scrapy.spiderloader import get_spider_loader
 
 from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control import blocks
-from scrapy_spider_suite.crawl.filtering import FilterSet
-from scrapy_spider_suite.crawl.overriding import policy_fields
+from scrapy_spider_suite.crawl.crawl_policy import policy_fields
+from scrapy_spider_suite.crawl.filters import FilterSet
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.explaining.judging import Judge
 from scrapy_spider_suite.explaining.terms import Terms

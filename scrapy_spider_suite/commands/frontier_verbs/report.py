@@ -14,9 +14,9 @@ from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats
 from scrapy_spider_suite.analysis.link_stats import report as link_report
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
+from scrapy_spider_suite.crawl.seeds import bad_lines
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.monitor import reports
-from scrapy_spider_suite.seeds.sowing import bad_lines
 from scrapy_spider_suite.store.counters import Tallies
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader

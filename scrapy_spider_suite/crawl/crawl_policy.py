@@ -1,0 +1,437 @@
+"""The normaliser of a crawl, made from its settings: options, rules, the project's own, twins.
+
+What comes next, as the settings say: the order of a host's URLs, and the sliding window.
+
+The policy of a crawl: what its settings say, and its overrides file, read again as it changes.
+
+A file that cannot be used stops the start. While the crawl runs, it is said once, and the rules
+of before stay in force: a slip of the pen, or a file that is away for a moment, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import zlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from scrapy.utils.misc import load_object
+
+from scrapy_spider_suite.analysis.ranks import Scores as ScoreFile
+from scrapy_spider_suite.crawl.requests import hostname
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Entry, Order
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.overrides import Overrides
+from scrapy_spider_suite.frontier.policy import Phases, Policy
+from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.frontier.robots_rules import origin_of
+from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Plugin, Rules, UrlRules
+from scrapy_spider_suite.urls.scope import Scope
+from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.twins import Twins
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+
+    from scrapy_spider_suite.store.interface import KV
+
+logger = logging.getLogger(__name__)
+
+STORE: Final = "twins"
+"""The family in which a job keeps the evidence of twins."""
+_TRIED: Final = 1_000
+"""Results of the project's normaliser that are handed to it once more, to see if they stay."""
+
+
+class Stats(Protocol):
+    """As much of a stats collector as is needed."""
+
+    def inc_value(self, key: str, count: int = 1) -> None:
+        """Add *count* to the stat *key*."""
+        ...
+
+
+class NoStats:
+    """`Stats` outside of a crawl, where there are none."""
+
+    def inc_value(self, key: str, count: int = 1) -> None:
+        """See `Stats`."""
+
+
+_of_crawler: WeakKeyDictionary[Crawler, Normalizer] = WeakKeyDictionary()
+
+
+class Guarded:
+    """Calls *own*, a project's normaliser, and lets nothing of it stop a crawl.
+
+    What it makes of a URL is brought into plain normal form. If it raises, or returns what is no
+    web address, the URL stays as it was.
+
+    Stats: ``suite/normalizer/errors``, ``suite/normalizer/invalid``, ``suite/normalizer/dropped``,
+    ``suite/normalizer/unstable``.
+    """
+
+    def __init__(self, own: Plugin, name: str, stats: Stats) -> None:
+        self._own = own
+        self._name = name
+        self._stats = stats
+        self._told: set[str] = set()
+        self._tried = 0
+
+    def __call__(self, url: str) -> str | None:
+        """The URL that it makes of *url*; None if it is to be dropped."""
+        found = self._ask(url)
+        if found is None:
+            self._stats.inc_value("suite/normalizer/dropped")
+        elif found != url and self._tried < _TRIED:
+            self._tried += 1
+            if self._ask(found) != found:
+                self._stats.inc_value("suite/normalizer/unstable")
+                self._warn("makes yet another URL of its own result", url)
+        return found
+
+    def _ask(self, url: str) -> str | None:
+        try:
+            found = self._own(url)
+        except Exception:  # whatever a project's code does, the crawl goes on
+            self._stats.inc_value("suite/normalizer/errors")
+            self._warn("raised", url, trace=True)
+            return url
+        if found is None:
+            return None
+        normal = normalize(found) if isinstance(found, str) else None
+        if normal is None:
+            self._stats.inc_value("suite/normalizer/invalid")
+            self._warn("returned no web address", url)
+            return url
+        return normal
+
+    def _warn(self, what: str, url: str, *, trace: bool = False) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning(
+                "SUITE_NORMALIZER = %r %s, given %s (if it does so again, that is only counted: "
+                "suite/normalizer/…)", self._name, what, url, exc_info=trace,
+            )  # fmt: skip
+
+
+def make_normalizer(
+    settings: SuiteSettings, kv: KV | None, stats: Stats, domains: Collection[str] | None = None
+) -> Normalizer:
+    """The normaliser that *settings* ask for; the plain one outside of the broad profile.
+
+    *kv* holds the evidence of twins, None where there is none; *domains* are the spider's allowed
+    ones. Raises `SettingsError`.
+    """
+    if settings.profile != "broad":
+        return Normalizer()
+    general = Options.of(settings.normal_form, settings.drop_parameters)
+    plugin = None
+    if settings.normalizer:
+        plugin = Guarded(_load(settings.normalizer), settings.normalizer, stats)
+    rules = Rules(general, UrlRules(settings.url_rules))
+    made = Normalizer(rules, plugin, twins_of(settings, kv))
+    made.scope = Scope(domains) if domains else None
+    return made
+
+
+def twins_of(settings: SuiteSettings, kv: KV | None) -> Twins | None:
+    """The twins that *kv* has evidence of, if *settings* ask for them."""
+    if settings.profile == "broad" and settings.prefer_https and kv is not None:
+        return Twins(kv)
+    return None
+
+
+def _load(path: str) -> Plugin:
+    """The callable at *path*; of a class an instance. Raises `SettingsError`."""
+    try:
+        own = load_object(path)
+        if isinstance(own, type):
+            own = own()
+    except Exception as error:  # importing a project's module may raise anything
+        raise SettingsError(f"SUITE_NORMALIZER = {path!r}: {error}") from error
+    if not callable(own):
+        raise SettingsError(f"SUITE_NORMALIZER = {path!r}: expected a callable, or a class of such")
+    found: Plugin = own
+    return found
+
+
+def normalizer_of(crawler: Crawler | None) -> Normalizer:
+    """The normaliser that *crawler*'s core has made; the plain one without a core."""
+    found = None if crawler is None else _of_crawler.get(crawler)
+    return found or Normalizer()
+
+
+def register(crawler: Crawler, normalizer: Normalizer) -> None:
+    """Let the components of *crawler* have *normalizer*."""
+    _of_crawler[crawler] = normalizer
+
+
+ScoreOfUrl = Callable[[str, int, str], float]
+
+
+def order_of(settings: SuiteSettings, stats: StatsCollector) -> Order:
+    """The order of SUITE_ORDER.
+
+    Raises `SettingsError`: there is no function SUITE_SCORE, or SUITE_SCORES is no such file.
+    """
+    if settings.order == "bottom-up":
+        return BottomUp(to_and_fro=settings.window == "leaf")
+    if settings.order == "best-first":
+        given = _function(settings.score) if settings.scores is None else _read(settings.scores)
+        return BestFirst(Scores(given, stats))
+    return BREADTH_FIRST
+
+
+def window_of(settings: SuiteSettings, store: Store) -> Window | None:
+    """The window of SUITE_WINDOW. Raises `SettingsError` if nothing can wait outside of it."""
+    if settings.window != "none" and not store.durable:
+        allowed = "'none' in the spider profile without JOBDIR, where all hosts are in memory"
+        raise SettingsError.of("SUITE_WINDOW", settings.window, allowed)
+    return Window.of(settings.window, settings.window_size)
+
+
+class Ordering:
+    """An order of which another may take the place: keys that were given stay as they are."""
+
+    def __init__(self, order: Order) -> None:
+        self.adopt(order)
+
+    def adopt(self, order: Order) -> None:
+        """Give keys by *order* from now on."""
+        self.key = order.key
+
+
+class Scores:
+    """Calls the project's function; a URL that it fails for has the score 0.0, and is counted.
+
+    Stats: ``suite/order/bad_scores``.
+    """
+
+    def __init__(self, score: ScoreOfUrl, stats: StatsCollector) -> None:
+        self._score = score
+        self._stats = stats
+
+    def __call__(self, entry: Entry) -> float:
+        """The score of *entry*."""
+        try:
+            return float(self._score(entry.url, entry.depth, entry.referrer))
+        except Exception:  # the project's code, which may raise anything: no URL is lost for it
+            if not self._stats.get_value("suite/order/bad_scores"):
+                logger.exception(
+                    "SUITE_SCORE failed for %s, whose score is 0 (others are only counted: "
+                    "suite/order/bad_scores)", entry.url,
+                )  # fmt: skip
+            self._stats.inc_value("suite/order/bad_scores")
+            return 0.0
+
+
+def _read(path: Path) -> ScoreOfUrl:
+    try:
+        return ScoreFile.read(path).of_link
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise SettingsError(f"SUITE_SCORES = {str(path)!r} cannot be read: {error}") from None
+
+
+def _function(path: str) -> ScoreOfUrl:
+    try:
+        found = load_object(path)
+    except (ImportError, NameError) as error:
+        raise SettingsError(f"SUITE_SCORE = {path!r} cannot be imported: {error}") from None
+    if not callable(found):
+        raise SettingsError.of("SUITE_SCORE", path, "the import path of a function")
+    function: ScoreOfUrl = found
+    return function
+
+
+Stamp = tuple[int, int, int]
+_REFUSED = 1.0
+"""Seconds; the first pause after a refused connection in the spider profile."""
+_NEVER = 1 << 30
+_AWAY: Stamp = (0, 0, 0)
+_NO_FILE: Stamp = (0, 0, 1)
+
+_kept: WeakKeyDictionary[Crawler, Overriding] = WeakKeyDictionary()
+
+
+def overriding_of(crawler: Crawler) -> Overriding:
+    """The one of *crawler*, made when first asked for. Raises `SettingsError` for a bad file."""
+    found = _kept.get(crawler)
+    if found is None:
+        found = _kept[crawler] = Overriding(suite_settings(crawler))
+    return found
+
+
+class Overriding:
+    """Holds the policy of a crawl in step with its overrides file.
+
+    *path* may change. *changed* is called after each change; *address_of* knows where a host
+    lives ("": it does not).
+    """
+
+    def __init__(self, settings: SuiteSettings) -> None:
+        self.path = settings.overrides
+        # Of the file whose rules are in force, or that was complained of.
+        self._stamp = stamp_of(self.path)
+        self._seen = self._stamp
+        self.policy = Policy(overrides=read_overrides(self.path), **policy_fields(settings))
+        self.changed: Callable[[], None] = _nobody
+        self.address_of: Callable[[str], str] = _nowhere
+        self._reading: asyncio.Task[None] | None = None
+
+    def adopt(self, path: Path | None, rules: Overrides) -> None:
+        """Go by the *rules* of the file *path* from now on."""
+        self.path = path
+        self.policy.change(overrides=rules)
+
+    def look(self) -> None:
+        """Read the file again if it has changed, once it is at rest: equal at two looks.
+
+        In a thread of its own: 100,000 rules take seconds.
+        """
+        if self._reading is not None:
+            return
+        stamp = stamp_of(self.path)
+        if stamp != self._stamp and stamp == self._seen:
+            self._reading = asyncio.ensure_future(self._read_again(self.path, stamp))
+        self._seen = stamp
+
+    def stop(self) -> None:
+        """Read nothing more, and forget who asked to be told."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self.changed, self.address_of = _nobody, _nowhere
+
+    async def _read_again(self, path: Path | None, stamp: Stamp) -> None:
+        try:
+            rules = await asyncio.to_thread(read_overrides, path)
+        except SettingsError as error:
+            self._stamp = stamp
+            logger.error("%s: the rules of before stay in force", error)
+        else:
+            if stamp_of(path) == stamp:  # else a later look takes what it is then
+                self._stamp = stamp
+                self.policy.change(overrides=rules)
+                number = counted(len(rules), "rule")
+                logger.info("now in force: %s of %s", number, path or "no file")
+                self.changed()
+        finally:
+            self._reading = None
+
+    # What holds for a request
+
+    def obeys_robots(self, url: str) -> bool | None:
+        """Whether robots.txt counts for *url*; None where no rule for its host says so."""
+        return self.policy.obeys_robots(*self._place_of(url)) if self.policy.overrides else None
+
+    def user_agent(self, url: str) -> str | None:
+        """As whom *url* is asked for; None where no rule for its host says so."""
+        return self.policy.user_agent(*self._place_of(url)) if self.policy.overrides else None
+
+    def _place_of(self, url: str) -> tuple[str, str]:
+        """The host of *url* and its address; "" for what there is not, or is not known."""
+        origin = origin_of(url)
+        host = host_of(origin) if origin else ""
+        return host, self.address_of(host)
+
+    def refuse_barred(self, request: Request, address: str = "") -> None:
+        """Raise `HostBarred` if nothing may be asked of the host of *request*, at *address*, now.
+
+        *address* is "" while it is not known.
+        """
+        policy, wall, host = self.policy, time.time(), hostname(request)
+        bar = policy.bar(host, address, wall)
+        if bar is None and policy.blocks:
+            bar = policy.bar_of_url(normalize(request.url) or request.url, host, wall)
+        if bar is not None:
+            raise HostBarred(str(bar), bar.until)
+
+
+def read_overrides(path: Path | None) -> Overrides:
+    """The rules of a file; none without one. Raises `SettingsError`, which names file and line."""
+    if path is None:
+        return Overrides()
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            return Overrides.parse(lines, str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"SUITE_OVERRIDES: {path} cannot be read: {error}") from error
+
+
+def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
+    """What the settings say, by the names of `Policy`."""
+    project = settings.project
+    general = Pace(settings.host_delay, settings.host_concurrency, settings.burst)
+    return {
+        "host": general,
+        "address": Pace(settings.ip_delay, settings.ip_concurrency),
+        "host_max_pages": settings.host_max_pages,
+        "host_max_depth": settings.host_max_depth,
+        "domain_max_pages": settings.domain_max_pages,
+        "domain_max_hosts": settings.domain_max_hosts,
+        "job_max_pages": settings.max_pages,
+        "retry_times": settings.retry_times,
+        "retry_failed_after": settings.retry_failed_after,
+        "retry_failed": frozenset(map(Event, settings.retry_failed)),
+        "back_off": BackOff(
+            settings.backoff_base,
+            settings.backoff_max,
+            # A project's own requests are not given up before its RetryMiddleware does.
+            settings.dead_host_failures if settings.profile == "broad" else _NEVER,
+            # Somebody looks on, who may have mistyped a port.
+            math.inf if settings.profile == "broad" else _REFUSED,
+        ),
+        "slots": {
+            name: Pace(
+                float(slot.get("delay", general.delay)),
+                int(slot.get("concurrency", general.concurrency)),
+                general.burst,
+            )
+            for name, slot in project.download_slots.items()
+        },
+        "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
+        "phases": phases_of(settings),
+        "shared": settings.ledger is not None,
+        "traps": Limits(**{each: getattr(settings, f"trap_{each}") for each in Limits.names()}),
+    }
+
+
+def phases_of(settings: SuiteSettings) -> Phases | None:
+    """The phases of a crawl; None if all hosts are visited at any time."""
+    if settings.phases == 1:
+        return None
+    return Phases(settings.phases, settings.phase_seconds, settings.phase_guard)
+
+
+def stamp_of(path: Path | None) -> Stamp:
+    """What changes whenever the file at *path* does, also by another that takes its place."""
+    if path is None:
+        return _NO_FILE
+    try:
+        found = path.stat()
+    except OSError:
+        return _AWAY
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _nobody() -> None:
+    """Nobody waits for a change."""
+
+
+def _nowhere(host: str) -> str:
+    """It is not known where any host lives."""
+    return ""

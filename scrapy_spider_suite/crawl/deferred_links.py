@@ -1,0 +1,352 @@
+"""Whether a response can be had again, as it is, from the record of its page.
+
+Links that are read when they are wanted (SUITE_EXTRACT): out of packs, a few pages at a time.
+
+A page is fetched, called back and packed as ever; what is put off is the reading of its links. It
+goes the same way then: the same response, out of its pack, is handed to the same `Follower`.
+
+What cannot be read later is read at once: pages that are not packed, whose body was cut off or is
+in another record (a revisit), is not what a middleware of the project made of it, or is compressed
+in a way that is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy import Request
+from scrapy.http import Headers, HtmlResponse, Response
+
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
+from scrapy_spider_suite.errors import CodecError, PackError
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.packs import http_records
+from scrapy_spider_suite.packs.http_records import decode
+from scrapy_spider_suite.packs.stored_pages import Finder, Stored
+from scrapy_spider_suite.packs.warc import URL_MAX
+from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.unread_pages import AT_ONCE
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
+    from scrapy_spider_suite.packs import Fetch, Page
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.store.unread_pages import Unread
+
+logger = logging.getLogger(__name__)
+
+_OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-robots-tag"})
+"""Fields that say of a page which links it has, or whether filters want them."""
+
+
+def can_wait(fetch: Fetch, response: Response) -> bool:
+    """Whether *response* can be had again from the record of *fetch*."""
+    if fetch.truncated or fetch.original is not None or fetch.url != response.url:
+        return False
+    if len(fetch.url) > URL_MAX:  # it is not packed
+        return False
+    try:
+        head = http_records.parse(http_records.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method))
+        # More than that is another body: a small one may decompress to a very large one.
+        if decode(head, fetch.body, len(response.body)) != response.body:
+            return False
+    except PackError:
+        return False
+    return head.status == response.status and _fields(head.fields) == _fields(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, values in response.headers.items()
+        for value in values
+    )
+
+
+def _fields(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of *fields* on which it depends which links are followed, by their names."""
+    named = ((name.lower(), value) for name, value in fields)
+    return sorted((field for field in named if field[0] in _OF_LINKS), key=itemgetter(0))
+
+
+_NOTHING: Final = 60.0
+"""A crawl in which nothing can be visited for so many seconds has nothing else to do."""
+_HURRY: Final = 0.1
+"""Seconds between two groups of packs that are ended early, since the crawl waits for them."""
+_RETRY: Final = 5.0
+"""Seconds after which a folder that could not be read is tried again."""
+_TRIES: Final = 12
+"""Times in a row, of one page."""
+_WORK: Final = 0.005
+"""Seconds for which pages are read before anyone else has a turn again."""
+_BYTES: Final = 8 << 20
+"""Of pages that are taken out of packs at a time; one may be larger."""
+_TOLD: Final = 10
+"""Pages that are named in the log when their links are given up; more are only counted."""
+
+
+class Extractor:
+    """One per crawl of the broad profile; *scheduler* is whose pages are stored.
+
+    Stats: ``suite/extract/read``, ``suite/extract/at_once``, ``suite/extract/lost``,
+    ``suite/extract/hook_errors``, ``suite/extract/waiting`` (set by the keeper).
+    """
+
+    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
+        self._core = core
+        self._scheduler = scheduler
+        self._stats = core.crawler.stats
+        self._loop = asyncio.get_running_loop()
+        self._pages = pages = core.frontier.extraction
+        self._busy = self._ended = False
+        self._not_before = -math.inf
+        self._hurried = -math.inf
+        self._tries = 0
+        self._packs = [each for each in scheduler.sinks if isinstance(each, PagePacks)]
+        own = core.settings.packs_dir
+        folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
+        self._finder = Finder(dict.fromkeys(each.absolute() for each in folders))
+
+    def __len__(self) -> int:
+        """How many pages wait for their links to be read; 0 where nobody follows links."""
+        return 0 if self._core.sitemaps.make_follower is None else len(self._pages.waiting)
+
+    # Pages that come
+
+    def settle(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: read it now if it cannot be read later."""
+        response, lease.unread = lease.unread, None
+        if not isinstance(response, Response):
+            return
+        if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
+            return  # it is fetched again
+        packing = self._packing_of(lease)
+        if packing is not None and can_wait(lease.fetches[-1], response):
+            self._pages.waiting.note_folder(str(packing.folder))
+            self._finder.add(packing.folder)
+            lease.stored = self._stored(lease)
+            return
+        self._stats.inc_value("suite/extract/at_once")
+        if not self._read(lease, response):
+            lease.faults.add(Event.CALLBACK_ERROR)
+
+    def _stored(self, lease: Lease) -> Stored:
+        fetch, facts = lease.fetches[-1], lease.facts
+        return Stored(
+            fetch.url, fetch.time, again=facts is not None and facts.again,
+            visited=lease.plan is not None,
+            first=not self._core.frontier.residents.records.of(lease.entry.host).done,
+        )  # fmt: skip
+
+    def is_packed(self, lease: Lease) -> bool:
+        """Whether the last answer of *lease*, of which nothing more will come, will be."""
+        return self._packing_of(lease) is not None
+
+    def _packing_of(self, lease: Lease) -> PagePacking | None:
+        return next(filter(None, (each.taking(lease) for each in self._packs)), None)
+
+    # Pages whose turn has come
+
+    def look(self, *, starving: bool) -> None:
+        """Have the links of some pages read, if they are wanted; *starving*: there is room for
+        fetches, and nothing can be fetched at present."""
+        core = self._core
+        scheduler = self._scheduler
+        if self._busy or self._ended or scheduler.closing or scheduler.paused:
+            return
+        if not len(self):
+            if starving and core.settings.extract != "eager":
+                self._hurry()
+            return
+        if core.frontier.full or core.now() < self._not_before:
+            return
+        if any(each.recovering for each in self._packs):
+            return  # pages may move
+        pages = self._choose(starving=starving)
+        if starving and not pages:
+            self._hurry()
+        if pages:
+            self._find(pages)
+
+    def _find(self, pages: list[Unread]) -> None:
+        try:
+            task = self._loop.run_in_executor(None, _find, self._finder, pages)
+        except RuntimeError as error:  # there is no room for a thread
+            self._wait(error)
+            for page in pages:
+                self._pages.demand.over(page)
+            return
+        self._busy = True
+        task.add_done_callback(self._found)
+
+    def _hurry(self) -> None:
+        """Have pages written that were fetched: they may be the ones that are wanted."""
+        now = self._core.now()
+        if now >= self._hurried + _HURRY:
+            self._hurried = now
+            for each in self._packs:
+                each.hurry()
+
+    def _choose(self, *, starving: bool) -> list[Unread]:
+        frontier, demand = self._core.frontier, self._pages.demand
+        if self._core.settings.extract == "eager":  # it was not always
+            return demand.of_all(AT_ONCE)
+        demand.sifted(frontier.in_sieve)
+        fetches = frontier.counters.done + frontier.counters.failed
+        return demand.choose(
+            starving=starving, fetches=fetches, nothing_else=self._nothing_else
+        )
+
+    def _nothing_else(self) -> bool:
+        """Whether nothing is under way, and nothing can be for a while."""
+        core, limit = self._core, self._core.settings.max_wait
+        if core.frontier.leased or core.outside or core.frontier.in_sieve:
+            return False
+        wait = core.frontier.next_visit_in(core.now())
+        return wait is None or wait > min(_NOTHING, limit or _NOTHING)
+
+    def _found(self, task: asyncio.Future[list[Found]]) -> None:
+        if task.cancelled():
+            return  # the next run reads them
+        answers = task.result()
+        away = next((each.answer for each in answers if isinstance(each.answer, OSError)), None)
+        if away is None:
+            self._tries = 0
+        else:
+            self._wait(away)
+        self._go_on(deque(answers))
+
+    def _go_on(self, answers: deque[Found]) -> None:
+        """Take *answers*: for a moment, and the rest in another turn of the loop."""
+        if self._ended:
+            return
+        until = self._core.now() + _WORK
+        with reading(self._core.store):
+            while answers:
+                self._take(answers.popleft())
+                if self._core.now() >= until:
+                    break
+        if answers:
+            self._loop.call_soon(self._go_on, answers)
+        self._busy = bool(answers)
+        self._scheduler.flush_soon()  # which looks for more
+        self._core.wake()
+
+    def _take(self, found: Found) -> None:
+        page, answer = found.page, found.answer
+        demand = self._pages.demand
+        later = isinstance(answer, OSError) and self._tries <= _TRIES
+        if answer is None or later or not demand.wants(page):
+            demand.over(page)
+        elif isinstance(answer, Exception):
+            self._lose(page, str(answer) or repr(answer))
+        else:
+            self._extract(page, found.stored, answer, found.size)
+
+    def _wait(self, error: Exception) -> None:
+        """It may be read later: a folder on another machine that is away for a moment."""
+        self._tries += 1
+        self._not_before = self._core.now() + _RETRY
+        if self._tries == 1:
+            logger.warning("%s: links of stored pages are read when that is over", error)
+
+    def _extract(self, page: Unread, stored: Stored, response: HtmlResponse, size: int) -> None:
+        core, lease = self._core, Lease(page.entry, None)
+        lease.status, lease.stored = response.status, stored
+        try:
+            request = core.translator.request(page.entry)
+        except CodecError:  # it was good enough to be fetched: only hooks might look at it
+            request = Request(page.entry.url)
+        response.request = request
+        if core.counting is not None:
+            core.counting.recall(lease, response, size, again=stored.again)
+        if not self._read(lease, response):
+            self._give_up(page, Event.CALLBACK_ERROR, lease)
+        elif core.frontier.extracted(page, lease, core.now()):
+            self._stats.inc_value("suite/extract/read")
+
+    def _read(self, lease: Lease, response: Response) -> bool:
+        """Give *lease* the links of *response*; False if a hook of the spider failed."""
+        make = self._core.sitemaps.make_follower
+        if make is None:
+            return True
+        try:
+            make().read(lease, response)
+        except Exception:  # the project's own code
+            self._stats.inc_value("suite/extract/hook_errors")
+            logger.exception("choose_links or link_priority failed with %s", response.url)
+            lease.links, lease.children = [], []
+            return False
+        return True
+
+    def _lose(self, page: Unread, why: str) -> None:
+        if not self._give_up(page, Event.UNREADABLE):
+            return
+        self._stats.inc_value("suite/extract/lost")
+        lost = self._stats.get_value("suite/extract/lost", 0)
+        if lost <= _TOLD:
+            more = " (further ones are only counted)" if lost == _TOLD else ""
+            logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
+
+    def _give_up(self, page: Unread, event: Event, lease: Lease | None = None) -> bool:
+        core = self._core
+        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset, lease)
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._ended = True
+
+
+class Found(NamedTuple):
+    """A page out of its pack, of *size* bytes there, or why it could not be had.
+
+    None: it was not looked for, since others are large.
+    """
+
+    page: Unread
+    stored: Stored
+    answer: HtmlResponse | Exception | None
+    size: int = 0
+
+
+def _find(finder: Finder, pages: Sequence[Unread]) -> list[Found]:
+    """In a thread: read *pages*."""
+    found, room = [], _BYTES
+    for page in pages:
+        stored = Stored(page.entry.url, 0.0)
+        if room <= 0:
+            found.append(Found(page, stored, None))
+            continue
+        try:
+            stored = Stored.from_bytes(page.place)
+            response, size = response_of(finder.find(stored))
+            room -= len(response.body)
+            found.append(Found(page, stored, response, size))
+        except Exception as error:  # or nobody would hear of it, and the crawl would never end
+            found.append(Found(page, stored, error))
+    return found
+
+
+def response_of(page: Page) -> tuple[HtmlResponse, int]:
+    """The response that *page* was, decompressed, and how many bytes it had before that.
+
+    Raises `PackError`.
+    """
+    if not page.status:
+        raise PackError(f"{page.url} is no HTTP response")
+    headers = Headers()
+    for name, value in page.head.fields:
+        headers.appendlist(name, value.encode("latin-1"))
+    headers.pop("Content-Encoding", None)
+    address = page.record.get("WARC-IP-Address")
+    response = HtmlResponse(
+        page.url, page.status, headers, page.body,
+        ip_address=ip_address(address) if address else None,
+    )  # fmt: skip
+    return response, len(http_records.split(page.record.block)[1])

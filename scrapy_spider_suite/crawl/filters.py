@@ -1,0 +1,349 @@
+"""The filters of a crawl: what its settings say, and their files, read again as they change.
+
+A filter that cannot be used stops the start. While the crawl runs it is said once, and the one of
+before stays in force. One that fails at a URL, as an atom of a project's own may, does not want it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from scrapy.http import Response, TextResponse
+
+from scrapy_spider_suite.crawl.crawl_policy import Stamp, stamp_of
+from scrapy_spider_suite.crawl.requests import BEYOND, BULK
+from scrapy_spider_suite.errors import FilterError, SettingsError
+from scrapy_spider_suite.exceptions import FilterRefused
+from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.http_fields import header
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.urls.filters import (
+    Countries,
+    Fact,
+    Filter,
+    Given,
+    Page,
+    Stage,
+    Subject,
+)
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.scope import Scope
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+
+logger = logging.getLogger(__name__)
+
+SETTINGS = {stage: f"{stage.value}_filter" for stage in Stage}
+"""The setting of each stage, by its name without the prefix."""
+_LONGEST = 400_000
+"""Bytes of a file."""
+_EXEMPT = int(Flag.START | Flag.DONT_FILTER)
+
+_kept: WeakKeyDictionary[Crawler, Filtering] = WeakKeyDictionary()
+
+
+def filtering_of(crawler: Crawler) -> Filtering:
+    """The one of *crawler*, made when first asked for. Raises `SettingsError` for a bad filter."""
+    found = _kept.get(crawler)
+    if found is None:
+        found = _kept[crawler] = Filtering(suite_settings(crawler), crawler.stats)
+    return found
+
+
+@dataclass(frozen=True)
+class FilterSet:
+    """The filters that some settings name, with the files that they came from."""
+
+    of: Mapping[Stage, Filter] = field(default_factory=dict)
+    paths: Mapping[Stage, Path] = field(default_factory=dict)
+    stamps: Mapping[Stage, Stamp] = field(default_factory=dict)
+    given: Given = field(default_factory=Given)
+
+    @classmethod
+    def read(cls, values: Mapping[Stage, str], given: Given) -> FilterSet:
+        """Read those in *values*: an expression each, or ``@`` and the path of a file of one.
+
+        Raises `SettingsError`, which names the setting, the file, the line and the column.
+        """
+        paths = {stage: Path(text[1:]) for stage, text in values.items() if text[:1] == "@"}
+        stamps = {stage: stamp_of(path) for stage, path in paths.items()}
+        filters = {stage: _read(stage, text, given) for stage, text in values.items() if text}
+        return cls(filters, paths, stamps, given)
+
+    def where(self, stage: Stage) -> str:
+        """The setting of *stage*, or the file that it names."""
+        path = self.paths.get(stage)
+        return full_name(SETTINGS[stage]) + (f" = @{path}" if path else "")
+
+
+def values_of(settings: SuiteSettings) -> dict[Stage, str]:
+    """What *settings* say for each stage, "" for nothing."""
+    return {stage: str(getattr(settings, name)) for stage, name in SETTINGS.items()}
+
+
+def read_given(path: Path | None) -> Given:
+    """What filters have besides their text. Raises `SettingsError`, with file and line."""
+    if path is None:
+        return Given()
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            return Given(Countries.parse(lines, str(path)).of)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"SUITE_COUNTRIES: {path} cannot be read: {error}") from error
+
+
+def _read(stage: Stage, value: str, given: Given) -> Filter:
+    name, place, text = full_name(SETTINGS[stage]), "", value
+    if value.startswith("@"):
+        place = f"{value[1:]}, "
+        try:
+            with Path(value[1:]).open("rb") as file:
+                data = file.read(_LONGEST + 1)
+            text = data.decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{name}: {value[1:]} cannot be read: {error}") from error
+    try:
+        return Filter(text, stage, given)
+    except FilterError as error:
+        raise SettingsError(f"{name}: {place}{error}") from error
+
+
+class Filtering:
+    """Asks the filters of a crawl, and counts what they refuse.
+
+    Stats: ``suite/filter/STAGE/refused`` (links, requests, pages), ``suite/filter/STAGE/errors``
+    (those refused because the filter failed), ``suite/filter/store/items``.
+    """
+
+    def __init__(self, settings: SuiteSettings, stats: StatsCollector) -> None:
+        self._stats = stats
+        self._failed: set[Filter] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._scope = Scope()
+        self._scoped = False
+        self.opens_scope = False
+        """Whether the schedule filter decides how far links may lead out of the scope."""
+        self.adopt(self.prepare(settings, anew=True))
+
+    # Changing
+
+    def prepare(self, settings: SuiteSettings, *, anew: bool = False) -> FilterSet:
+        """The filters of *settings*, *anew* with their countries. Raises `SettingsError`."""
+        given = read_given(settings.countries) if anew else self._set.given
+        return FilterSet.read(values_of(settings), given)
+
+    def adopt(self, filters: FilterSet) -> None:
+        """Go by *filters* from now on."""
+        self._use(filters)
+        # Of the files whose filters are in force, or that were complained of.
+        self._stamps = dict(filters.stamps)
+        self._seen = dict(filters.stamps)
+
+    def _use(self, filters: FilterSet) -> None:
+        self._set = filters
+        schedule = filters.of.get(Stage.SCHEDULE)
+        self.opens_scope = self._scoped and schedule is not None and schedule.asks(Fact.BEYOND)
+
+    def look(self) -> None:
+        """Read the files again that have changed, once they are at rest: equal at two looks."""
+        if self._reading is not None or not self._set.paths:
+            return
+        stamps = {stage: stamp_of(path) for stage, path in self._set.paths.items()}
+        changed = [
+            stage for stage, stamp in stamps.items()
+            if stamp != self._stamps[stage] and stamp == self._seen[stage]
+        ]  # fmt: skip
+        self._seen = stamps
+        if changed:
+            self._reading = asyncio.ensure_future(self._read_again(changed[0], stamps[changed[0]]))
+
+    async def _read_again(self, stage: Stage, stamp: Stamp) -> None:
+        before = self._set
+        value = f"@{before.paths[stage]}"
+        try:
+            found = await asyncio.to_thread(_read, stage, value, before.given)
+        except SettingsError as error:
+            self._stamps[stage] = stamp
+            logger.error("%s: the filter of before stays in force", error)
+        else:
+            if self._set is before and stamp_of(before.paths[stage]) == stamp:
+                self._stamps[stage] = stamp
+                self._use(replace(before, of={**before.of, stage: found}))
+                logger.info("the %s filter of %s is in force", stage.value, before.paths[stage])
+        finally:
+            self._reading = None
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    # Asking
+
+    def of(self, stage: Stage) -> Filter | None:
+        """The filter of *stage*, if there is one."""
+        return self._set.of.get(stage)
+
+    def has(self, *stages: Stage) -> bool:
+        """Whether there is a filter for any of *stages*."""
+        return any(stage in self._set.of for stage in stages)
+
+    def keep(self, stage: Stage, links: list[str], subject: Subject) -> list[str]:
+        """Those of *links* that the filter of *stage* wants; the others are counted."""
+        found = self.of(stage)
+        if found is None or not links:
+            return links
+        wants = found.wants
+        try:
+            kept = [url for url in links if wants(url, subject)]
+        except Exception:  # an atom of the project's own: link by link, then
+            return [url for url in links if self.wants(stage, url, subject)]
+        if len(kept) < len(links):
+            self._stats.inc_value(f"suite/filter/{stage.value}/refused", len(links) - len(kept))
+        return kept
+
+    def wants(self, stage: Stage, url: str, subject: Subject) -> bool:
+        """Whether the filter of *stage* wants *url*; counts it if not."""
+        found = self.of(stage)
+        if found is None:
+            return True
+        try:
+            wanted = found.wants(url, subject)
+        except Exception:  # an atom of the project's own
+            wanted = False
+            self._stats.inc_value(f"suite/filter/{stage.value}/errors")
+            if found not in self._failed:
+                self._failed.add(found)
+                logger.exception(
+                    "the %s filter failed at %s, which is not wanted then (further ones are only "
+                    "counted: suite/filter/%s/errors)", stage.value, url, stage.value,
+                )  # fmt: skip
+        if not wanted:
+            self._stats.inc_value(f"suite/filter/{stage.value}/refused")
+        return wanted
+
+    # The scope
+
+    def use_scope(self, domains: Iterable[str] | None) -> None:
+        """Hops beyond the scope are counted from *domains* (none: everything is within)."""
+        allowed = list(domains or ())
+        self._scoped, self._scope = bool(allowed), Scope(allowed)
+        self._use(self._set)
+
+    def open_scope(self, request: Request, entry: Entry) -> None:
+        """Let *request*, which the frontier made of *entry*, out of the scope, if links may be.
+
+        The schedule filter has been asked: Scrapy's OffsiteMiddleware is not to be.
+        """
+        if (self.opens_scope or entry.beyond) and BULK in request.meta:
+            request.meta[BEYOND] = entry.beyond
+            request.meta["allow_offsite"] = True
+
+    def beyond(self, url: str, before: int) -> int:
+        """How many links in a row have led out of the scope at *url*, *before* at its page."""
+        if not self._scoped or self._scope.refuses(url, host_of(url), 0) is None:
+            return 0
+        return before + 1
+
+    def out(self, entry: Entry) -> int:
+        """How many links in a row have led out of the scope at the page of *entry*.
+
+        What was fetched once more has forgotten that; one at least, where it lies out of it.
+        """
+        return entry.beyond or self.beyond(normalize(entry.url) or entry.url, 0)
+
+    # Stages
+
+    def followed(self, links: list[str], lease: Lease, response: Response) -> list[str]:
+        """Those of the *links* of a page that the follow filter wants."""
+        if not self.has(Stage.FOLLOW) or not links:
+            return links
+        return self._by_hops(Stage.FOLLOW, links, lease, page_of(response))
+
+    def scheduled(self, links: list[str], lease: Lease) -> list[str]:
+        """Those of the *links* of a page that the schedule filter wants."""
+        if not self.has(Stage.SCHEDULE) or not links:
+            return links
+        return self._by_hops(Stage.SCHEDULE, links, lease, None)
+
+    def _by_hops(
+        self, stage: Stage, links: list[str], lease: Lease, page: Page | None
+    ) -> list[str]:
+        """All links of a page are asked about with one subject, or two: in scope, and beyond."""
+        entry = lease.entry
+        via = normalize(entry.url) or ""
+        within = Subject(via, entry.depth + 1, 0, "", page)
+        if not self.opens_scope:
+            return self.keep(stage, links, within)
+        without = Subject(via, entry.depth + 1, self.out(entry) + 1, "", page)
+        far = {url for url in links if self.beyond(url, 0)}
+        kept = {*self.keep(stage, [url for url in links if url not in far], within)}
+        kept.update(self.keep(stage, [url for url in links if url in far], without))
+        return [url for url in links if url in kept]
+
+    def admits(self, request: Request, entry: Entry, parent: Lease | None) -> bool:
+        """Whether *request* may enter the queue, as *entry*; it came of the page of *parent*.
+
+        Seeds may, and what is to be asked for whether it was seen or not, as in Scrapy's
+        OffsiteMiddleware: a retry, for one.
+        """
+        found = self.of(Stage.SCHEDULE)
+        if found is None or entry.flags & _EXEMPT:
+            return True
+        url = normalize(request.url)
+        if url is None:  # no web address
+            return True
+        via, before = "", 0
+        if parent is not None:
+            via = normalize(parent.entry.url) or ""
+            # A redirect leads no further than the link to it did.
+            before = self.out(parent.entry) - (parent.event is Event.REPLACED)
+        if found.asks(Fact.BEYOND):
+            entry.beyond = self.beyond(url, max(0, before))
+        return self.wants(Stage.SCHEDULE, url, Subject(via, entry.depth, entry.beyond))
+
+    def refuse_fetch(self, request: Request, entry: Entry, address: str) -> None:
+        """Raise `FilterRefused` if the fetch filter does not want *request*, at *address*."""
+        if not self.has(Stage.FETCH):
+            return
+        url = normalize(request.url) or request.url
+        if not self.wants(Stage.FETCH, url, _subject(entry, address, None)):
+            raise FilterRefused(f"{full_name(SETTINGS[Stage.FETCH])} does not want {request.url}")
+
+    def of_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
+        """Whether the filter of *stage* (parse, store) wants *response*."""
+        if not self.has(stage):
+            return True
+        url = normalize(response.url) or response.url
+        return self.wants(stage, url, _subject(entry, address, page_of(response)))
+
+
+def _subject(entry: Entry, address: str, page: Page | None) -> Subject:
+    return Subject(normalize(entry.referrer) or "", entry.depth, entry.beyond, address, page)
+
+
+def page_of(response: Response) -> Page:
+    """*response* as filters see it."""
+    headers = response.headers
+    text = response if isinstance(response, TextResponse) else None
+    return Page(
+        response.status,
+        response.body,
+        header(headers, "Content-Type"),
+        b",".join(headers.getlist("Content-Language")).decode("latin-1"),
+        http=response.url.startswith(("http://", "https://")),
+        text=None if text is None else lambda: text.text,
+    )

@@ -1,0 +1,327 @@
+"""How much a job may take: pages, bytes, time, bandwidth, and how much of a page.
+
+What a host or a registered domain may take is the frontier's (`storage.clearance`).
+
+Waiting for the wire to a host: first come first served, and before new visits to it.
+
+What the gate says of each fetch, and to whom.
+
+A fetch begins when the gate gives a request the wire and ends with the answer, an error or a cut:
+robots.txt, media, redirects and retries are fetches like any other. What the gate never let on to
+the wire (forbidden by robots.txt, without an address, answered by a cache) is none.
+
+Whether answers come from the addresses on which their requests were booked.
+
+The suite's download handler connects there and nowhere else. Others may look a name up again, and
+find it elsewhere: the system's name servers know other names than those of SUITE_DNS_SERVERS, or
+the name was moved in between (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from scrapy import Request
+from scrapy.http import Response
+
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import StoppedError, hostname
+from scrapy_spider_suite.exceptions import HostWaitsTooLong, PrivateAddressRefused
+from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
+from scrapy_spider_suite.fetch.resolver import suite_resolver
+from scrapy_spider_suite.frontier.politeness import Bandwidth
+from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.crawl.context import CrawlCore
+
+logger = logging.getLogger(__name__)
+
+REASONS = {"max_pages": "pages", "max_bytes": "bytes received", "max_time": "seconds of crawling"}
+"""The settings of a job's caps, which are finish reasons too, and what each counts."""
+
+
+class Caps:
+    """Those of one crawl; the settings are read each time, since they may change."""
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._bandwidth = Bandwidth()
+
+    def reached(self) -> str | None:
+        """Which cap the job has reached, over all its runs; None: it may go on."""
+        frontier, settings = self._core.frontier, self._core.settings
+        counters = frontier.counters
+        # A page that waits for what led from it to be done would wait for ever.
+        counts = (counters.done + frontier.commits.held, counters.bytes, counters.seconds)
+        for reason, count in zip(REASONS, counts, strict=True):
+            cap = getattr(settings, reason)
+            if cap and count >= cap:
+                return reason
+        return None
+
+    def pause(self, now: float) -> float:
+        """Seconds for which no page is to be asked for; FOREVER once a cap is reached."""
+        if self.reached() is not None:
+            return FOREVER
+        self._bandwidth.rate = self._core.settings.max_bandwidth
+        return self._bandwidth.wait(now)
+
+    # Bandwidth
+
+    def book(self, lease: Lease, now: float) -> None:
+        """The request of *lease* goes out."""
+        lease.booked = self._bandwidth.book(now)
+
+    def settle(self, lease: Lease) -> None:
+        """The download of *lease* is over."""
+        if lease.booked:
+            self._bandwidth.settle(lease.booked, lease.received, self._core.now())
+            lease.booked, lease.received = 0.0, 0
+
+    # One transfer
+
+    @contextmanager
+    def bounded(self, request: Request, lease: Lease | None) -> Iterator[None]:
+        """Meanwhile the download handler knows how much of a page is wanted.
+
+        What *request* itself says counts before the settings.
+        """
+        settings, meta = self._core.settings, request.meta
+        mine: dict[str, object] = {}
+        if lease is not None and settings.body_max and TRUNCATE not in meta:
+            mine[TRUNCATE] = settings.body_max
+        if lease is not None and settings.media_types and self._core.broad:
+            mine |= {} if MEDIA_TYPES in meta else {MEDIA_TYPES: settings.media_types}
+        meta.update(mine)
+        try:
+            yield
+        finally:
+            for key in mine:
+                meta.pop(key, None)
+
+    def received(self, request: Request, lease: Lease | None, response: Response | None) -> None:
+        """The transfer of *request* is over: count what came, of a failed one too.
+
+        Handlers that do not say how much that was are believed to have received the body alone.
+        """
+        body = 0 if response is None else len(response.body)
+        size = request.meta.pop(RECEIVED, body)
+        self._core.frontier.counters.bytes += size
+        if lease is None:
+            self._bandwidth.charge(size, self._core.now())
+            return
+        lease.received += size
+        if response is not None and TRUNCATED in response.flags:
+            self._core.crawler.stats.inc_value("suite/response/truncated")
+
+
+class Wire:
+    """The queues of one crawl. What is given as *may* raises if the request may not be sent."""
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._locks: dict[str, asyncio.Lock] = {}
+        # Who waits for a host or an address, by its key, first come first.
+        self._moves: dict[str, dict[asyncio.Future[None], None]] = {}
+
+    async def queue(self, host: HostState, address: AddressState, may: Callable[[], None]) -> None:
+        """Wait without a visit. Raises `StoppedError`, `HostWaitsTooLong` and what *may* raises."""
+        workbench = self._core.frontier.workbench
+        lock = self._locks.setdefault(host.key, asyncio.Lock())
+        host.waiting += 1
+        address.booked += 1
+        longest = self._core.settings.max_wait or FOREVER
+        try:
+            async with lock:
+                await self._wait(host, address, may, longest)
+        finally:
+            host.waiting -= 1
+            address.booked -= 1
+            if not host.waiting:
+                self._locks.pop(host.key, None)
+            workbench.offer(host)
+
+    async def queue_again(
+        self, host: HostState, address: AddressState, may: Callable[[], None]
+    ) -> None:
+        """Wait in a visit, since a fetch nested in it (or beside it) has used the wire.
+
+        The address is not held meanwhile. Raises `StoppedError` and what *may* raises.
+        """
+        address.out -= 1
+        address.booked += 1
+        self._core.frontier.workbench.offer_address(address)
+        self._core.wake()
+        try:
+            await self._wait(host, address, may, FOREVER)
+        finally:
+            address.booked -= 1
+            address.out += 1
+            address.intrusions += 1  # a visit that left for it meanwhile must look again
+
+    async def queue_to_begin(self, visit: Visit, may: Callable[[], None]) -> None:
+        """Wait in a visit, since another one that was held up on its way has begun just now.
+
+        Raises `StoppedError` and what *may* raises.
+        """
+        core = self._core
+        while pause := visit.pause_to_begin(core.now()):
+            if core.stopping:
+                raise StoppedError("the crawl is being stopped")
+            may()
+            await self._until_moved(pause, visit.host.key, visit.address.key)
+
+    async def _wait(
+        self, host: HostState, address: AddressState, may: Callable[[], None], longest: float
+    ) -> None:
+        core = self._core
+        workbench = core.frontier.workbench
+        while True:
+            if core.stopping:
+                raise StoppedError("the crawl is being stopped")
+            may()
+            now = core.now()
+            pause = workbench.pause_needed(host, address, now)
+            leave = not pause and core.sharing is not None
+            if core.sharing is not None and leave:
+                pause = core.sharing.pause(host, address)
+            if not pause:
+                return
+            if longest < pause < FOREVER:
+                raise HostWaitsTooLong(host.key, pause, host.why)
+            # Only the address is in the way: nobody new may slip in before us there.
+            alone = host.wire < host.concurrency and host.next_fetch <= now and not leave
+            address.waiting += alone
+            try:
+                await self._until_moved(pause, host.key, address.key)
+            finally:
+                address.waiting -= alone
+                if alone:
+                    # Whoever waited may have given up: others may go there again.
+                    workbench.offer_address(address)
+                    core.wake()
+
+    async def _until_moved(self, seconds: float, *keys: str) -> None:
+        """Return after *seconds*, or as soon as one of *keys* is free or the crawl stops."""
+        loop = asyncio.get_running_loop()
+        moved: asyncio.Future[None] = loop.create_future()
+        both = set(keys)  # an address as a host's name: its key is the host's too
+        for key in both:
+            self._moves.setdefault(key, {})[moved] = None
+        timer = None if seconds == FOREVER else loop.call_later(seconds, _finish, moved)
+        try:
+            await moved
+        finally:
+            for key in both:
+                self._forget(key, moved)
+            if timer is not None:
+                timer.cancel()
+
+    def _forget(self, key: str, moved: asyncio.Future[None]) -> None:
+        moves = self._moves[key]
+        del moves[moved]
+        if not moves:
+            del self._moves[key]
+
+    def wake(self, *keys: str) -> None:
+        """Let those who wait for one of *keys* look again; without any, everyone who waits."""
+        for key in keys or tuple(self._moves):
+            for moved in self._moves.get(key, ()):
+                _finish(moved)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Fetched(NamedTuple):
+    """One fetch that is over.
+
+    *lease* is None for what has no visit (robots.txt, media, a component's own). One of *response*
+    and *error* is not None. *ended* is in seconds since the epoch, *seconds* is how long it took.
+    """
+
+    request: Request
+    lease: Lease | None
+    response: Response | None
+    error: BaseException | None
+    ended: float
+    seconds: float
+
+
+Witness = Callable[[Fetched], None]
+
+_witnesses: WeakKeyDictionary[Crawler, list[Witness]] = WeakKeyDictionary()
+
+
+def call_witness(crawler: Crawler, witness: Witness) -> None:
+    """Have *witness* told of every fetch of *crawler*, as it ends; it must not raise."""
+    _witnesses.setdefault(crawler, []).append(witness)
+
+
+async def witnessed(
+    crawler: Crawler,
+    request: Request,
+    lease: Lease | None,
+    transfer: Coroutine[object, object, Response],
+) -> Response:
+    """Await *transfer*, the fetch of *request*, and have it witnessed whatever becomes of it."""
+    witnesses = _witnesses.get(crawler)
+    if witnesses is None:
+        return await transfer
+    began = time.monotonic()
+    response: Response | None = None
+    error: BaseException | None = None
+    try:
+        response = await transfer
+        return response
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        fetched = Fetched(request, lease, response, error, time.time(), seconds)
+        for witness in witnesses:
+            witness(fetched)
+
+
+class Comparing:
+    """One per crawl."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._said = False
+
+    def check(self, request: Request, booked: str | None, response: Response) -> None:
+        """Count *response* if it came from another address than the one that was *booked*.
+
+        Raises `PrivateAddressRefused` if nothing of its host may come from there.
+        """
+        actual = response.ip_address
+        if not booked or actual is None or ipaddress.ip_address(booked) == actual:
+            return
+        if request.meta.get("proxy"):  # the address is the proxy's; an attempt before had none
+            return
+        self._crawler.stats.inc_value("suite/address/mismatch")
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "%s was booked on %s and fetched from %s: the download handler does not connect "
+                "where it is told to, so the delays of addresses may not hold (further ones are "
+                "only counted: suite/address/mismatch)", request, booked, actual,
+            )  # fmt: skip
+        host = hostname(request)
+        why = suite_resolver(self._crawler).policy.refuses(str(actual), host)
+        if why is not None:
+            raise PrivateAddressRefused(f"{host}: {why}", answered=True)

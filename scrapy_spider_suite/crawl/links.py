@@ -1,0 +1,535 @@
+"""Pages read for their links, whoever is to have them: the frontier, packs, statistics.
+
+The links of pages in the normal form of the crawl, and what pages say of twins.
+
+Traps and mining in the bulk path: which links are refused, what a page teaches, what is tried.
+
+Only links that are followed in bulk are judged: whoever names a seed or yields a request means it.
+
+From a page's bytes to links in the frontier, without a ``Request`` per link (K15).
+
+Sitemaps as a source of links: found when a host's robots.txt is read, fetched like its pages.
+
+What a sitemap names goes the way of the links of a page (scope, filters, traps, `choose_links`,
+`link_priority`, deduplication), with the sitemap as the page that led there. A sitemap may name
+URLs of the registered domain that it lies in, and of that of the host whose robots.txt named it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from scrapy.http import HtmlResponse, Response
+
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import SITEMAP, redirect_target, sitemap_payload
+from scrapy_spider_suite.frontier.entries import Entry, state_key
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict
+from scrapy_spider_suite.runtime.event_loop import in_thread
+from scrapy_spider_suite.store import url_states
+from scrapy_spider_suite.urls.extract import Context, Edge, PageLinks, extract, extract_edges
+from scrapy_spider_suite.urls.hosts import registered_domain
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.normalizer import Normalizer
+from scrapy_spider_suite.urls.scope import Reason, Scope
+from scrapy_spider_suite.urls.sitemaps import BadSitemap, Location, read
+from scrapy_spider_suite.urls.twins import Twins
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.statscollectors import StatsCollector
+
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+    from scrapy_spider_suite.store.rows import HostRecord
+
+logger = logging.getLogger(__name__)
+
+_PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
+
+
+class LinkReader:
+    """Reads the links of pages, for one crawl; *settings* gives those that hold now."""
+
+    def __init__(self, settings: Callable[[], SuiteSettings]) -> None:
+        project = settings().project
+        self._longest = project.urllength_limit or 1 << 20
+        self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        self._settings = settings
+
+    def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
+        """The links of *response*, whatever their scope; where pages are kept, how they link."""
+        headers = response.headers
+        context: Context = {
+            "url": response.url,
+            "content_type": headers.get("Content-Type"),
+            "x_robots_tag": [tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
+            "robot": self._robot,
+            "max_url_length": self._longest,
+        }
+        settings = self._settings()
+        if settings.packs_dir is not None or settings.page_items:
+            return extract_edges(response.body, **context)
+        return extract(response.body, **context), ()
+
+
+def has_links(response: Response) -> bool:
+    """Whether *response* is a page that is read for links: HTML, 2xx, and no sitemap."""
+    if not isinstance(response, HtmlResponse) or not 200 <= response.status < 300:
+        return False
+    # A sitemap may be served as HTML, too: it is read by its callback.
+    return response.request is not None and SITEMAP not in response.request.meta
+
+
+def product_of(user_agent: str) -> str:
+    """The product token of *user_agent* (RFC 9309 §2.2.1), by which pages address a robot.
+
+    Of ``Mozilla/5.0 (compatible; mybot/1.0)`` that is ``mybot``; "" where it names no robot.
+    """
+    found = _PRODUCT.search(user_agent)
+    return found[1] if found else ""
+
+
+_PERMANENT = frozenset({301, 308})
+
+
+def note_redirect(twins: Twins, response: Response) -> None:
+    """Let *twins* know where *response* leads, if it is a redirect, whoever asked for it."""
+    target, page = redirect_target(response.url, response), normalize(response.url)
+    if target is not None and page is not None:
+        twins.redirected(page, target, permanent=response.status in _PERMANENT)
+
+
+class Spelling:
+    """Stats: ``suite/links/respelled``, ``suite/twins/forms``."""
+
+    def __init__(self, normalizer: Normalizer, stats: StatsCollector) -> None:
+        self._normal = normalizer
+        self._stats = stats
+        self._forms = 0
+
+    def links(self, response: Response, links: list[str]) -> list[str]:
+        """The normal forms of *links*, in plain normal form, which *response* (2xx) holds."""
+        normal = self._normal
+        if normal.twins is not None:
+            normal.twins.answered(response.url, response.body)
+            self._count_forms(len(normal.twins))
+        if normal.idle:
+            return links
+        before = normal.changed
+        found = normal.links(links)
+        if normal.changed != before:
+            self._stats.inc_value("suite/links/respelled", normal.changed - before)
+        return found
+
+    def chosen(self, links: list[str], chosen: Iterable[str]) -> list[str]:
+        """What a spider chose of *links*; those that it made of them itself in normal form."""
+        kept = list(chosen)
+        own = {*kept}.difference(links)
+        if not own:
+            return kept
+        spelled = (self._normal(url) if url in own else url for url in kept)
+        return list(dict.fromkeys(filter(None, spelled)))
+
+    def _count_forms(self, number: int) -> None:
+        if number != self._forms:
+            self._forms = number
+            self._stats.set_value("suite/twins/forms", number)
+
+
+class Trapping:
+    """One per crawl. Stats: ``suite/trap/NAME`` and ``suite/mined/…``, set by the keeper."""
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._traps = core.frontier.traps
+
+    def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
+        """Take in what the page of *lease* says, and which *links* it has, in scope or not."""
+        frontier, late = self._core.frontier, lease.stored
+        visited = lease.plan is not None if late is None else late.visited
+        # A page that is visited again is no evidence that others say the same.
+        if not frontier.policy.traps.any or visited:
+            return
+        url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
+        if url is not None:
+            pages = frontier.residents.records.of(lease.entry.host).done
+            if late is not None:  # it is one of them
+                pages = 0 if late.first else max(1, pages - 1)
+            repeats = lease.likeness is not None and lease.likeness.of_host
+            self._traps.saw(
+                url, host_of(url), response.body, links, pages=pages, repeats=repeats
+            )
+
+    def passed(self, links: list[str]) -> list[str]:
+        """Those of *links* that lead into no trap."""
+        return self._traps.passed(links, time.gmtime().tm_year)
+
+    def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
+        """Let the page of *lease* bring what nobody linked to, if SUITE_MINE says so."""
+        settings, page = self._core.settings, lease.entry
+        url = None if settings.mine == "none" else normalize(page.url)
+        if url is None:
+            return
+        if url != page.url:
+            page = Entry(host_of(url), url, depth=page.depth)
+        depth, normal = page.depth + 1, self._core.normalizer
+
+        def wanted(url: str) -> bool:
+            # Another spelling of what it should be is no URL that nobody linked to.
+            own = normal.idle or normal.respell(url) == url
+            return own and in_scope(url, depth) and bool(self.passed([url]))
+
+        miner = self._core.frontier.miner
+        lease.children.extend(miner.mine(page, settings.mine, settings.mine_max, wanted))
+
+
+Choose = Callable[[Response, list[str]], Iterable[str]]
+Rank = Callable[[Response, str], int]
+
+class Follower:
+    """Extracts, scopes and hands over the links of pages, for one crawl.
+
+    *choose* narrows the links of a page, *rank* gives each a priority; None, for either, is the
+    fast way: every link in scope, with priority 0.
+
+    Stats: ``suite/links/found``, ``suite/links/followed`` (before deduplication),
+    ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``, ``suite/sitemap/hook_errors``.
+    """
+
+    def __init__(
+        self, core: CrawlCore, spider: Spider, choose: Choose | None, rank: Rank | None
+    ) -> None:
+        project = core.settings.project
+        self._core = core
+        self._stats = core.crawler.stats
+        self._choose = choose
+        self._failed = False
+        self._rank = rank
+        self._trapping = Trapping(core)
+        self._spelling = Spelling(core.normalizer, core.crawler.stats)
+        self.links_of = LinkReader(lambda: core.settings).links_of
+        self._scope = Scope(
+            getattr(spider, "allowed_domains", None) or None,
+            project.depth_limit,
+            project.urllength_limit,
+        )
+
+    def follow(self, response: Response) -> None:
+        """Hand the links of *response* to the frontier, as part of its page's commit."""
+        request = response.request
+        lease = None if request is None else self._core.leases.get(request)
+        if lease is None or not has_links(response):
+            return
+        later = self._core.settings.extract == "on-demand" and not lease.entry.volatile
+        # What is known of a duplicate is known as it comes.
+        if later and not (lease.likeness is not None and lease.likeness.repeats):
+            lease.unread = response  # until it is settled, when it is known where it is packed
+        else:
+            self.read(lease, response)
+
+    def read(self, lease: Lease, response: Response) -> None:
+        """Hand the links of *response*, the page of *lease*, over with it."""
+        page, lease.outlinks = self.links_of(response)
+        if self._core.counting is not None:
+            self._core.counting.read(lease, response, page.links)
+        links = page.links
+        if page.nofollow:
+            self._stats.inc_value("suite/links/nofollow_pages")
+            links = []
+        elif self._repeats(lease):
+            self._stats.inc_value("suite/duplicates/not_followed")
+            links = []
+        if page.canonical is not None and page.canonical != response.url:
+            links = [page.canonical, *links]
+        spelt = self._spelling.links(response, links)
+        self._stats.inc_value("suite/links/found", len(page.links))
+        links = self._wanted(lease, response, spelt)
+        self._trapping.learn(lease, response, spelt)
+        kept = self._hand_over(lease, response, links, self._choose, self._rank)
+        self._stats.inc_value("suite/links/followed", len(kept))
+        if not page.nofollow:
+            self._mine(lease, response)
+
+    def _repeats(self, lease: Lease) -> bool:
+        """Whether the page of *lease* is a duplicate, whose links nobody wants."""
+        found = lease.likeness
+        return found is not None and found.repeats and not self._core.settings.follow_duplicates
+
+    def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+        """Hand those of *links*, of a sitemap, over that are wanted; return them.
+
+        Hooks of the spider that fail, for a sitemap is no page, have no say in these links.
+        """
+        links = self._wanted(lease, response, links)
+        try:
+            return self._hand_over(lease, response, links, self._choose, self._rank)
+        except Exception:  # the project's own code
+            self._stats.inc_value("suite/sitemap/hook_errors")
+            if not self._failed:
+                self._failed = True
+                logger.exception(
+                    "choose_links or link_priority failed with the sitemap %s, whose links are "
+                    "taken without (further ones are only counted: suite/sitemap/hook_errors)",
+                    response.url,
+                )  # fmt: skip
+            return self._hand_over(lease, response, links, None, None)
+
+    def _wanted(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+        """Those of *links* that scope, traps and the follow filter let in."""
+        depth = lease.entry.depth + 1
+        # Over-long links are out already: most crawls have nothing left to decide link by link.
+        if not self._scope.everywhere(depth):
+            links = [url for url in links if self.in_scope(url, depth)]
+        if self._is_deepest(lease.entry):
+            found, host = len(links), lease.entry.host
+            links = [url for url in links if host_of(url) != host]
+            refused = f"suite/links/refused/{Reason.TOO_DEEP_ON_HOST.value}"
+            self._stats.inc_value(refused, found - len(links))
+        return self._core.filtering.followed(self._trapping.passed(links), lease, response)
+
+    def _is_deepest(self, page: Entry) -> bool:
+        """Whether links of *page* to its own host are too far from where the host was entered."""
+        frontier = self._core.frontier
+        limit = frontier.policy.host_max_depth
+        if not limit:
+            return False
+        entered = frontier.residents.records.of(page.host).entered or 0
+        return page.depth - entered >= limit
+
+    def in_scope(self, url: str, depth: int) -> bool:
+        """Whether *url* may be followed at *depth*; counts it if it may not."""
+        reason = self._scope.refuses(url, host_of(url), depth)
+        if reason is None or (reason is Reason.OFF_SITE and self._core.filtering.opens_scope):
+            return True
+        self._stats.inc_value(f"suite/links/refused/{reason.value}")
+        return False
+
+    def _mine(self, lease: Lease, response: Response) -> None:
+        """Let the page of *lease* bring what nobody linked to, as far as links of it might lead."""
+        if self._is_deepest(lease.entry):
+            return
+        filtering, before = self._core.filtering, len(lease.children)
+
+        def may_enter(url: str, depth: int) -> bool:
+            wanted = self.in_scope(url, depth) and filtering.followed([url], lease, response)
+            return bool(wanted and filtering.scheduled(wanted, lease))
+
+        self._trapping.mine(lease, may_enter)
+        out = filtering.out(lease.entry)
+        for entry in lease.children[before:]:
+            entry.beyond = filtering.beyond(entry.url, out)
+
+    def _hand_over(
+        self, lease: Lease, response: Response, links: list[str], choose: Choose | None,
+        rank: Rank | None,
+    ) -> list[str]:  # fmt: skip
+        """Hand those of *links* over that *choose* and the schedule filter want; return them."""
+        filtering, page = self._core.filtering, lease.entry
+        if choose is not None:
+            links = self._spelling.chosen(links, choose(response, links))
+        links = filtering.scheduled(links, lease)
+        policy = self._core.translator.referers.policy(response)
+        if rank is None and not filtering.opens_scope:
+            lease.links.extend(links)
+            lease.referrer_policy = policy
+            return links
+        made, out = [], filtering.out(page)
+        for url in links:
+            host = host_of(url)
+            made.append(
+                Entry(
+                    host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
+                    priority=0 if rank is None else rank(response, url),
+                    beyond=filtering.beyond(url, out), referrer_policy=policy,
+                )
+            )  # fmt: skip
+        lease.children.extend(made)
+        return links
+
+
+NAMES = ("/sitemap.xml", "/sitemap_index.xml", "/sitemap.txt")
+"""Where a sitemap is looked for if robots.txt names none, with ``SUITE_SITEMAPS = all``."""
+NAMED_MAX = 100
+"""Sitemaps of one robots.txt."""
+OF_HOST_MAX = 1_000
+"""Sitemaps that one host's robots.txt vouches for, those that their indexes name included."""
+NESTED_MAX = 2
+"""Indexes above a sitemap. The protocol allows one."""
+_AT_ONCE = 2
+"""Sitemaps that are read at the same time, each with some 150 MB at worst."""
+_PORTION = 200
+"""Entries that are taken in one turn of the loop: some 10 ms."""
+
+
+class Sitemaps:
+    """Schedules the sitemaps of one crawl, and takes what they name.
+
+    Stats: ``suite/sitemap/named`` and ``guessed`` (sitemaps scheduled, from robots.txt or by name),
+    ``nested`` (from indexes), ``read``, ``unreadable`` (some of them in part), ``urls`` (pages that
+    they named), ``followed`` (those that scope and filters let in, before deduplication),
+    ``foreign`` (URLs they may not speak for), ``invalid``, ``too_many`` (sitemaps).
+    """
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._stats = core.crawler.stats
+        self.make_follower: Callable[[], Follower] | None = None
+        """Makes what passes links on; None without the spider middleware that follows them."""
+        self._reading = asyncio.Semaphore(_AT_ONCE)
+
+    # Found
+
+    def heard(self, rules: RobotsRules, record: HostRecord) -> None:
+        """The robots.txt of a host with *record* was read: it may name sitemaps."""
+        mode = self._core.settings.sitemaps
+        if mode == "off" or not self._core.broad or self.make_follower is None:
+            return
+        # Of a host that nothing but an image is fetched from, nothing more is wanted.
+        if rules.verdict is Verdict.DISALLOW_FOR_NOW or not record.counted:
+            return
+        follower = self.make_follower()
+        named = rules.sitemaps if rules.verdict is Verdict.RULES else ()
+        if len(named) > NAMED_MAX:
+            self._stats.inc_value("suite/sitemap/too_many", len(named) - NAMED_MAX)
+        robots = f"{rules.origin}/robots.txt"
+        urls = self._usable(named[:NAMED_MAX], robots, follower)
+        if urls:
+            self._schedule("named", urls, host_of(rules.origin), robots)
+        elif mode == "all":
+            guesses = self._usable([rules.origin + name for name in NAMES], robots, follower)
+            self._schedule("guessed", guesses, host_of(rules.origin), "")
+
+    def _usable(self, urls: Iterable[str], base: str, follower: Follower) -> list[str]:
+        """Those of *urls* that are in scope, in normal form."""
+        normal = [self._core.normalizer(url, base) for url in urls]
+        return [url for url in dict.fromkeys(normal) if url and follower.in_scope(url, 0)]
+
+    def _schedule(self, how: str, urls: list[str], voucher: str, via: str) -> None:
+        entries = self._entries(urls, voucher, via, 0)
+        frontier = self._core.frontier
+        new = frontier.schedule(entries, self._core.now())
+        if new:
+            self._stats.inc_value(f"suite/sitemap/{how}", new)
+
+    def _entries(self, urls: list[str], voucher: str, via: str, depth: int) -> list[Entry]:
+        """Entries of sitemaps that are new, as many as *voucher* may have."""
+        made: list[Entry] = []
+        store = self._core.store
+        before = url_states.vouched(store, voucher)
+        for url in urls:
+            host = host_of(url)
+            identity = state_key(host, url)
+            if self._core.frontier.known(identity):
+                continue
+            if before + len(made) >= OF_HOST_MAX:
+                self._stats.inc_value("suite/sitemap/too_many")
+                continue
+            payload = sitemap_payload(voucher)
+            made.append(Entry(host, url, identity, depth=depth, referrer=via, payload=payload))
+            url_states.note_sitemap(store, identity, voucher)
+        if made:
+            url_states.count_vouched(store, voucher, before + len(made))
+        return made
+
+    def redirected(self, identity: bytes, voucher: str) -> None:
+        """A sitemap that *voucher* vouches for has moved to the URL with this state key."""
+        if not self._core.frontier.known(identity):  # else it stays the page that it is
+            url_states.note_sitemap(self._core.store, identity, voucher)
+
+    # Read
+
+    async def read(self, response: Response) -> None:
+        """The callback of sitemaps: take what *response* names, beside the crawl."""
+        request = response.request
+        lease = None if request is None else self._core.leases.get(request)
+        if request is None or lease is None or self.make_follower is None:
+            return
+        if not 200 <= response.status < 300:
+            return
+        voucher, follower = str(request.meta.get(SITEMAP, "")), self.make_follower()
+        self._stats.inc_value("suite/sitemap/read")
+        body = response.body
+        try:
+            async with self._reading, aclosing(in_thread(lambda: _portions(body))) as portions:
+                async for portion in portions:
+                    self._take(lease, response, voucher, portion, follower)
+        except BadSitemap as error:
+            self._stats.inc_value("suite/sitemap/unreadable")
+            logger.debug("Sitemap %s: %s", response.url, error)
+
+    def _take(
+        self, lease: Lease, response: Response, voucher: str, portion: list[Location],
+        follower: Follower,
+    ) -> None:  # fmt: skip
+        own = {registered_domain(voucher), registered_domain(host_of(lease.entry.url))}
+        pages: dict[str, int | None] = {}
+        nested: list[str] = []
+        for location in portion:
+            url = self._core.normalizer(location.url)
+            if url is None:
+                self._stats.inc_value("suite/sitemap/invalid")
+            elif registered_domain(host_of(url)) not in own:
+                self._stats.inc_value("suite/sitemap/foreign")
+            elif location.sitemap:
+                nested.append(url)
+                self._claim(url, location.lastmod)
+            else:
+                pages[url] = location.lastmod
+        self._take_pages(lease, response, pages, follower)
+        self._take_nested(lease, voucher, nested, follower)
+        self._core.frontier.adopt(lease, [], self._core.now())
+
+    def _take_pages(
+        self, lease: Lease, response: Response, pages: dict[str, int | None], follower: Follower
+    ) -> None:
+        if not pages:
+            return
+        kept = follower.pass_on(lease, response, list(pages))
+        self._stats.inc_value("suite/sitemap/urls", len(pages))
+        self._stats.inc_value("suite/sitemap/followed", len(kept))
+        for url in kept:
+            when = pages.get(url)
+            if when is not None:
+                url_states.note_lastmod(self._core.store, state_key(host_of(url), url), when)
+                self._claim(url, when)
+
+    def _claim(self, url: str, lastmod: int | None) -> None:
+        """A page, or another sitemap, is said to have changed: perhaps it is due for that."""
+        if lastmod is not None:
+            self._core.revisiting.claimed(state_key(host_of(url), url), lastmod)
+
+    def _take_nested(
+        self, lease: Lease, voucher: str, urls: list[str], follower: Follower
+    ) -> None:
+        if not urls:
+            return
+        page = lease.entry
+        if page.depth >= NESTED_MAX:
+            self._stats.inc_value("suite/sitemap/too_many", len(urls))
+            return
+        urls = [url for url in urls if follower.in_scope(url, page.depth + 1)]
+        made = self._entries(urls, voucher, page.url, page.depth + 1)
+        lease.children.extend(made)
+        self._stats.inc_value("suite/sitemap/nested", len(made))
+
+
+def _portions(body: bytes) -> Iterator[list[Location]]:
+    """The entries of a sitemap by the portion. Raises `BadSitemap` behind the last of them."""
+    portion: list[Location] = []
+    try:
+        for entry in read(body):
+            portion.append(entry)
+            if len(portion) == _PORTION:
+                yield portion
+                portion = []
+    except BadSitemap:
+        yield portion
+        raise
+    yield portion

@@ -1,0 +1,538 @@
+"""The gauges of a running crawl: stats that say how much there is, set anew once a second.
+
+When the sieve is flushed, in a thread; and what is new of it, scheduled a portion at a time.
+
+A flush reads all fingerprints on disk, so it is to be worth it: it comes when as many links wait as
+are to (``SUITE_SIEVE_WAITING``), or when the crawl starves: there is room for a request, and no
+host may be visited. Then it comes when flushes have taken a tenth of the time at most, or when
+nothing else is left to do.
+
+The keeper of a running crawl: once a second it looks after everything that has no event.
+
+It ticks the frontier, writes, notices that the engine is stopping and that only waiting is left,
+looks at the disks, and says how it goes: in gauges, and to whoever watches over the crawl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import signals
+
+from scrapy_spider_suite.control.live import operator_of
+from scrapy_spider_suite.crawl.diskguard import DiskGuard
+from scrapy_spider_suite.crawl.gate import REASONS
+from scrapy_spider_suite.crawl.supervision import Supervision
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.runtime.event_loop import CalmCollector
+from scrapy_spider_suite.runtime.refusal import DAMAGED
+from scrapy_spider_suite.seen.sieve import Flush
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.store.rocks_store import RocksStore, reading
+from scrapy_spider_suite.store.seen_transfer import Archiver, archiver_of
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.preparation import Errands
+    from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+def set_gauges(
+    core: CrawlCore, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
+) -> None:
+    """Set those of *core*; *queued_max*: the most URLs that were queued."""
+    frontier, stats = core.frontier, core.crawler.stats
+    for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
+        stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
+    for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
+        stats.set_value(f"suite/job/{name}", getattr(frontier.counters, name))
+    if (phases := core.overriding.policy.phases) is not None:
+        phase = phases.active(core.now() + frontier.wall_offset)
+        stats.set_value("suite/frontier/phase", phase + 1)
+    stats.set_value("suite/retry/found_again", frontier.chances.given)
+    for event, count in frontier.counters.events.items():
+        stats.set_value(f"suite/outcome/{event.value}", count)
+    for trap, count in frontier.traps.met.items():
+        stats.set_value(f"suite/trap/{trap.value}", count)
+    for name, count in frontier.miner.found.items():
+        stats.set_value(f"suite/mined/{name}", count)
+    core.revisiting.publish()
+    if core.sharing is not None:
+        core.sharing.publish()
+    if core.agency is not None:
+        core.agency.publish()
+    stats.set_value("suite/seen/cache_hits", frontier.cache.hits)
+    stats.set_value("suite/seen/cache_misses", frontier.cache.misses)
+    if archiver is not None:
+        stats.set_value("suite/seen/archived", len(archiver))
+    if frontier.sifter is not None:
+        for name, value in frontier.sifter.statistics.items():
+            stats.set_value(f"suite/seen/{name}", value)
+    if statistics.unextracted or core.settings.extract != "eager":
+        stats.set_value("suite/extract/waiting", statistics.unextracted)
+    stats.max_value("suite/frontier/hosts_max", statistics.hosts)
+    stats.max_value("suite/frontier/queued_max", queued_max)
+
+
+_SHARE: Final = 10.0
+"""While the crawl starves, a flush comes after so many times as long as the last one took."""
+_RETRY: Final = 5.0
+"""Seconds after which a flush that failed is tried again."""
+_WORK: Final = 0.005
+"""Seconds for which new links are scheduled before anyone else has a turn again."""
+_PAUSE: Final = 0.005
+"""Seconds for everyone else."""
+
+
+class Flusher:
+    """One per crawl; see the module. *write* makes everything durable, if it can."""
+
+    def __init__(
+        self, core: CrawlCore, write: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._write = write
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._thread: Thread | None = None
+        self._busy = self._closing = False
+        self._began = 0.0
+        self._not_before = -math.inf
+        self._said = ""
+
+    def look(self, *, starving: bool) -> None:
+        """Begin a flush if it is time for one; *starving*: nothing can be fetched at present."""
+        sifter = self._core.frontier.sifter
+        if sifter is None or self._busy or self._closing or not sifter.waiting:
+            return
+        now = self._core.now()
+        if sifter.decided:  # by an earlier run
+            self._busy, self._began = True, now
+            self._hand_out()
+        elif (starving and self._alone) or (
+            now >= self._not_before and (starving or sifter.full)
+        ):
+            self._begin(now)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether there is nothing else to wait for, and the last flush did not fail."""
+        core = self._core
+        return not (self._said or core.frontier.pending or core.outside)
+
+    def _begin(self, now: float) -> None:
+        store, sifter = self._core.store, self._core.frontier.sifter
+        self._write()
+        if store.dirty or sifter is None or not isinstance(store, RocksStore):
+            return  # the disk is full, or fails
+        flush = sifter.begin()
+        if flush is not None:
+            self._busy, self._began = True, now
+            self._thread = Thread(target=self._run, args=(flush, store), daemon=True)
+            self._thread.start()
+
+    def _run(self, flush: Flush, store: RocksStore) -> None:
+        """In the thread: all steps of *flush*, after all that it is about is on the medium."""
+        trouble = ""
+        try:
+            store.sync_log()
+            while not self._closing and flush.step():
+                pass
+        except StoreWriteError as error:
+            trouble = str(error)
+        except JobDamagedError as error:  # the crawl ends
+            store.damage = store.damage or str(error)
+            return
+        except Exception as error:  # or nobody would hear of it, and the crawl would never end
+            trouble = f"a flush of the sieve failed: {error!r}"
+        if not self._closing:
+            self._loop.call_soon_threadsafe(self._ended, trouble)
+
+    def _ended(self, trouble: str) -> None:
+        if trouble:
+            self._busy = False
+            self._not_before = self._core.now() + _RETRY
+            if trouble != self._said:
+                logger.error("%s: the sieve goes on when that is over; nothing is lost", trouble)
+        elif not self._closing:
+            self._hand_out()
+        self._said = trouble
+
+    def _hand_out(self) -> None:
+        """Schedule a portion of what is new."""
+        if self._closing:
+            return  # the next run goes on there
+        with reading(self._core.store):
+            self._hand_out_some()
+        self._wake()
+
+    def _hand_out_some(self) -> None:
+        core, until = self._core, self._core.now() + _WORK
+        for _ in core.frontier.sift(core.now()):
+            if core.now() >= until:
+                self._write()  # small batches: a large one takes long
+                wait = _RETRY if core.store.dirty else _PAUSE  # the disk is full, or fails
+                self._loop.call_later(wait, self._hand_out)
+                break
+        else:
+            self._busy = False
+            now = core.now()
+            self._not_before = now + (now - self._began) * _SHARE
+
+    def stop(self) -> None:
+        """Begin nothing more. A flush under way is given up: what waited waits on."""
+        self._closing = True
+        if self._thread is not None:
+            self._thread.join()
+
+
+_LOOK = 0.25
+"""Seconds between two looks at whether the crawl is being stopped."""
+_PULSE = 1.0
+"""Seconds between two pulses; a pulse comes with a look."""
+_HELD_FOR = 5.0
+"""Seconds after which the requests that an unfinished page brought are stored without it."""
+_NEVER = 1e11
+"""A wait (seconds) that ends only with the rule that is its reason."""
+_PORTIONS = 0.05
+"""Seconds between two portions of an action, or of what a change of the policy means."""
+_COMING = 0.0125
+"""Seconds between two portions of hosts that come from disk: 2,000 of them a second."""
+
+
+class Keeper:
+    """One per crawl; see the module."""
+
+    def __init__(self, scheduler: FrontierScheduler, core: CrawlCore, errands: Errands) -> None:
+        self._scheduler = scheduler
+        self._core = core
+        self._errands = errands
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = self._pulsed = core.now()
+        self._stop_seen: float | None = None
+        self._most = 0  # URLs that were queued
+        self._disk = DiskGuard(core, scheduler)
+        self._supervision = Supervision(core, scheduler)
+        self._ended = False
+        self._collector = CalmCollector()
+        self._collecting: asyncio.Task[None] | None = None
+        self._operator = operator_of(core, scheduler, self.flush)
+        self._operating = False
+        self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
+        self._flusher = Flusher(core, self.flush, scheduler.wake)
+        self._revising = self._admitting = self._archiving = False
+        core.overriding.changed = self._policy_changed
+
+    def start(self) -> None:
+        """Begin to pulse."""
+        if self._core.broad:
+            self._collector.start()
+        self._supervision.start()
+        self._timer = self._loop.call_later(_LOOK, self._look)
+        # Before the first fetch, once the feeds are open.
+        self._core.crawler.signals.connect(self._look_at_disks, signals.spider_opened)
+        with reading(self._core.store):
+            self._operate()  # what was asked before it began holds from the start
+
+    def stop(self) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ended = True
+        self._flusher.stop()
+        self._scheduler.extractor.stop()
+        if self._collecting is not None:
+            self._collecting.cancel()
+        self._collector.stop()
+        now = self._core.now()
+        self._core.frontier.waits.count(now, now + self._core.frontier.wall_offset)
+        self._publish(say=True)
+        self._supervision.stop()
+
+    def _look_at_disks(self) -> None:
+        self._disk.pulse(self._core.now())
+
+    def _look(self) -> None:
+        """See whether the engine is stopping, of which there is no signal; else pulse in time."""
+        self._timer = self._loop.call_later(_LOOK, self._look)
+        self._supervision.beat()
+        with reading(self._core.store):
+            self._look_after()
+
+    def _look_after(self) -> None:
+        if not self._operating:
+            self._operate()
+        self._core.overriding.look()
+        self._core.filtering.look()
+        if not self._revising:
+            self._revise()
+        self._end_at_caps()
+        self.end_if_damaged()
+        now = self._core.now()
+        self._core.frontier.waits.look(now, now + self._core.frontier.wall_offset)
+        wait = self._core.frontier.wait(now)
+        starving = not self._scheduler.paused and (wait is None or wait > 0)
+        self.sift(starving=starving)
+        if not (self._scheduler.closing or self._disk.paused):
+            self._core.revisiting.look(starving=starving)
+        due = now - self._pulsed > _PULSE - _LOOK / 2
+        if self._scheduler.closing or due:
+            self._pulsed = now if due else self._pulsed
+            self._pulse(say=due)
+            # A pulse has brought in a portion of the hosts, and written: the rest has other turns.
+            if not self._admitting:
+                self._admitting = True
+                self._loop.call_later(_COMING, self._admit)
+            if not self._archiving:
+                self._archiving = True
+                self._loop.call_later(_PORTIONS, self._archive)
+        else:
+            self._collector.tidy()
+
+    def _admit(self) -> None:
+        """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
+        core, now = self._core, self._core.now()
+        self._admitting = not self._scheduler.closing and core.frontier.rotation.go_on(
+            now, now + core.frontier.wall_offset
+        )
+        if self._admitting:
+            self._loop.call_later(_COMING, self._admit)
+            self._scheduler.wake()
+
+    def _archive(self) -> None:
+        """Move what is done out of the database, a portion at a time."""
+        self._archiving = False
+        core = self._core
+        if self._archiver is None:  # it may have an archive from now on
+            self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
+        if self._archiver is None or self._scheduler.closing or self._disk.paused:
+            return
+        self._archiving = self._archiver.step(moving=core.settings.seen == "trie")
+        if self._archiving:
+            self._loop.call_later(_PORTIONS, self._archive)
+
+    async def archive_rest(self, reason: str) -> None:
+        """Move the rest of what is done into the archive, and compress all of it.
+
+        A crawl with something left does so for half of SUITE_STOP_TIMEOUT at most, one that is
+        stopped by a signal not at all.
+        """
+        core, archiver = self._core, self._archiver
+        wanted = core.job is not None and core.settings.seen == "trie" and reason != "shutdown"
+        if archiver is None or not wanted or not archiver.begin():
+            return
+        limit = math.inf if reason == "finished" else core.settings.stop_timeout / 2
+        end = core.now() + limit
+        while archiver.step() and not self._disk.paused and core.now() < end:
+            await asyncio.sleep(0.001)
+        if not self._disk.paused:
+            await asyncio.to_thread(archiver.finish)
+
+    def sift(self, *, starving: bool) -> None:
+        """Have the sieve say what of the links that wait for it is new, if it is time for that."""
+        if not (self._scheduler.closing or self._disk.paused):
+            self._flusher.look(starving=starving)
+            self._scheduler.extractor.look(starving=starving)
+
+    def _revise(self) -> None:
+        """Take in what has changed in the policy, a portion of the hosts at a time."""
+        reviser, now = self._core.frontier.reviser, self._core.now()
+        self._revising = reviser.busy and not self._scheduler.closing
+        if self._revising:
+            reviser.go_on(now, now + self._core.frontier.wall_offset)
+            self._loop.call_later(_PORTIONS, self._revise)
+            self._scheduler.wake()
+
+    def _policy_changed(self) -> None:
+        """What waits at the gate looks again at once."""
+        if self._scheduler.gate is not None:
+            self._scheduler.gate.wake()
+        self._scheduler.wake()
+
+    def _operate(self) -> None:
+        """Carry out what was asked of the job; portion by portion where that takes longer."""
+        self._operating = False
+        if self._operator is None or self._scheduler.closing:
+            return
+        self._operator.look()
+        if self._operator.busy:
+            self._operating = True
+            self._loop.call_later(_PORTIONS, self._operate)
+
+    def _pulse(self, *, say: bool) -> None:
+        """Do what is to be done once a second; *say* how the crawl does."""
+        core, now = self._core, self._core.now()
+        core.frontier.wall_offset = time.time() - now
+        core.frontier.counters.seconds += now - self._last
+        self._last = now
+        if self._scheduler.closing:
+            self._watch_the_stop(now)
+        else:
+            self._spill_held(now)
+        self._disk.pulse(now)
+        core.revisiting.pulse()
+        if not self._disk.stuck:
+            self._write(core.frontier.tick, now)
+        # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
+        self._loop.call_soon(partial(self._resolve, say=say))
+
+    def _resolve(self, *, say: bool) -> None:
+        if not self._ended:
+            self._errands.resolve()
+            for sink in self._scheduler.sinks:
+                sink.pulse()
+            self._loop.call_soon(partial(self._tell, say=say))
+
+    def _tell(self, *, say: bool) -> None:
+        if not self._ended:
+            self._publish(say=say)
+            self._end_if_only_waiting()
+            self._scheduler.wake()
+            if self._collector.due(self._core.now()):
+                self._collecting = self._loop.create_task(self._collector.collect())
+
+    @property
+    def actions_wait(self) -> bool:
+        """Whether anything was asked of the job that has not been carried out yet."""
+        return self._operator is not None and self._operator.waits
+
+    # Writing
+
+    def flush(self) -> None:
+        """Make everything durable, or hold the crawl still until that works."""
+        frontier = self._core.frontier
+        self._most = max(self._most, frontier.pending - frontier.leased)
+        if not self._disk.stuck:
+            self._write(lambda now: self._core.frontier.flush(), self._core.now())
+
+    def _write(self, write: Any, now: float) -> None:
+        try:
+            write(now)
+        except StoreWriteError as error:
+            if not self.end_if_damaged():
+                self.hold_still(str(error))
+
+    def hold_still(self, why: str) -> None:
+        """Pause the crawl, since nothing can be written; try again every few seconds."""
+        self._disk.hold(why)
+
+    # Stopping
+
+    def _watch_the_stop(self, now: float) -> None:
+        """Free what waits for the wire at once, and cut transfers short in time."""
+        core = self._core
+        gate = self._scheduler.gate
+        if self._stop_seen is None:
+            self._stop_seen = now
+            core.stopping = True
+            if core.waiting_outside:
+                core.cut = True
+            self._errands.cancel()
+            core.visits.put_back_what_was_not_begun()
+            core.frontier.permits.let_go()
+        if gate is None:
+            return
+        gate.wake()
+        if now - self._stop_seen > core.settings.stop_timeout * 0.75:
+            core.cut = True
+            gate.cut_short()
+
+    # House-keeping
+
+    def _spill_held(self, now: float) -> None:
+        core = self._core
+        for lease in list(core.leases.values()):
+            if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
+                core.frontier.spill(lease, now)
+
+    def _end_if_only_waiting(self) -> None:
+        core = self._core
+        if self._scheduler.closing:
+            return
+        wait = self._only_waits()
+        if core.agency is not None:
+            # It ends with the others: one of them may have something for this one.
+            core.agency.only_waiting = wait is not None
+            if core.agency.ended:
+                core.agency.over("")
+        elif wait is not None:
+            logger.info(
+                "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %s "
+                "left; the job can be resumed", core.settings.max_wait,
+                f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
+                counted(core.frontier.pending, "URL is", "URLs are"),
+            )  # fmt: skip
+            self._scheduler.stop("waiting")
+
+    def _only_waits(self) -> float | None:
+        """Seconds until anything may be visited, if that is longer than the crawl is to wait."""
+        core = self._core
+        limit = core.settings.max_wait
+        if not limit or core.stays_open or self._scheduler.paused:
+            return None
+        if self._scheduler.starting and not core.start_waits:
+            return None
+        statistics = core.frontier.statistics()
+        busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
+        busy = busy or len(self._scheduler.extractor) or bool(core.frontier.holding)
+        if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
+            return None
+        wait = core.frontier.next_visit_in(core.now())
+        return wait if wait is not None and wait > limit else None
+
+    def _end_at_caps(self) -> None:
+        core = self._core
+        reason = None if self._scheduler.closing else core.caps.reached()
+        if reason is not None:
+            logger.info(
+                "the job has reached %s (%s): left are %s; with a higher cap it can be "
+                "resumed", full_name(reason), REASONS[reason],
+                counted(core.frontier.pending, "URL"),
+            )  # fmt: skip
+            self._scheduler.stop(reason)
+
+    def end_if_damaged(self) -> bool:
+        """End the crawl if its store is damaged; whether it is.
+
+        Whoever met what cannot be read failed with it, wherever that was.
+        """
+        store = self._core.store
+        if not isinstance(store, RocksStore) or not store.damage:
+            return False
+        if not self._scheduler.closing:
+            logger.critical(
+                "%s: the crawl ends; look at it with `scrapy frontier check`, restore a copy, or "
+                "begin anew with another JOBDIR", store.damage,
+            )  # fmt: skip
+            self._scheduler.stop(DAMAGED)
+        return True
+
+    def _publish(self, *, say: bool) -> None:
+        """Set the gauges, and *say* how it goes."""
+        core = self._core
+        counters, statistics = core.frontier.counters, core.frontier.statistics()
+        set_gauges(core, statistics, self._archiver, self._most)
+        if not say:
+            return
+        self._supervision.pulse(core.now(), {
+            "when": time.time(), "closing": self._scheduler.closing,
+            "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
+            "seconds": round(counters.seconds, 1),
+            "cache_hit_rate": round(core.frontier.cache.statistics.hit_rate, 3),
+            **{name: getattr(statistics, name) for name in statistics.__slots__},
+            "waits": [asdict(count) for count in core.frontier.waits.counts],
+            "silent_name_servers": core.resolver.silent_servers,
+            "traps": core.frontier.traps.met, **core.revisiting.facts,
+        })  # fmt: skip

@@ -1,0 +1,393 @@
+"""Whether a site's owner can find out who crawls it (gap G19; RFC 9309 §2.2.1 asks for it).
+
+What has to be known before a host can be visited: its address, and its robots.txt.
+
+Errands run beside the crawl and hold no download place while they wait (T2, U12, K15).
+
+Hosts that may be at private addresses because the operator named them, and no page did.
+
+The spider profile only: an existing project may crawl its own intranet. A job remembers them, and
+those that were trusted until they were found outside: their name servers are somebody else's, who
+could move the names inside later (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.exceptions import CannotResolveHostError
+from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.httpobj import urlparse_cached
+
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error, hostname
+from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SettingsError, SuiteError
+from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
+from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
+from scrapy_spider_suite.fetch.address_rules import special_kind
+from scrapy_spider_suite.fetch.resolver import Resolver
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, origin_of
+from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
+from scrapy_spider_suite.runtime.refusal import refuse
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.urls.normalize import host_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+
+logger = logging.getLogger(__name__)
+
+_CONTACT = re.compile(r"https?://[^\s/$.?#]+\.[^\s]+|[^\s@<>()]+@[^\s@<>()]+\.[a-z]{2,}", re.I)
+_URL = re.compile(r"[a-z]+://\S*", re.I)
+_MAILBOX = re.compile(r"[a-z0-9][\w.%+-]*@[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}", re.I | re.A)
+_SCRAPYS = "+https://scrapy.org"
+
+
+def contact_in(user_agent: str | None) -> str:
+    """The web page or e-mail address in *user_agent*, "" for none (Scrapy's own does not count)."""
+    text = user_agent or ""
+    found = None if _SCRAPYS in text else _CONTACT.search(text)
+    return "" if found is None else found[0].rstrip(").;,")
+
+
+def mailbox_in(text: str | None) -> str:
+    """The e-mail address in *text*, "" for none; the password in a URL is none."""
+    found = _MAILBOX.search(_URL.sub(" ", text or ""))
+    return "" if found is None else found[0]
+
+
+def has_contact(user_agent: str | None) -> bool:
+    """Whether *user_agent* names a web page or an e-mail address (Scrapy's own does not count)."""
+    return bool(contact_in(user_agent))
+
+
+def require_contact(user_agent: str | None) -> None:
+    """Refuse the crawl if *user_agent* gives no contact.
+
+    Raises `SettingsError` in a script; a command ends with one line and exit code 2.
+    """
+    if not has_contact(user_agent):
+        expected = (
+            "the address of a page or a mailbox where a site's owner can reach you, "
+            "e.g. 'mybot/1.0 (+https://example.org/bot)'"
+        )
+        refuse(SettingsError.of("USER_AGENT", user_agent, expected))
+
+
+class Introduction:
+    """Warns, once, when a crawl whose *user_agent* gives no contact goes out to the Internet."""
+
+    def __init__(self, user_agent: str | None) -> None:
+        self._user_agent = user_agent
+        self._missing = not has_contact(user_agent)
+
+    def goes_to(self, address: str) -> None:
+        """A host at the numeric *address* is to be visited; at home nobody needs to be told."""
+        if self._missing and special_kind(ipaddress.ip_address(address)) is None:
+            self._missing = False
+            logger.warning(
+                "USER_AGENT = %r gives no address where a site's owner could reach you: name a "
+                "page or a mailbox before you crawl the sites of others", self._user_agent,
+            )  # fmt: skip
+
+
+_LOOKUPS = 500
+"""Names that are looked up at the same time."""
+_AT_ONCE = 10
+"""Hosts that are seen to before anyone else has a turn again."""
+_WAITING = 2_000
+"""Robots.txt whose fetches may be under way, those included that wait for their hosts."""
+# Plain integers: operators of flags are Python code.
+_USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROBOTS)
+
+
+class Errands:
+    """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
+
+    def __init__(
+        self, core: CrawlCore, robots: RobotsMiddleware | None, wake: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._robots = robots
+        self._wake = wake
+        self._lookups = 0
+        self._fetches = 0
+        self._asking: set[str] = set()  # origins whose robots.txt somebody is waiting for
+        self._tasks: set[asyncio.Task[None]] = set()
+        user_agent = core.crawler.settings["USER_AGENT"]
+        self._introduction = Introduction(user_agent) if core.broad else None
+        if robots is not None:
+            robots.listener = self._heard_robots
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def _run(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(errand)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Drop the errands that are under way; what they were for stays pending."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Return when no errand is under way any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Names
+
+    def resolve(self) -> bool:
+        """Give hosts that have work their addresses; True if any is ready at once."""
+        core = self._core
+        ready = False
+        now = core.now()
+        room = min(_AT_ONCE, _LOOKUPS - self._lookups)
+        for host in core.frontier.wanting_address(now, room):
+            room -= 1
+            entry = host.front[0][1]
+            if host.record.failures:
+                core.resolver.invalidate(host.key)  # it may have moved, and not be down
+            if entry.flags & _PROXIED or not _lives_at(entry.url, host.key):
+                core.frontier.resolved(host, "", "", FOREVER, now)
+                ready = True
+            elif (known := core.resolver.peek(host.key)) is not None:
+                self._place(host, known.addresses, known.expires_in)
+                ready = True
+            else:
+                self._lookups += 1
+                self._run(self._look_up(host))
+        if not room and self._lookups < _LOOKUPS:
+            asyncio.get_running_loop().call_soon(self._wake)
+        return ready
+
+    async def _look_up(self, host: HostState) -> None:
+        core = self._core
+        try:
+            found = await core.resolver.resolve(host.key)
+        except (ResolveError, PrivateAddressError) as error:
+            if self._still_there(host):
+                self._refused(host, error)
+        else:
+            if self._still_there(host):
+                self._place(host, found.addresses, found.expires_in)
+        finally:
+            self._lookups -= 1
+            self._wake()
+
+    def _still_there(self, host: HostState) -> bool:
+        return self._core.frontier.workbench.hosts.get(host.key) is host
+
+    def _place(self, host: HostState, addresses: tuple[str, ...], expires_in: float) -> None:
+        core = self._core
+        # After failures, another of its addresses may answer.
+        address = addresses[host.record.failures % len(addresses)]
+        if self._introduction is not None:
+            self._introduction.goes_to(address)
+        now = core.now()
+        core.frontier.resolved(
+            host, address, address_key(address, core.settings.ipv6_prefix), now + expires_in, now
+        )
+
+    def _refused(self, host: HostState, error: Exception) -> None:
+        core, now = self._core, self._core.now()
+        core.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
+        if any(entry.flags & _USER for _, entry in host.front):
+            # A spider's own requests fail where it expects them to: in the downloader.
+            core.frontier.resolved(host, "", "", now + 60.0, now)
+            return
+        logger.debug("%s: %s", host.key, error)
+        core.frontier.unresolved(host, event_of_error(error), now)
+
+    # Robots
+
+    def robots_first(self, leases: list[Lease]) -> bool:
+        """Whether robots.txt has to be dealt with before *leases*; if so, they are taken over."""
+        robots = self._robots
+        entry = leases[0].entry
+        if robots is None or entry.flags & _NO_ROBOTS or not entry.url.startswith("http"):
+            return False
+        if not robots.obeys(entry.url):
+            return False
+        rules = robots.peek(entry.url)
+        visit = leases[0].visit
+        dead = self._core.dead_hosts
+        if visit and rules and rules.silent and dead.without_robots(visit.host, rules.checked_at):
+            return False  # its requests fail where their spider expects them to
+        forgot = rules is not None and visit is not None and self._forgot(visit.host, rules)
+        if rules is None or rules.silent or forgot:
+            # A host that does not answer is asked again by its back-off, and given up in the end.
+            self._fetches += 1
+            again = rules is not None and not forgot
+            self._run(self._fetch_robots(robots, leases, again=again))
+            return True
+        if rules.verdict is not Verdict.DISALLOW_FOR_NOW:
+            return False
+        self._wait_for_robots(leases, rules)
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether as many robots.txt are being fetched as there may be requests.
+
+        One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
+        """
+        limit = self._core.settings.project.most_requests
+        on_the_wire = self._fetches - self._core.waiting_outside
+        return on_the_wire >= limit or self._fetches >= _WAITING
+
+    async def _fetch_robots(
+        self, robots: RobotsMiddleware, leases: list[Lease], *, again: bool
+    ) -> None:
+        core = self._core
+        url, visit = leases[0].entry.url, leases[0].visit
+        known, silence, origin = True, None, origin_of(url)
+        first = origin not in self._asking
+        self._asking.add(origin)
+        try:
+            rules = await (robots.fetch(origin) if again else robots.rules_for(url))
+            if visit is not None and rules.silent:
+                # They share one fetch, which is one failure, however many wait for it.
+                silence = core.visits.silent(visit.host) if first else Event.CONNECTION_LOST
+            elif visit is not None:
+                self._keep_to(visit.host, url)
+        except (SuiteError, CannotResolveHostError):
+            known = False  # its pages fail of the same, where whoever wants them expects it
+        except (RobotsUnavailable, HostBarred, StoppedError) as error:
+            logger.debug("%s: %s", url, error)
+        finally:
+            self._fetches -= 1
+            if first:
+                self._asking.discard(origin)
+            if known:
+                self._put_back(leases, silence)
+            else:
+                core.visits.ready.append(core.visits.hand_out(leases))
+            self._wake()
+
+    def _heard_robots(self, rules: RobotsRules) -> None:
+        """A robots.txt was fetched, maybe for an image or a component: its host goes by it."""
+        if not rules.silent:
+            frontier, now = self._core.frontier, self._core.now()
+            key = host_of(rules.origin)
+            host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
+            self._keep_to(host, rules.origin)
+            self._core.sitemaps.heard(rules, host.record)
+
+    def _keep_to(self, host: HostState, url: str) -> None:
+        """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""
+        frontier = self._core.frontier
+        crawl_delay = self._crawl_delay(url)
+        frontier.set_crawl_delay(host, crawl_delay)
+        # With the verdict in one batch: after a kill robots.txt is known, and not read again.
+        asks = crawl_delay > host.delay
+        until = self._core.now() + crawl_delay if asks else host.next_fetch
+        frontier.residents.postpone(host, until, "Crawl-delay")
+
+    def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
+        """Whether *host*, which is begun anew, is to be left alone by *rules* for longer than is
+        known: another agent had it in the meantime, and its robots.txt has stayed here."""
+        record = host.record
+        if record.crawl_delay or record.done or record.failed:
+            return False
+        return self._crawl_delay(rules.origin) > host.delay
+
+    def _crawl_delay(self, url: str) -> float:
+        """What the host of *url* asks for: the longest, where http and https do not agree."""
+        robots, name = self._robots, host_of(url)
+        if robots is None:
+            return 0.0
+        origins = (url, f"http://{name}/", f"https://{name}/")
+        return max(robots.crawl_delay(origin) or 0.0 for origin in origins)
+
+    def _wait_for_robots(self, leases: list[Lease], rules: RobotsRules) -> None:
+        """Nothing is allowed for now: the host waits until its robots.txt is asked for again."""
+        frontier = self._core.frontier
+        visit = leases[0].visit
+        if visit is not None:
+            until = rules.expires_at - frontier.wall_offset
+            frontier.residents.postpone(visit.host, until, "robots.txt unavailable")
+        self._put_back(leases)
+
+    def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
+        frontier, now = self._core.frontier, self._core.now()
+        for lease in leases[1:]:
+            lease.visit = None
+        for lease in reversed(leases):
+            if silence is not None and frontier.guesses.wrong(lease.entry, silence):
+                # Nobody answers by the scheme that was guessed: there is another.
+                lease.event = silence
+                frontier.settle(lease, now)
+                frontier.release(lease, now, heard=Event.IGNORED)
+            else:
+                frontier.put_back(lease, now)
+
+
+def _lives_at(url: str, host: str) -> bool:
+    """Whether *url* is on the web, and *host* its host (not a slot that a spider named)."""
+    return url.startswith(("http://", "https://")) and host_of(url) == host
+
+
+_MOST = 10_000
+_NO_MORE = b"no more"
+
+
+class TrustedHosts:
+    """One per crawl, kept in *kv*: tells *resolver* whom to trust, and is told whom no more."""
+
+    def __init__(self, resolver: Resolver, kv: KV) -> None:
+        self._resolver = resolver
+        self._kv = kv
+        self._number = 0
+        resolver.listener = self._trust_no_more
+        for name, word in kv.items():
+            if word == _NO_MORE:
+                resolver.withdraw(name.decode())
+            elif resolver.trust(name.decode()):
+                self._number += 1
+
+    def add(self, host: str) -> None:
+        """Let *host* be at a private address; not beyond 10,000 of them."""
+        if self._number < _MOST and self._resolver.trust(host):
+            self._number += 1
+            self._kv.put(host.encode(), b"")
+
+    def _trust_no_more(self, host: str) -> None:
+        self._kv.put(host.encode(), _NO_MORE)
+
+    def stop(self) -> None:
+        """Remember nothing more: the store is about to be closed."""
+        self._resolver.listener = None
+
+
+def trust_start(core: CrawlCore, request: Request) -> None:
+    """Trust the host of *request*, which ``start()`` has yielded, unless the scheduler sees to it.
+
+    Not where the spider is one of scrapy-redis: its requests were pushed, maybe by somebody else.
+    """
+    if not (core.schedules or core.broad or hasattr(core.crawler.spider, "redis_key")):
+        core.trusted.add(hostname(request))
+
+
+def tell_of_refusal(request: Request, error: BaseException) -> None:
+    """Say that *request* ended with *error* if that is a private address, and no errback hears it.
+
+    Not of a robots.txt: the page that it was fetched for ends with the same error.
+    """
+    if not isinstance(error, PrivateAddressError) or request.errback is not None:
+        return
+    if request.callback is not NO_CALLBACK or urlparse_cached(request).path != "/robots.txt":
+        what = "Answer thrown away" if getattr(error, "answered", False) else "Not fetched"
+        said = "%s: %s: %s (SUITE_ALLOW_PRIVATE_ADDRESSES)"
+        logger.warning(said, what, request, error)

@@ -1,0 +1,688 @@
+"""Farms: registered domains whose hosts all say the same, however many there are.
+
+What is known of hosts as far as traps and mining go: in memory while it is used, else on disk.
+
+A row is written once a second for whoever has changed, not with each page: after a kill a trap
+may have to be found again, nothing else.
+
+Trying URLs that nobody linked to, and learning from those that do not exist where to stop.
+
+Each is an entry with the flag *speculative*, which is stored with it. They come after all links
+of their host; one that is answered with 4xx is failed as ``not_there``, and says nothing about its
+host. What is learnt lies on the host's ground.
+
+Pages that come with ever new session ids: one URL stands for each, the first that was taken.
+
+Only where the ids are known to make no difference. A row is some 20 bytes and the host's name.
+
+The traps of a job: which links lead into one, what its pages teach, what waits in it in vain.
+
+A link into a trap is refused where it is found, and no row is written of it: a trap that was found
+cannot fill the disk. What waited there already fails at its turn, in the row that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from urllib.parse import unquote
+
+import msgpack  # type: ignore[import-untyped]
+import xxhash
+
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.urls.hosts import registered_domain
+from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.page_digests import NEWS, Recent, likeness, pieces
+from scrapy_spider_suite.urls.traps import (
+    FOUND,
+    FRESH,
+    Ground,
+    Limits,
+    Refusal,
+    Trap,
+    harmless,
+    key_of,
+    look,
+)
+from scrapy_spider_suite.urls.url_spaces import (
+    Permutations,
+    Session,
+    ancestors,
+    combination,
+    folder_of,
+    names_of,
+    session_of,
+    siblings,
+)
+
+logger = logging.getLogger(__name__)
+
+_SUSPECTS = 20_000
+"""Domains of which it is counted how many hosts said the same; beyond that all are forgotten."""
+_FARMS = 100_000
+"""Farms that are remembered, the last ones."""
+_FARM = b"."
+"""Begins the key of a farm; no host begins with a dot."""
+
+
+class Farms:
+    """The farms of a job, in *kv*; true while there is any."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._suspects: dict[str, int] = {}
+        self._domains = dict.fromkeys(key[1:].decode() for key, _ in kv.items(_FARM))
+
+    def __bool__(self) -> bool:
+        return bool(self._domains)
+
+    def __contains__(self, domain: str) -> bool:
+        return domain in self._domains
+
+    def saw(self, domain: str, limit: int, *, same: bool) -> None:
+        """The first page of a host of *domain* said the *same* as that of another, or did not.
+
+        It is a farm when *limit* more said the same than others make up for, `FRESH` each.
+        """
+        count = self._suspects.get(domain, 0)
+        count = count + 1 if same else count - FRESH
+        if count <= 0:
+            self._suspects.pop(domain, None)
+            return
+        if len(self._suspects) >= _SUSPECTS:
+            self._suspects.clear()
+        self._suspects[domain] = count
+        if count >= limit and domain not in self._domains:
+            if len(self._domains) >= _FARMS:
+                self.forget(next(iter(self._domains)))
+            self._domains[domain] = None
+            self._kv.put(_FARM + domain.encode(), b"")
+
+    def forget(self, domain: str) -> bool:
+        """*domain* is none, as far as is known; whether it was."""
+        self._suspects.pop(domain, None)
+        if domain not in self._domains:
+            return False
+        del self._domains[domain]
+        self._kv.delete(_FARM + domain.encode())
+        return True
+
+
+FAMILY = "traps"
+_MOST = 2_000
+"""Grounds in memory, 100 KiB each at the very most; when there are more, all are read again."""
+_CACHE = 50_000
+"""Hosts of which it is remembered that nothing is known."""
+
+
+class Grounds:
+    """The ground of each host of a job."""
+
+    def __init__(self, store: Store) -> None:
+        self._kv = store.kv(FAMILY)
+        self._known: dict[str, Ground] = {}
+        self._unknown: set[str] = set()
+        self._touched: set[str] = set()
+
+    def get(self, host: str) -> Ground | None:
+        """The ground of *host*; None if nothing is known of it. Raises `JobDamagedError`."""
+        found = self._known.get(host)
+        if found is not None or host in self._unknown:
+            return found
+        row = self._kv.get(host.encode())
+        if row is not None:
+            return self._keep(host, unpack(host, row))
+        if len(self._unknown) >= _CACHE:
+            self._unknown.clear()
+        self._unknown.add(host)
+        return None
+
+    def learn(self, host: str) -> Ground:
+        """The ground of *host*, about to be changed. Raises `JobDamagedError`."""
+        ground = self.get(host)
+        # One of which nothing is left is false, and is the one that is remembered all the same.
+        return self.change(host, Ground() if ground is None else ground)
+
+    def change(self, host: str, ground: Ground) -> Ground:
+        """*ground* is that of *host*, and changed."""
+        if host not in self._known:
+            self._unknown.discard(host)
+            self._keep(host, ground)
+        self._touched.add(host)
+        return ground
+
+    def report(self, host: str, found: Refusal | None, limits: Limits) -> None:
+        """Log that *found*, if anything, is a trap on *host* from now on: once a host and kind."""
+        if found is None or [*self.learn(host).closed.values()].count(found.trap) > 1:
+            return
+        if found.trap is Trap.NUMBERS and not limits.numbers:
+            logger.info(
+                "%s: %s; further URLs like these come last (SUITE_TRAP_SAME, SUITE_TRAP_NUMBERS)",
+                host, found,
+            )  # fmt: skip
+        else:
+            logger.info(
+                "%s: %s; further URLs like these are given up (SUITE_TRAP_%s); `scrapy frontier "
+                "retry %s --reason trap` brings back those that were queued",
+                host, found, found.trap.name, host,
+            )  # fmt: skip
+
+    def _keep(self, host: str, ground: Ground) -> Ground:
+        if len(self._known) >= _MOST:
+            self.save()
+            self._known.clear()
+        self._known[host] = ground
+        return ground
+
+    def save(self) -> None:
+        """Put what has changed into the store's next batch."""
+        for host in self._touched:
+            ground = self._known[host]
+            if len(ground):
+                self._kv.put(host.encode(), pack(ground))
+            else:
+                self._kv.delete(host.encode())
+        self._touched.clear()
+
+    def forget(self, host: str) -> None:
+        """*host* is dropped from the job."""
+        self._known.pop(host, None)
+        self._touched.discard(host)
+        self._unknown.discard(host)
+        self._kv.delete(host.encode())
+        for key, _ in self._kv.items(page_rows(host)):
+            self._kv.delete(key)
+
+
+def page_rows(host: str) -> bytes:
+    """What begins the keys of the rows of *host* that say which URL stands for a page."""
+    return host.encode() + b"\0"
+
+
+def pack(ground: Ground) -> bytes:
+    """The stored form of *ground*, some 20 bytes a space; the second field is of earlier releases.
+    """
+    closed = {key: trap.value for key, trap in ground.closed.items()}
+    packed: bytes = msgpack.packb([ground.counts, {}, closed, ground.mined])
+    return packed
+
+
+def unpack(host: str, row: bytes) -> Ground:
+    """What `pack` packed for *host*. Raises `JobDamagedError` for anything else."""
+    ground = Ground()
+    try:
+        counts, _, closed, mined = msgpack.unpackb(row, strict_map_key=False)
+        ground.counts = {
+            kind: {int(key): int(count) for key, count in each.items()}
+            for kind, each in counts.items()
+            if isinstance(kind, str)  # older rows do not say of what kind they are: counted anew
+        }
+        ground.closed = {int(key): Trap(name) for key, name in closed.items()}
+        ground.mined = int(mined)
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+        raise JobDamagedError(f"what is known of traps at {host} is no row ({error})") from error
+    return ground
+
+
+PRIORITY = -1_000
+"""That of what was mined: it comes after the links that pages had."""
+MISSES_MAX = 8
+"""Misses in a folder after which nothing more is mined there."""
+_MISSES_OF_HOST = 24
+_HIT = 2
+"""Misses that a hit makes up for."""
+# A plain integer: operators of flags are Python code.
+_SPECULATIVE = int(Flag.SPECULATIVE)
+_MINERS: dict[str, tuple[Callable[[str], list[str]], ...]] = {
+    "none": (), "ancestors": (ancestors,), "siblings": (siblings,), "both": (ancestors, siblings),
+}  # fmt: skip
+_TOLD = {Event.SUCCESS: -_HIT, Event.NOT_STORED: -_HIT, Event.NOT_THERE: 1, Event.REPLACED: 1}
+"""What each event adds to the misses: unknown pages are often redirected to a known one."""
+
+
+class Miner:
+    """*known* says whether a state key is known. *found* counts URLs tried, hits and misses."""
+
+    def __init__(self, grounds: Grounds, known: Callable[[bytes], bool]) -> None:
+        self.found: Counter[str] = Counter()
+        self._grounds = grounds
+        self._known = known
+
+    def mine(
+        self, page: Entry, kind: str, most: int, wanted: Callable[[str], bool]
+    ) -> Iterator[Entry]:
+        """What the URL of *page*, which was fetched, leads to, if that is *wanted* and not known.
+
+        *kind* is the value of SUITE_MINE. No more than *most* of one host are ever given out.
+        """
+        for mined in _MINERS[kind]:
+            for url in mined(page.url):
+                ground = self._grounds.get(page.host)
+                if ground is not None and ground.mined >= most:
+                    return
+                if self._misses(page.host, url) or not wanted(url):
+                    continue
+                if self._known(state_key(page.host, url)):
+                    continue
+                self._grounds.learn(page.host).mined += 1
+                self.found["tried"] += 1
+                yield Entry(
+                    page.host, url, priority=PRIORITY, depth=page.depth + 1,
+                    flags=_SPECULATIVE, referrer=page.url,
+                )  # fmt: skip
+
+    def _misses(self, host: str, url: str) -> bool:
+        """Whether too many like *url* did not exist."""
+        ground = self._grounds.get(host)
+        return ground is not None and (
+            ground.count("missed", folder_of(url)) >= MISSES_MAX
+            or ground.count("missed", "") >= _MISSES_OF_HOST
+        )
+
+    def gave_up(self, entry: Entry) -> bool:
+        """Whether *entry* was mined, and too many like it did not exist since."""
+        return bool(entry.flags & _SPECULATIVE) and self._misses(entry.host, entry.url)
+
+    def concluded(self, entry: Entry, event: Event) -> None:
+        """*entry*, if it was mined, is done or failed for *event*: go on there, or stop."""
+        told = _TOLD.get(event)
+        if told is None or not entry.flags & _SPECULATIVE:
+            return
+        self.found["hits" if told < 0 else "misses"] += 1
+        ground = self._grounds.learn(entry.host)
+        for folder in (folder_of(entry.url), ""):
+            ground.add("missed", folder, told)
+
+
+class StandIns:
+    """Which URL stands for a page, in *kv*."""
+
+    def __init__(self, kv: KV, grounds: Grounds) -> None:
+        self._kv = kv
+        self._grounds = grounds
+
+    def session(self, url: str, host: str) -> Session | None:
+        """The session id in the normal *url* on *host*, if it makes no difference there."""
+        ground = self._grounds.get(host)
+        if ground is None or not ground.closed:
+            return None
+        session = session_of(url)
+        return session if session is not None and ground.is_empty_session(session.name) else None
+
+    def other(self, url: str, host: str) -> str | None:
+        """The page of the normal *url* on *host*, path and query, if another URL stands for it."""
+        session = self.session(url, host)
+        known = None if session is None else self._kv.get(_key(host, session))
+        return None if session is None or known in (None, _short(url)) else session.page
+
+    def claim(self, url: str, host: str) -> None:
+        """The normal *url* on *host* stands for its page, unless another one does."""
+        session = self.session(url, host)
+        if session is not None:
+            key = _key(host, session)
+            if self._kv.get(key) is None:
+                self._kv.put(key, _short(url))
+
+    def concluded(self, entry: Entry, event: Event) -> None:
+        """*entry* has ended with *event*: if it is no page, another URL may stand for it."""
+        if event is not Event.REPLACED and OUTCOMES[event].state is State.DONE:
+            return
+        session = self.session(entry.url, entry.host)
+        if session is not None:
+            key = _key(entry.host, session)
+            if self._kv.get(key) == _short(entry.url):
+                self._kv.delete(key)
+
+
+def _short(url: str) -> bytes:
+    return xxhash.xxh3_64_digest(url.encode())
+
+
+def _key(host: str, session: Session) -> bytes:
+    """The key of a page's row; begins as all of its host do."""
+    return page_rows(host) + xxhash.xxh3_64_digest(f"{session.name} {session.page}".encode())
+
+
+_FEW = 1_000
+"""URLs of a host, and of a folder, below which no folder has too large a share."""
+BEHIND = 1 << 24
+"""What a crowded folder takes off the priority of what lies in it."""
+LAST = BEHIND << 2
+"""What URLs lose whose pages differ in numbers alone: they come after those of crowded folders."""
+_REOPENED = 10_000
+"""Hosts of which it is remembered that something was opened again; beyond that none is."""
+_SAMPLED = (Trap.QUERY, Trap.SESSIONS)
+"""Traps of which a few URLs are let through, to see whether they still are."""
+_CALM = 64
+"""Pages of a host after which, if nothing is wrong with them, only some are compared."""
+_ONE_IN = 4
+"""Pages of such a host of which one is compared with the others."""
+_LEAST_LINKS = 2
+"""Links to more queries of its path that a page of an endless search has."""
+# Plain integers: operators of flags are Python code.
+ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
+
+
+class Traps:
+    """See the module. *met* counts what was refused, failed or put last; None: from 0 on.
+
+    *has_values* says whether pages at a URL up to its "?" had each of some parameters with its
+    value; None asks what was met of late.
+    """
+
+    def __init__(
+        self, store: Store, policy: Policy, grounds: Grounds, known: Callable[[bytes], bool],
+        has_values: Callable[[str, list[str]], bool] | None = None,
+        met: Counter[Trap] | None = None,
+    ) -> None:  # fmt: skip
+        self.met: Counter[Trap] = Counter() if met is None else met
+        self._policy = policy
+        self._limits, self._year = policy.traps, 0
+        self._harmless = harmless(policy.traps, 0)
+        self._known = known
+        self._has_values = has_values or self._recalls
+        self._store = store
+        self._grounds = grounds
+        self._recent, self._said = Recent(), Recent()
+        self._orders = Permutations()
+        self.reopened: set[str] = set()
+        """Hosts where something was closed and is not any more, in this run."""
+        self._farms = Farms(store.kv(FAMILY))
+        self._stand_ins = StandIns(store.kv(FAMILY), grounds)
+
+    # Asking
+
+    def passed(self, urls: list[str], year: int) -> list[str]:
+        """Those of the normal *urls*, links of a page, that are followed in *year*; counted."""
+        limits = self._policy.traps
+        if not limits.any:
+            return urls
+        if limits is not self._limits or year != self._year:
+            self._limits, self._year = limits, year
+            self._harmless = harmless(limits, year)
+        is_harmless, orders = self._harmless, bool(limits.permuted)
+        kept, host, origin, suspect = [], "", " ", False
+        for url in urls:
+            if not url.startswith(origin):  # most links of a page lead to its own host
+                host, origin = host_of(url), url[: url.index("/", 8) + 1]
+                suspect = self._is_suspect(host)
+            if not suspect and not (orders and "&" in url) and is_harmless(url):
+                kept.append(url)
+                continue
+            refusal = self.refuses(url, host, year)
+            if refusal is None:
+                kept.append(url)
+            else:
+                self.met[refusal.trap] += 1
+        return kept
+
+    def _is_suspect(self, host: str) -> bool:
+        """Whether any trap was found on *host*, or it is one of a farm."""
+        ground = self._grounds.get(host)
+        found = ground is not None and bool(ground.closed)
+        return found or (bool(self._farms) and registered_domain(host) in self._farms)
+
+    def refuses(self, url: str, host: str, year: int) -> Refusal | None:
+        """Why a link to the normal *url* on *host* is not followed in *year*; None if it is."""
+        limits = self._policy.traps
+        trap = look(url, limits, year)
+        if trap is not None:
+            return Refusal(trap)
+        if limits.permuted and self._orders.knows_other(url):
+            return Refusal(Trap.PERMUTED)
+        refusal = self.closed(url, host)
+        return None if refusal is None or self._lets_through(url, host, refusal) else refusal
+
+    def closed(self, url: str, host: str) -> Refusal | None:
+        """Which trap, known by what was found there, the normal *url* on *host* lies in."""
+        ground = self._grounds.get(host)
+        refusal = None
+        if ground is not None and ground.closed:
+            refusal = self._by_ground(url, host, ground)
+        if refusal is None and self._farms and self._policy.traps.hosts:
+            refusal = self._farmed(host)
+        return refusal
+
+    def _by_ground(self, url: str, host: str, ground: Ground) -> Refusal | None:
+        limits = self._policy.traps
+        if limits.same and (space := ground.same_space(url)) is not None:
+            return Refusal(Trap.SAME, space)
+        if limits.numbers and (space := self.numbered(url, ground)) is not None:
+            return Refusal(Trap.NUMBERS, space)
+        if limits.sessions and (page := self._stand_ins.other(url, host)) is not None:
+            return Refusal(Trap.SESSIONS, page)
+        if limits.query and "&" in url:
+            path, parameters = combination(url)
+            if ground.combines_in_vain(path, names_of(parameters)):
+                space = f"{url.partition('?')[0]}?"
+                if self._has_values(space, parameters):
+                    return Refusal(Trap.QUERY, path)
+        return None
+
+    def numbered(self, url: str, ground: Ground | None) -> str | None:
+        """The space of *url* on *ground* whose pages differ in numbers alone; None: there is none.
+        """
+        if ground is None or not ground.closed or not self._policy.traps.same:
+            return None
+        return ground.same_space(url, Trap.NUMBERS)
+
+    def _recalls(self, space: str, parameters: list[str]) -> bool:
+        """Whether pages of *space* had each of these *parameters*, with its value."""
+        return all(self._recent.knows(space, key_of("", each)) for each in parameters)
+
+    def _lets_through(self, url: str, host: str, refusal: Refusal) -> bool:
+        """Whether the normal *url* is followed all the same, to see whether it still is a trap."""
+        if refusal.trap not in _SAMPLED:
+            return False
+        ground = self._grounds.learn(host)
+        return ground.is_sample(url) or ground.sample(url, *refusal)
+
+    def _farmed(self, host: str) -> Refusal | None:
+        domain = registered_domain(host)
+        if domain not in self._farms:
+            return None
+        record = self._store.record(host)
+        new = record is None or not record.attempts
+        return Refusal(Trap.HOSTS, domain) if new else None
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
+        if entry.flags & ASKED_FOR or not self._policy.traps.any:
+            return False
+        refusal = self.waited_in(entry.url, entry.host)
+        if refusal is not None and not self._lets_through(entry.url, entry.host, refusal):
+            self.met[refusal.trap] += 1
+            return True
+        if self._policy.traps.sessions:
+            self._stand_ins.claim(entry.url, entry.host)
+        return False
+
+    def waited_in(self, url: str, host: str) -> Refusal | None:
+        """Which trap the normal *url* on *host*, which is pending, has waited in."""
+        if self._policy.traps.permuted and self._orders.knows_other(url):
+            return Refusal(Trap.PERMUTED)
+        return self.closed(url, host)
+
+    def frees(self, url: str, host: str) -> bool:
+        """Whether the normal *url* on *host*, which failed in a trap, lies in none any more."""
+        return host in self.reopened and self.closed(url, host) is None
+
+    # Learning
+
+    def take(self, entry: Entry, record: HostRecord) -> None:
+        """*entry* is new and about to be queued at the host with *record*: count it.
+
+        Its priority falls if its folders have had their share, or pages like it differ in numbers
+        alone.
+        """
+        limits = self._policy.traps
+        url, host = entry.url, entry.host
+        if limits.permuted and "&" in url:
+            self._orders.note(url)
+        if entry.flags & ASKED_FOR or not limits.any:
+            return
+        if limits.sessions:
+            self._stand_ins.claim(url, host)
+        if self.numbered(url, self._grounds.get(host)) is not None:
+            entry.priority -= LAST
+            self.met[Trap.NUMBERS] += 1
+        if limits.prefix:
+            budget = self._policy.max_pages(host)
+            least = min(_FEW, budget // 10) if budget else _FEW
+            if record.pending + record.done + record.failed >= least:
+                share, room = limits.prefix, _FEW
+                if budget:  # what was not counted may all have lain there
+                    share, room = 0, max(0, budget * limits.prefix // 100 - least)
+                crowded = self._grounds.learn(host).crowded(url, share, room)
+                entry.priority -= crowded * BEHIND
+                if crowded:
+                    self.met[Trap.PREFIX] += 1
+
+    def was_known(self, url: str) -> None:
+        """The normal *url* was found, and is known already."""
+        if "&" in url and self._policy.traps.permuted:
+            self._orders.note(url)
+
+    def concluded(self, entry: Entry, event: Event) -> None:
+        """*entry* has ended with *event*."""
+        if self._policy.traps.sessions:
+            self._stand_ins.concluded(entry, event)
+
+    def saw(
+        self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int,
+        repeats: bool = False,
+    ) -> None:  # fmt: skip
+        """A page was fetched: *body*, at *url* on *host*, of which *pages* others were.
+
+        *links* are those that it has, whether they are followed or not. *repeats*: another page of
+        *host* was the same, by what somebody else has compared.
+        """
+        limits = self._policy.traps
+        if limits.query and "?" in url:
+            self._saw_query(url, host, body, links)
+        if limits.sessions and (session := session_of(url)) is not None:
+            self._saw_session(url, host, body, session)
+        number = None
+        if limits.same and (repeats or self._is_compared(url, host, pages)):
+            number = likeness(body, host)
+            if number:
+                same = self._recent.meets(host, number) or repeats
+                if same or self._grounds.get(host) is not None:
+                    exactly = same and self._recent.meets(host, likeness(body, host, numbers=True))
+                    ground = self._grounds.learn(host)
+                    found = ground.saw(url, limits.same, same=same, exactly=exactly)
+                    self._grounds.report(host, found, limits)
+        if limits.hosts and not pages:
+            self._saw_first(host, body, number)
+
+    def _saw_first(self, host: str, body: bytes, number: int | None) -> None:
+        """The first page of *host* was fetched: *body*, and its likeness if that is known."""
+        domain = registered_domain(host)
+        # Most domains have one host: there is nothing to compare its first page with.
+        if domain == host or not self._recent.meets(".", key_of("domain", domain)):
+            return
+        number = likeness(body, host) if number is None else number
+        if number:
+            same = self._recent.meets(f".{domain}", number)
+            self._farms.saw(domain, self._policy.traps.hosts, same=same)
+
+    def _is_compared(self, url: str, host: str, pages: int) -> bool:
+        """Whether a page is compared with others of its *host*, which costs more than its links.
+
+        The first few never are. Later, where nothing was ever the same, one in four is.
+        """
+        if pages < _CALM:
+            return pages >= self._policy.traps.same // 3
+        ground = self._grounds.get(host)
+        known = ground is not None and ground.suspects(url)
+        return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
+
+    def _saw_query(self, url: str, host: str, body: bytes, links: Collection[str]) -> None:
+        path, parameters = combination(url)
+        space = f"{url.partition('?')[0]}?"
+        # All of them are met: no short cut.
+        numbers = [key_of("", each) for each in parameters]
+        new = [number for number in numbers if not self._recent.meets(space, number)]
+        if new or len(parameters) < 2 or not links:
+            return  # what has no links may have had them taken away
+        news = self._said.learns(space, pieces(body, host))
+        worth = FRESH if news >= NEWS else 0
+        if any(self._leads_on(link, space, host) for link in links):
+            worth = FOUND
+        if worth and self._grounds.get(host) is None:
+            return
+        onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
+        limit, names = self._policy.traps.query, names_of(parameters)
+        ground = self._learning(host, fresh=worth > 0)
+        if ground.combined(path, names, limit, worth, onward=onward):
+            self._grounds.report(host, Refusal(Trap.QUERY, path), self._policy.traps)
+
+    def _leads_on(self, link: str, space: str, host: str) -> bool:
+        """Whether *link*, of a page of *space* on *host*, is new, and more than a combination."""
+        if host_of(link) != host:
+            return False  # out of scope, perhaps, and never known: to share the page elsewhere
+        where, _, query = link.partition("?")
+        if f"{where}?" == space:
+            parameters = query.split("&")
+            if len(parameters) > 1 and self._has_values(space, parameters):
+                return False
+        elif space[space.index("/", 8) : -1] in unquote(query):
+            return False  # to come back after a login
+        return not self._known(state_key(host, link)) and self.closed(link, host) is None
+
+    def _saw_session(self, url: str, host: str, body: bytes, session: Session) -> None:
+        met = self._recent.meets
+        body = body.replace(session.token.encode(), b"")
+        fresh = self._said.learns(f"{host}{session.page}", pieces(body, host)) >= NEWS
+        new_id = not met(host, key_of("with id", url))
+        if not met(host, key_of("page", session.page)) or not new_id:
+            return
+        if not fresh or self._grounds.get(host) is not None:
+            ground, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
+            if ground.repeated(session.name, limit, vain=not fresh):
+                found = Refusal(Trap.SESSIONS, session.page)
+                self._grounds.report(host, found, self._policy.traps)
+
+    def _learning(self, host: str, *, fresh: bool) -> Ground:
+        """The ground of *host*, to be told of a page; something may open if it is *fresh*."""
+        ground = self._grounds.learn(host)
+        if fresh and ground.closed:
+            self._reopened(host)
+        return ground
+
+    def sent_on(self, entry: Entry, target: str) -> None:
+        """*entry* leads on to *target*: many that lead to the same are no pages of their own."""
+        limit, host = self._policy.traps.same, entry.host
+        url = normalize(entry.url) if limit else None  # a spider's may be spelt otherwise
+        if url is None or _path_of(target) == _path_of(url):
+            return  # by another scheme or another name of the host, to itself
+        same = self._recent.meets(host, key_of("target", target))
+        if same or self._grounds.get(host) is not None:
+            found = self._grounds.learn(host).sent_on(url, limit, same=same)
+            self._grounds.report(host, found, self._policy.traps)
+
+    def reopen(self, host: str) -> bool:
+        """Open what is closed on *host* and of its domain; whether anything was."""
+        ground, domain = self._grounds.get(host), registered_domain(host)
+        found = ground is not None and bool(ground.closed)
+        if found:
+            self._grounds.learn(host).reopen()
+            self._reopened(host)
+        return self._farms.forget(domain) or found
+
+    def _reopened(self, host: str) -> None:
+        if len(self.reopened) >= _REOPENED:
+            self.reopened.clear()
+        self.reopened.add(host)
+
+
+def _path_of(url: str) -> str:
+    """What follows the host and its slash in *url*."""
+    return url.partition("://")[2].partition("/")[2]

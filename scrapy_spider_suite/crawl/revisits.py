@@ -1,0 +1,288 @@
+"""Whether a body that a revisit record is to refer to is in the packs still.
+
+Revisits in a crawl: when pages are due, how their servers are asked, and what came of it.
+
+Which page is due when, the frontier knows (`storage.planning`). Here is decided how many of them
+become pending beside what is new, and their requests are made conditional, at the gate, so that
+no middleware meets validators that belong to another URL. A 304 ends there, too: it is no page,
+and nobody hears of it but the pack and the plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.utils.httpobj import urlparse_cached
+
+from scrapy_spider_suite.crawl.queue.leases import Found
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.exceptions import NotModified
+from scrapy_spider_suite.frontier.revisit_rules import Budget, Mode, Revisiting, Turns, Validators
+from scrapy_spider_suite.packs import Original
+from scrapy_spider_suite.packs.cdxj import REVISIT
+from scrapy_spider_suite.packs.folder_index import FolderIndex
+from scrapy_spider_suite.packs.pack_file import OPEN, uploaded
+from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED, date, parse_date
+from scrapy_spider_suite.packs.warc import payload_digest as record_digest
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, Packed, Plan
+from scrapy_spider_suite.urls.page_digests import sha1_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.packs import Fetch
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+class PackedBodies:
+    """Looks into the indexes of the packs in *folder*; for any thread.
+
+    A page that was redacted is in none of them. A pack that was uploaded and is gone from here
+    counts, one that somebody has deleted does not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index: FolderIndex | None = None
+        self._lock = Lock()
+
+    def has(self, packed: Packed) -> bool:
+        """Whether the record *packed* can be found; a read or two of the disk."""
+        time = parse_date(date(packed.when))
+        stamp = "" if time is None else f"{time:%Y%m%d%H%M%S}"
+        try:
+            with self._lock:
+                self._index = self._index or FolderIndex(self.folder)
+                entries = self._index.find(packed.url)
+        except OSError:
+            return False
+        names = {
+            each.filename for each in entries
+            if (each.stamp, each.digest) == (stamp, packed.digest) and each.mime != REVISIT
+        }  # fmt: skip
+        return any(map(self._is_kept, names))
+
+    def _is_kept(self, name: str) -> bool:
+        pack = self.folder / Path(name).name
+        there = pack.exists() or pack.with_name(pack.name + OPEN).exists()
+        return there or uploaded(pack) is not None
+
+
+_AT_ONCE: Final = 200
+"""Pages that become pending before anyone else has a turn again: some ten milliseconds."""
+_CONDITIONAL: Final = (
+    b"If-None-Match", b"If-Modified-Since", b"If-Match", b"If-Unmodified-Since", b"Range",
+)  # fmt: skip
+"""Where a request has one of these, whoever made it knows what to ask."""
+
+
+class PageRevisiting:
+    """One per crawl. Raises `SettingsError` where plans could not be kept.
+
+    Stats: ``suite/revisit/…``, see there.
+    """
+
+    def __init__(self, core: CrawlCore) -> None:
+        settings = core.settings
+        if settings.revisit != "off" and not core.store.durable:
+            allowed = "'off' in the spider profile without JOBDIR: plans are rows of a job"
+            raise SettingsError.of("SUITE_REVISIT", settings.revisit, allowed)
+        self._core = core
+        self._planner = core.frontier.planner
+        self._turns = Turns(settings.revisit_weight)
+        self._budget = Budget()
+        self._owed = 0  # turns that revisits have had granted
+        self._packs: PackedBodies | None = None
+        self._next: float | None = None
+        self._read_settings(settings)
+
+    def _read_settings(self, settings: SuiteSettings) -> None:
+        folder = settings.packs_dir
+        if folder is None:
+            self._packs = None
+        elif self._packs is None or self._packs.folder != folder:
+            self._packs = PackedBodies(folder)
+        self._turns.weight = settings.revisit_weight
+        self._planner.revisits.settings = Revisiting(
+            Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
+            settings.revisit_most, 1 / settings.revisit_prior,
+        )  # fmt: skip
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the crawl is not over although nothing is left: pages will be due again."""
+        return self._core.settings.revisit != "off" and len(self._planner) > 0
+
+    # Due
+
+    def leased(self, lease: Lease) -> None:
+        """The URL of *lease* is to be asked for."""
+        self._planner.begin(lease)
+        if self._is_due() and self._turns.next(new=True, due=True):
+            self._owed += 1
+
+    def _is_due(self, until: float | None = None) -> bool:
+        return self._next is not None and self._next <= (until or time.time())
+
+    def look(self, *, starving: bool) -> None:
+        """A quarter of a second went by; *starving*: nothing could be fetched now.
+
+        Pages become pending that are due: as many as have their turn, and, when nothing else has
+        one, of hosts where nothing else waits.
+        """
+        core, settings = self._core, self._core.settings
+        if settings.revisit == "off" or not len(self._planner):
+            return
+        self._next = self._planner.revisits.next_due()
+        limit, now = _AT_ONCE, core.now()
+        until = wall = now + core.frontier.wall_offset
+        self._budget.earn(now, len(self._planner), settings.revisit_interval)
+        if settings.revisit == "adaptive":
+            # There is a number of visits, not a time: with some left, pages come early.
+            limit = min(limit, int(self._budget.left))
+            until += settings.revisit_interval
+        if limit < 1 or not self._is_due(until):
+            return
+        taken = self._planner.take(min(limit, self._owed), now, wall)
+        self._owed = min(_AT_ONCE, self._owed - taken)
+        if starving:
+            taken += self._planner.take_idle(limit - taken, now, wall, until)
+        self._budget.spend(taken)
+        if taken:
+            core.write()
+            core.wake()
+
+    def pulse(self) -> None:
+        """A second went by: take over settings, find the price anew."""
+        settings, revisits = self._core.settings, self._planner.revisits
+        self._read_settings(settings)
+        if settings.revisit == "adaptive" and len(revisits):
+            revisits.tick(len(revisits) / settings.revisit_interval)
+
+    def publish(self) -> None:
+        """Set the gauges."""
+        revisits = self._planner.revisits
+        if revisits.idle:
+            return
+        stats = self._core.crawler.stats
+        stats.set_value("suite/revisit/planned", len(revisits))
+        stats.set_value("suite/revisit/taken", self._planner.taken)
+        for name, number in revisits.found.items():
+            stats.set_value(f"suite/revisit/{name}", number)
+
+    def claimed(self, identity: bytes, lastmod: float) -> None:
+        """A sitemap says that a page changed at *lastmod* (wall)."""
+        if self._core.settings.revisit != "off" and len(self._planner):
+            now = self._core.now() + self._core.frontier.wall_offset
+            if self._planner.revisits.claim(identity, lastmod, now):
+                self._core.crawler.stats.inc_value("suite/revisit/claimed")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What ``status.json`` says of it; nothing where pages are not fetched again."""
+        if not self.goes_on:
+            return {}
+        return {"to_revisit": len(self._planner), "next_due": self._next}
+
+    # Asking
+
+    async def prepare(self, lease: Lease) -> None:
+        """See whether the body that a 304 would refer to is there: else it is asked for."""
+        plan = lease.plan
+        packed = _record_of(plan)
+        if plan is not None and packed is not None and self._packs is not None:
+            there = await asyncio.to_thread(self._packs.has, packed)
+            lease.plan = plan if there else replace(plan, packed=None)
+
+    @contextmanager
+    def asking(self, request: Request, lease: Lease | None) -> Iterator[None]:
+        """Within it *request* asks for its page only if that has changed, where that can be asked.
+        """
+        fields = {} if lease is None else self._conditions(request, lease)
+        for name, value in fields.items():
+            request.headers[name] = value
+        try:
+            yield
+        finally:
+            # Copies of it may go to other URLs: redirects.
+            for name in fields:
+                del request.headers[name]
+
+    def _conditions(self, request: Request, lease: Lease) -> dict[bytes, bytes]:
+        plan = lease.plan
+        lease.asked = False
+        if plan is None or plan.misses or not _is_plain(request):
+            return {}
+        if self._packs is not None and plan.packed is None:
+            return {}
+        if any(name in request.headers for name in _CONDITIONAL):
+            return {}
+        fields = plan.validators.headers()
+        lease.asked = bool(fields)
+        return fields
+
+    # Answers
+
+    def answered(self, request: Request, lease: Lease, answer: Request | Response) -> None:
+        """Note what a visit has found. Raises `NotModified`: there is nothing else to be told."""
+        if not isinstance(answer, Response) or self._planner.revisits.idle:
+            return
+        if answer.status == 304 and lease.asked:
+            lease.found = Found(time.time(), b"", _validators(answer), unchanged=True)
+            request.errback = None  # nothing went wrong
+            raise NotModified(f"{request.url} has not changed", answer)
+        if 200 <= answer.status < 300 and _is_plain(request):
+            lease.found = Found(time.time(), sha1_of(answer.body), _validators(answer))
+
+    def settle(self, lease: Lease, *, packed: bool) -> None:
+        """Nothing more will come of *lease*: say how the last of its answers is to be packed.
+
+        *packed*: whether it is to be.
+        """
+        if lease.found is None or not lease.fetches:
+            return
+        fetch, before = lease.fetches[-1], _record_of(lease.plan)
+        if lease.found.unchanged:
+            if before is None:
+                lease.fetches.clear()  # there is nothing that their record could refer to
+            else:
+                lease.fetches[-1] = _revisit(fetch, before, NOT_MODIFIED)
+            return
+        digest = record_digest(fetch.body)
+        if before is not None and before.digest == digest and not fetch.truncated:
+            lease.packed = before
+            lease.fetches[-1] = _revisit(fetch, before, IDENTICAL)
+        elif not packed:
+            lease.packed = UNPACKED
+        elif not fetch.truncated:
+            lease.packed = Packed(fetch.url, fetch.time, digest)
+
+
+def _record_of(plan: Plan | None) -> Packed | None:
+    """The record with the body of a page, if there is one."""
+    return None if plan is None or plan.packed == UNPACKED else plan.packed
+
+
+def _revisit(fetch: Fetch, body: Packed, profile: str) -> Fetch:
+    original = Original(body.url, body.when, body.digest)
+    return structs.replace(fetch, body=b"", original=original, profile=profile)
+
+
+def _is_plain(request: Request) -> bool:
+    """Whether *request* only reads, so that it may be repeated."""
+    scheme = urlparse_cached(request).scheme
+    return request.method == "GET" and not request.body and scheme in ("http", "https")
+
+
+def _validators(response: Response) -> Validators:
+    headers = response.headers
+    return Validators.of(headers.get("ETag"), headers.get("Last-Modified"))

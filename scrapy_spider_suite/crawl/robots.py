@@ -1,0 +1,328 @@
+"""How a robots.txt is fetched: with its redirects, paced as any request is, and never too large.
+
+Robots verdicts by origin: the latest used in memory, all of them on disk until outdated.
+
+Row, under bucket + origin (a byte of CRC-32, then UTF-8)::
+
+    format u8 = 1 | verdict u8 | status u16 (0: none) | failures u32
+    fetched_at f64 | checked_at f64 | expires_at f64 | unreachable_since f64 (NaN: none)
+    body, compressed by zlib
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
+from scrapy.http import Request, Response
+from scrapy.http.request import NO_CALLBACK
+
+from scrapy_spider_suite.crawl.requests import StoppedError, redirect_target
+from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.exceptions import HostBarred, RedirectRefused
+from scrapy_spider_suite.frontier.robots_rules import (
+    BODY_MAX,
+    REDIRECTS_MAX,
+    TTL,
+    UNREACHABLE_MAX,
+    RobotsRules,
+    Verdict,
+    max_age,
+)
+
+if TYPE_CHECKING:
+    from scrapy.core.engine import ExecutionEngine
+    from scrapy.statscollectors import StatsCollector
+
+    from scrapy_spider_suite.store.interface import KV
+
+DOWNLOAD_MAX: Final = 8 << 20
+"""Bytes after which a download handler that cannot cut a body gives up, and what decompression
+may come to. A robots.txt beyond it counts as unreachable."""
+
+
+class Answer(NamedTuple):
+    """What came of *request*. *age*: seconds for which it may be kept, if it says so."""
+
+    request: Request
+    status: int | None
+    """None: there was no answer."""
+    body: bytes
+    age: float | None
+    why: object
+    """Why there are no rules in it, if there are none."""
+
+
+class RobotsFetcher:
+    """Fetches one robots.txt after the other, and counts them.
+
+    *maxsize* is the project's ``DOWNLOAD_MAXSIZE``. What failed is tried again by Scrapy's
+    ``RetryMiddleware`` if it *retries*, else by whoever asks again later. ``suite_truncate`` has
+    the suite's download handlers stop reading there and take it for the end.
+    """
+
+    def __init__(
+        self, stats: StatsCollector, *, priority: int, maxsize: int, retries: bool
+    ) -> None:
+        self._stats = stats
+        self._priority = priority
+        self._meta = {
+            "allow_offsite": True,
+            "dont_obey_robotstxt": True,
+            "dont_redirect": True,
+            "download_maxsize": min(maxsize or DOWNLOAD_MAX, DOWNLOAD_MAX),
+            "download_warnsize": 0,
+            "suite_truncate": BODY_MAX,
+        }
+        if not retries:
+            self._meta["dont_retry"] = True
+
+    async def fetch(self, engine: ExecutionEngine, origin: str) -> Answer:
+        """Return the answer of *origin*, or why there is none.
+
+        Raises `SuiteError`, `CannotResolveHostError`, `HostBarred` and `StoppedError`: a rule of
+        ours says nothing of the host, nor does a crawl that is being stopped.
+        """
+        request = self._request(f"{origin}/robots.txt")
+        try:
+            response = await self._download(engine, request)
+        except (SuiteError, CannotResolveHostError, HostBarred, StoppedError) as exc:
+            self._count_failure(exc)
+            raise
+        except Exception as exc:  # of any download handler or middleware: all mean no answer
+            self._count_failure(exc)
+            return Answer(request, None, b"", None, exc or type(exc).__name__)
+        finally:
+            self._stats.inc_value("robotstxt/request_count")
+        status = response.status
+        self._stats.inc_value("robotstxt/response_count")
+        self._stats.inc_value(f"robotstxt/response_status_count/{status}")
+        return Answer(request, status, response.body, _age(response), f"status {status}")
+
+    async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
+        """Return the answer to *request*, or to the last redirect that is followed.
+
+        Every hop goes through the downloader, so it is paced like any other request.
+
+        Raises:
+            RedirectRefused: a redirect led to a host without a usable address.
+            Exception: whatever a download raises.
+        """
+        response = await engine.download_async(request)
+        for _ in range(REDIRECTS_MAX):
+            target = redirect_target(request.url, response)
+            if target is None:
+                break
+            request = self._request(target)
+            try:
+                response = await engine.download_async(request)
+            except (SuiteError, CannotResolveHostError, HostBarred) as exc:
+                raise RedirectRefused(f"redirected to {target}: {exc}") from exc
+        return response
+
+    def _request(self, url: str) -> Request:
+        return Request(url, callback=NO_CALLBACK, priority=self._priority, meta=dict(self._meta))
+
+    def _count_failure(self, exc: Exception) -> None:
+        if not isinstance(exc, IgnoreRequest):
+            self._stats.inc_value(f"robotstxt/exception_count/{type(exc)}")
+
+
+def _age(response: Response) -> float | None:
+    """Return how long *response* may be kept, in seconds, or None."""
+    return max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
+
+
+KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL
+"""Seconds that an outdated row stays: as long as its body or its failures may still count."""
+
+_ROW = struct.Struct(">BBHIdddd")
+_FORMAT = 1
+BUCKETS = 256
+"""Groups of rows by origin: those of one host lie in any of them."""
+_PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdict put
+
+
+class RobotsStore:
+    """`RobotsRules` by origin, bounded in memory by number and by size.
+
+    Invariant: what is in memory is what is on disk, so memory may forget at any time. Without
+    *kv* there is no disk, and what memory forgets has to be fetched again.
+    """
+
+    def __init__(
+        self,
+        kv: KV | None,
+        max_memory_entries: int = 10_000,
+        max_memory_bytes: int = 32 << 20,
+        user_agent: str = "*",
+    ) -> None:
+        """Keep at most so many entries and about so many bytes of them in memory.
+
+        The group of *user_agent* is parsed when rules enter, for their size to be known; the
+        entry used last is kept however large it is.
+        """
+        self._kv = kv
+        self._max_entries = max_memory_entries
+        self._max_bytes = max_memory_bytes
+        self._user_agent = user_agent
+        self._memory: OrderedDict[str, tuple[RobotsRules, int]] = OrderedDict()
+        self._bytes = 0
+        self._puts = 0
+
+    def __len__(self) -> int:
+        """How many entries are in memory."""
+        return len(self._memory)
+
+    def __repr__(self) -> str:
+        return f"<RobotsStore: {len(self)} entries, {self._bytes} bytes in memory>"
+
+    def get(self, origin: str, now: float) -> RobotsRules | None:
+        """Return what holds for *origin*, or None if that is unknown or outdated at *now*."""
+        rules = self.last(origin)
+        return None if rules is None or rules.expired(now) else rules
+
+    def last(self, origin: str) -> RobotsRules | None:
+        """Return what held for *origin* when it was last asked, however long ago, or None."""
+        known = self._memory.get(origin)
+        rules = known[0] if known else self._load(origin)
+        if rules is not None:
+            self._remember(rules)
+        return rules
+
+    def put(self, rules: RobotsRules) -> None:
+        """Keep *rules* in place of what was kept for their origin."""
+        if self._kv is not None:
+            self._kv.put(_key(rules.origin), _to_row(rules))
+            self._puts += 1
+            if self._puts % _PUTS_PER_PURGE == 0:
+                bucket = self._puts // _PUTS_PER_PURGE % BUCKETS
+                self._purge(bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
+        self._remember(rules)
+
+    def resize(self, max_memory_entries: int) -> None:
+        """Keep at most so many entries in memory from now on."""
+        self._max_entries = max_memory_entries
+        self._fit()
+
+    def forget(self, origin: str) -> bool:
+        """Forget what held for *origin*; whether anything was known."""
+        known, weight = self._memory.pop(origin, (None, 0))
+        self._bytes -= weight
+        if self._kv is None:
+            return known is not None
+        stored = self._kv.get(_key(origin)) is not None
+        self._kv.delete(_key(origin))
+        return stored
+
+    def origins(self, host: str, buckets: range = range(BUCKETS)) -> list[str]:
+        """The origins of *host*, of any scheme and port, that are known, of some *buckets*."""
+        if self._kv is None:
+            return [each for each in self._memory if _is_of(each, host)]
+        heads = (f"{scheme}://{host}".encode() for scheme in ("http", "https"))
+        keys = [bytes([bucket]) + head for head in heads for bucket in buckets]
+        found = (key[1:].decode() for begin in keys for key, _ in self._kv.items(begin))
+        return [origin for origin in found if _is_of(origin, host)]
+
+    def _load(self, origin: str) -> RobotsRules | None:
+        row = self._kv.get(_key(origin)) if self._kv is not None else None
+        return _from_row(origin, row) if row is not None else None
+
+    def _remember(self, rules: RobotsRules) -> None:
+        """Put *rules* first in memory."""
+        _, weight = self._memory.pop(rules.origin, (None, 0))
+        self._bytes -= weight
+        rules.crawl_delay(self._user_agent)
+        self._memory[rules.origin] = rules, rules.weight
+        self._bytes += rules.weight
+        self._fit()
+
+    def _fit(self) -> None:
+        """Forget the last ones while memory is over its bounds."""
+        while len(self._memory) > 1 and (
+            len(self._memory) > self._max_entries or self._bytes > self._max_bytes
+        ):
+            self._bytes -= self._memory.popitem(last=False)[1][1]
+
+    def _purge(self, bucket: int, before: float) -> None:
+        """Delete the rows of one bucket that expired before *before*."""
+        if self._kv is None:
+            return
+        for key, row in self._kv.items(bytes([bucket])):
+            # Their bodies are left packed: a bucket of a large crawl holds thousands.
+            if not _expiry(row) >= before:
+                self._kv.delete(key)
+
+
+def _is_of(origin: str, host: str) -> bool:
+    rest = origin.partition("://")[2].removeprefix(host)
+    return not rest or (rest.startswith(":") and rest[1:].isdigit())
+
+
+def _key(origin: str) -> bytes:
+    name = origin.encode()
+    return bytes([zlib.crc32(name) % BUCKETS]) + name
+
+
+def _to_row(rules: RobotsRules) -> bytes:
+    since = math.nan if rules.unreachable_since is None else rules.unreachable_since
+    times = (rules.fetched_at, rules.checked_at, rules.expires_at, since)
+    head = _ROW.pack(_FORMAT, rules.verdict, min(rules.status or 0, 0xFFFF), rules.failures, *times)
+    return head + rules.packed
+
+
+def _expiry(row: bytes) -> float:
+    """When a row expires; NaN if that cannot be read."""
+    if len(row) < _ROW.size:
+        return math.nan
+    expires: float = _ROW.unpack_from(row)[6]
+    return expires
+
+
+def is_row(row: bytes) -> bool:
+    """Whether *row* is one that a store of robots.txt has written, of whatever origin."""
+    return _from_row("", row) is not None
+
+
+def later_row(row: bytes, other: bytes) -> bool:
+    """Whether *row* was asked for later than the *other*, which need not be one."""
+    return len(other) < _ROW.size or _ROW.unpack_from(row)[5] > _ROW.unpack_from(other)[5]
+
+
+def _from_row(origin: str, row: bytes) -> RobotsRules | None:
+    """Read a row back. None if it is damaged: robots are asked again, nothing is lost by it."""
+    try:
+        form, verdict, status, failures, fetched, checked, expires, since = _ROW.unpack_from(row)
+        rules = RobotsRules(
+            origin,
+            Verdict(verdict),
+            status or None,
+            fetched,
+            checked,
+            expires,
+            None if math.isnan(since) else since,
+            failures,
+            row[_ROW.size :],
+        )
+        _check(rules)
+    except (struct.error, ValueError, zlib.error):
+        return None
+    return rules if form == _FORMAT else None
+
+
+def _check(rules: RobotsRules) -> None:
+    """Refuse times that are no times and a body that cannot be unpacked.
+
+    Raises:
+        ValueError, zlib.error: so it is.
+    """
+    if not all(map(math.isfinite, (rules.fetched_at, rules.checked_at, rules.expires_at))):
+        raise ValueError("not a time")
+    unpacking = zlib.decompressobj()
+    size = len(unpacking.decompress(rules.packed, BODY_MAX))
+    if rules.packed and size < BODY_MAX and not unpacking.eof:
+        raise ValueError("a body that ends too soon")

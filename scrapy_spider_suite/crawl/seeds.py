@@ -1,0 +1,489 @@
+"""Where a crawl begins: lines, lists of them, and millions of them taken in piece by piece.
+
+From the lines of a list to seeds in a job, which keeps how far it has come.
+
+What was taken and the position behind it are put into the same batch of the store, or a later one:
+whoever goes on from a stored position after a kill may see a line twice, which changes nothing,
+but leaves none out.
+
+Seeds by the million, taken in while the crawl goes on: SUITE_SEEDS, and those of a BroadSpider.
+
+Lists are read and decompressed in a thread. What they hold becomes pending in slices of 5 ms
+with a write each, between which everything else has its turn; what waits then lies on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import msgpack  # type: ignore[import-untyped]
+from scrapy import Request
+
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.errors import SettingsError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
+from scrapy_spider_suite.runtime.event_loop import Turns, in_thread
+from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.url_states import mark_of
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.url_lists import (
+    LONGEST,
+    READ_ERRORS,
+    BadLine,
+    Kind,
+    ListFile,
+    Seed,
+    SeedLines,
+    Source,
+    download,
+    reason,
+)
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.seeds.pushed import PushedSeeds
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+logger = logging.getLogger(__name__)
+
+Plant = Callable[[Sequence[Seed]], int]
+"""Makes seeds pending unless they are known; returns how many were new."""
+
+_PIECE = 8
+"""Lines between two looks at the clock."""
+_KEPT = 10_000
+"""Bad lines of a list that are kept; the others are counted."""
+_SHOWN = 5
+_LISTS, _BAD = "seed_lists", "bad_seeds"
+_START = int(Flag.START)
+
+
+@dataclass(slots=True)
+class Sown:
+    """How much of a list was taken in. All but *first_bad* are counts; *sent*: to other agents."""
+
+    lines: int = 0
+    seeds: int = 0
+    new: int = 0
+    bad: int = 0
+    first_bad: list[str] = field(default_factory=list)
+    sent: int = 0
+
+
+class Sower:
+    """Takes the text of one list, handed in in blocks, in pieces; *name* is what it is known by.
+
+    *lines* reads it. Call `resume` first to go on where an earlier run was.
+    """
+
+    def __init__(self, store: Store, plant: Plant, lines: SeedLines, name: str) -> None:
+        self.at = 0
+        """Bytes of the text that were taken, to the end of a line."""
+        self.sown = Sown()
+        self.ended = False
+        self._lists, self._bad = store.kv(_LISTS), bad_store(store)
+        self._plant = plant
+        self._lines = lines
+        self.name = name
+        self._key = name.encode("utf-8", "replace")
+        self._of: list[int] = []
+        self._rest = b""
+        self._left_out = 0  # bytes of the last line, which is too long, that are not in _rest
+        self._waiting: list[bytes] = []
+        self._next = 0
+
+    def resume(self, of: Sequence[int]) -> bool:
+        """Go on from the stored position if it is one in the same file; whether it is.
+
+        *of* tells files of one name apart (size, time of the last change).
+        """
+        self._of = list(of)
+        data = self._lists.get(self._key)
+        if data is None:
+            return False
+        kept = msgpack.unpackb(data)
+        if kept["of"] != self._of:
+            return False
+        self.at, self.ended = kept["at"], kept["ended"]
+        lines = self._lines
+        lines.origin, lines.tag, lines.line = kept["lines"]
+        self.sown = Sown(**kept["sown"])
+        return True
+
+    def save(self) -> None:
+        """Put the position into the store's next batch."""
+        lines = self._lines
+        kept = {
+            "of": self._of, "at": self.at, "ended": self.ended,
+            "lines": [lines.origin, lines.tag, lines.line],
+            "sown": asdict(self.sown),
+        }  # fmt: skip
+        self._lists.put(self._key, msgpack.packb(kept))
+
+    def forget(self) -> None:
+        """The list does not come again: its position goes, what was bad in it stays."""
+        self._lists.delete(self._key)
+
+    def feed(self, block: bytes) -> None:
+        """Hand in the next *block* of the text; all that was handed in before must be taken."""
+        first, *more = block.split(b"\n")
+        room = max(0, LONGEST + 1 - len(self._rest))
+        self._rest += first[:room]
+        self._left_out += len(first) - len(first[:room])
+        if more:
+            self._waiting, self._next = [self._rest, *more[:-1]], 0
+            self.at += self._left_out
+            self._rest, self._left_out = more[-1], 0
+
+    def end_of_text(self) -> None:
+        """Nothing more is handed in: what is left is the last line."""
+        if self._rest:
+            self._waiting, self._next = [*self._waiting[self._next :], self._rest], 0
+            self._rest = b""
+
+    @property
+    def more(self) -> bool:
+        """Whether anything that was handed in is left to be taken."""
+        return self._next < len(self._waiting)
+
+    def take(self) -> None:
+        """Take the next few lines."""
+        seeds = []
+        piece = self._waiting[self._next : self._next + _PIECE]
+        self._next += len(piece)
+        for raw in piece:
+            self.at += len(raw) + 1
+            read = self._lines.read(raw)
+            if isinstance(read, Seed):
+                seeds.append(read)
+            elif read is not None:
+                note_bad(self._bad, self._key, self.sown, read)
+        self.sown.lines += len(piece)
+        self.sown.seeds += len(seeds)
+        if seeds:
+            self.sown.new += self._plant(seeds)
+
+
+def bad_store(store: Store) -> KV:
+    """Where *store* keeps the lines that were no seeds."""
+    return store.kv(_BAD)
+
+
+def note_bad(kept: KV, key: bytes, sown: Sown, bad: BadLine) -> None:
+    """Count *bad* in *sown*, and keep it among those of the list *key*, if there is room."""
+    if len(sown.first_bad) < _SHOWN:
+        sown.first_bad.append(str(bad))
+    if sown.bad < _KEPT:
+        # By its number, so that a line that is seen twice is kept once.
+        row = key + b"\0" + sown.bad.to_bytes(4, "big")
+        kept.put(row, msgpack.packb([bad.origin, bad.line, bad.text, bad.why]))
+    sown.bad += 1
+
+
+def bad_lines(store: Store) -> Iterator[BadLine]:
+    """The lines of all lists that were no seeds, as far as they were kept."""
+    for _, value in bad_store(store).items():
+        yield BadLine(*msgpack.unpackb(value))
+
+
+def planter(
+    frontier: Frontier, now: Callable[[], float], priority: int = 0,
+    given: Callable[[], bool] = lambda: True,
+) -> Plant:  # fmt: skip
+    """Make seeds pending as links without a page; *given* as in `Frontier.schedule`."""
+
+    def plant(seeds: Sequence[Seed]) -> int:
+        entries = []
+        for seed in seeds:
+            host, mark = host_of(seed.url), mark_of(seed.tag, guessed=seed.guessed)
+            key = state_key(host, seed.url)
+            entries.append(Entry(host, seed.url, key, priority, flags=_START, mark=mark))
+        return frontier.schedule(entries, now(), given=given())
+
+    return plant
+
+
+_TELL = 10.0
+"""Seconds between two lines that say how far a list was read."""
+_ROOM = 0.25
+"""Seconds between two looks at whether fewer are pending."""
+_IN_MEMORY = 10_000
+"""Pending requests beyond which a crawl without a store takes no more seeds."""
+_GIVEN = "the arguments"
+
+
+class Intake:
+    """Takes seeds into one crawl. *plant* makes them pending (None: as links without a page).
+
+    Stats: ``suite/seeds/lines``, ``suite/seeds/taken``, ``suite/seeds/new``, ``suite/seeds/bad``,
+    ``suite/seeds/unreadable`` (lists).
+    """
+
+    def __init__(self, core: CrawlCore, plant: Plant | None = None) -> None:
+        self._core = core
+        self._plant = plant or planter(core.frontier, core.now)
+        self._turns = Turns()
+        self._folder: TemporaryDirectory[str] | None = None
+        self._counted = (0, 0, 0, 0)
+        self._tell_at = 0.0
+        self._before = (0.0, 0)
+
+    async def take(self, texts: Iterable[str]) -> list[str]:
+        """Take what *texts* name (see `Source.of`); return what is wrong with the lists of them.
+
+        Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
+        """
+        sources = [(text, Source.of(text)) for text in texts]
+        wrong, core = [], self._core
+        given = [source for _, source in sources if source.kind is Kind.SEED]
+        if given:
+            await self._take_given(given)
+        for text, source in sources:
+            if source.kind is not Kind.SEED and not core.stopping:
+                core.unread.discard(text)
+                try:
+                    await self._take_list(source)
+                except READ_ERRORS as error:
+                    wrong.append(f"seeds: {source.name} cannot be read: {reason(error)}")
+                    core.unread.add(text)
+                    core.crawler.stats.inc_value("suite/seeds/unreadable")
+        return wrong
+
+    async def _take_given(self, sources: Sequence[Source]) -> None:
+        lines = (f"{s.name} #tag={s.tag}" if s.tag else s.name for s in sources)
+        sower = self._sower(_GIVEN, "")
+        self._begin(sower)
+        sower.feed("\n".join(lines).encode())
+        sower.end_of_text()
+        await self._work(sower, None)
+        sower.forget()
+        if not self._core.stopping:
+            self._say_end(sower)
+
+    async def _take_list(self, source: Source) -> None:
+        sower = self._sower(source.name, source.tag)
+        if source.kind is Kind.REMOTE:
+            # Kept until it was read to its end; not downloaded again after that.
+            path, of = self._place(source.name), [0, 0]
+        else:
+            path = Path(source.name)
+            status = path.stat()
+            of = [status.st_size, status.st_mtime_ns]
+        resumed = sower.resume(of)
+        if sower.ended:
+            logger.info("%s: read to its end by an earlier run", source.name)
+            return
+        if source.kind is Kind.REMOTE and not path.exists():
+            await self._fetch(source.name, path)
+        if resumed:
+            logger.info("%s: goes on after %s", source.name, counted(sower.sown.lines, "line"))
+        self._begin(sower)
+        async with aclosing(in_thread(lambda: _read(path, sower.at))) as blocks:
+            async for block, share in blocks:
+                sower.feed(block)
+                await self._work(sower, share)
+                if self._core.stopping:
+                    return
+        sower.end_of_text()
+        await self._work(sower, 1.0)
+        if self._core.stopping:
+            return
+        sower.ended = True
+        sower.save()
+        await self._core.written()
+        if source.kind is Kind.REMOTE:
+            path.unlink(missing_ok=True)
+        self._say_end(sower)
+
+    def _sower(self, name: str, tag: str) -> Sower:
+        lines = SeedLines(name, tag, normal=self._core.normalizer)
+        return Sower(self._core.store, self._plant, lines, name)
+
+    def _place(self, url: str) -> Path:
+        """Where the list at *url* is put; next to the store, wherever that is."""
+        core = self._core
+        folder = core.temporary if core.job is None else core.job.folder
+        if folder is None:
+            self._folder = self._folder or TemporaryDirectory()
+            folder = Path(self._folder.name)
+        return folder / f"seeds-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+
+    async def _fetch(self, url: str, path: Path) -> None:
+        agent = str(self._core.crawler.settings["USER_AGENT"])
+
+        def fetch() -> Iterator[None]:
+            download(url, path, agent)
+            yield None
+
+        logger.info("%s: being downloaded", url)
+        async with aclosing(in_thread(fetch)) as done:
+            async for _ in done:
+                logger.info("%s: %s bytes", url, f"{path.stat().st_size:,}")
+
+    # Slices
+
+    async def _work(self, sower: Sower, share: float | None) -> None:
+        """Take all that was fed to *sower*, in slices."""
+        core, turns = self._core, self._turns
+        while sower.more and not core.stopping:
+            sower.take()
+            if turns.over or not sower.more:
+                sower.save()
+                await core.written()
+                await turns.leave()
+                self._tell(sower, share)
+                while self._is_full() and not core.stopping:
+                    await asyncio.sleep(_ROOM)
+
+    def _is_full(self) -> bool:
+        """Whether more seeds would not be on disk here, or too many there for other agents."""
+        core = self._core
+        if core.agency is not None and not core.agency.may_read_seeds():
+            return True
+        return not core.store.durable and core.frontier.pending > _IN_MEMORY
+
+    # What is said of it
+
+    def _begin(self, sower: Sower) -> None:
+        now, sown = time.monotonic(), sower.sown
+        self._counted = (sown.lines, sown.seeds, sown.new, sown.bad)
+        self._before = (now, sown.lines)
+        self._tell_at = now + _TELL
+
+    def _count(self, sower: Sower) -> None:
+        sown, stats = sower.sown, self._core.crawler.stats
+        counts = (sown.lines, sown.seeds, sown.new, sown.bad)
+        for name, count, before in zip(
+            ("lines", "taken", "new", "bad"), counts, self._counted, strict=True
+        ):
+            stats.inc_value(f"suite/seeds/{name}", count - before)
+        self._counted = counts
+
+    def _tell(self, sower: Sower, share: float | None) -> None:
+        now = time.monotonic()
+        if now < self._tell_at:
+            return
+        self._count(sower)
+        sown, (then, lines) = sower.sown, self._before
+        rate = (sown.lines - lines) / (now - then)
+        of_file = "" if share is None else f", {share:.1%} of the file"
+        # Whole, so that the quiet log does not take one for a repetition of the last one.
+        logger.info(
+            f"{sower.name}: {counted(sown.seeds, 'seed')} of {counted(sown.lines, 'line')}, "
+            f"{rate:,.0f}/s{of_file}"
+        )
+        self._before, self._tell_at = (now, sown.lines), now + _TELL
+
+    def _say_end(self, sower: Sower) -> None:
+        self._count(sower)
+        sown = sower.sown
+        seeds = counted(sown.seeds, "seed")
+        logger.info("%s: %s, %s of them new", sower.name, seeds, f"{sown.new:,}")
+        if sown.bad:
+            logger.warning(
+                "%s: %s left out, the first: %s; all of them: "
+                "scrapy frontier report bad-seeds",
+                sower.name,
+                counted(sown.bad, "line is no seed and was", "lines are no seeds and were"),
+                "; ".join(sown.first_bad),
+            )  # fmt: skip
+
+
+class Seeding:
+    """SUITE_SEEDS of one crawl, and what is pushed to Redis for its spider.
+
+    *enqueue* is the scheduler's way in, for a spider's own requests, with the marks of seeds.
+
+    In the spider profile a seed is a request like one of ``start()``.
+    """
+
+    def __init__(self, core: CrawlCore, enqueue: Callable[[Request, str], bool]) -> None:
+        self._core = core
+        self._enqueue = enqueue
+        self._task: asyncio.Task[None] | None = None
+        self._todo: list[str] = []
+        self._make: Plant = self._plant
+        if core.broad:
+            self._make = planter(core.frontier, core.now, given=lambda: not core.pushed)
+        self._pushed = _pushed_seeds(core, self._make)
+        core.crawler.signals.connect(self._changed, settings_changed)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are seeds to come."""
+        if self._pushed is not None and self._pushed.busy:
+            return True
+        return self._reading
+
+    @property
+    def _reading(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def open(self, texts: Iterable[str]) -> None:
+        """Take what *texts* name, and from now on what is pushed to Redis for the spider."""
+        self.begin(texts)
+        if self._pushed is not None:
+            self._pushed.begin()
+
+    def begin(self, texts: Iterable[str]) -> None:
+        """Take what *texts* name after what is being taken."""
+        self._todo.extend(texts)
+        if self._todo and not self._reading:
+            self._task = asyncio.ensure_future(self._run())
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self._core.unread -= {*old.seeds} - {*new.seeds}
+        self.begin(text for text in new.seeds if text not in old.seeds)
+
+    def stop(self) -> None:
+        """Take no more; what was taken is in the job, with how far it went."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._pushed is not None:
+            self._pushed.stop()
+
+    async def _run(self) -> None:
+        core = self._core
+        intake = Intake(core, self._make)
+        while self._todo and not core.stopping:
+            text = self._todo.pop(0)
+            try:
+                wrong = await intake.take([text])
+            except (SettingsError, StoreWriteError) as error:
+                wrong = [str(error)]
+                core.unread.add(text)
+            for each in wrong:
+                logger.error("%s; the crawl goes on without the rest of it", each)
+        core.wake()
+
+    def _plant(self, seeds: Sequence[Seed]) -> int:
+        new = 0
+        for seed in seeds:
+            request = Request(seed.url, meta={"is_start_request": True})
+            new += self._enqueue(request, mark_of(seed.tag, guessed=seed.guessed))
+        return new
+
+
+def _pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
+    if not hasattr(core.crawler.spider, "redis_key"):
+        return None
+    from scrapy_spider_suite.seeds.pushed import pushed_seeds  # needs redis, which is an extra
+
+    return pushed_seeds(core, plant)
+
+
+def _read(path: Path, begin: int) -> Iterator[tuple[bytes, float | None]]:
+    with ListFile(path) as file:
+        file.skip(begin)
+        yield from file.blocks()

@@ -1,0 +1,261 @@
+"""What durable sinks (packs, items) stand on: who is told what is on disk, and who pauses.
+
+With the suite's scheduler that is the frontier: a page is done when all that it brought is durable
+(`FrontierLog`). With a scheduler of another kind no page waits for anything, and what could not be
+written is written later (`PlainLog`).
+
+What went wrong with a page after it had come: in its callback, or with its items.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from scrapy import signals
+from scrapy.http import Response
+from twisted.python.failure import Failure
+
+from scrapy_spider_suite.crawl.context import CrawlCore
+from scrapy_spider_suite.crawl.requests import is_disk_full
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.tasks import Ticker
+from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.store.rocks_store import reading
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+_RETRY: Final = 5.0
+"""Seconds between two attempts to write."""
+_DISK: Final = "the disk"
+"""Why the engine is paused then."""
+_pauses: Final[WeakKeyDictionary[Crawler, set[tuple[int, str]]]] = WeakKeyDictionary()
+"""Why engines are paused without the suite's scheduler, by all sinks (their log's id, the reason):
+none may let an engine go on that another wants to stand still."""
+
+
+class Sink(Protocol):
+    """Writes what pages bring, later than it is given it; by whom it is called, see `CommitLog`."""
+
+    def settled(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: hold it while something is not written."""
+
+    def pulse(self) -> None:
+        """Once a second."""
+
+    async def finish(self) -> None:
+        """Have everything written, and told to the log."""
+
+    async def close(self) -> None:
+        """Close the files. Nothing comes any more."""
+
+
+async def ended(ending: Awaitable[None]) -> None:
+    """Wait for the end of a sink; one that fails keeps no other from its own, nor the job."""
+    try:
+        await ending
+    except Exception:  # whatever it is
+        logger.exception("What pages brought could not be written to its end")
+
+
+class CommitLog(Protocol):
+    """What a sink is told of pages by, and tells of what it has written."""
+
+    crawler: Crawler
+
+    @property
+    def settings(self) -> SuiteSettings:
+        """Those that hold now."""
+
+    @property
+    def core(self) -> CrawlCore | None:
+        """The frontier and all that belongs to it; None: pages are none of the suite's business."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the crawl has nothing to do but wait for sinks."""
+
+    def lease_of(self, request: Request | None) -> Lease | None:
+        """The lease of the page that *request* asked for, while it is out."""
+
+    def written(self, leases: Iterable[Lease]) -> None:
+        """What held each of *leases* is durable, or its faults say that it will not be."""
+
+    def pause(self, why: str) -> None:
+        """Send nothing more until `unpause` for every reason *why*."""
+
+    def unpause(self, why: str) -> None:
+        """The reason *why* is gone."""
+
+    def hold_still(self, why: str) -> None:
+        """Nothing can be written, because of *why*: pause, and go on when that may have changed."""
+
+
+class FrontierLog:
+    """See `CommitLog`; with the suite's scheduler."""
+
+    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
+        self.core = core
+        self.crawler = core.crawler
+        self._scheduler = scheduler
+        self.pause, self.unpause = scheduler.pause, scheduler.unpause
+        self.hold_still = scheduler.hold_still
+
+    @property
+    def settings(self) -> SuiteSettings:
+        """See `CommitLog`."""
+        return self.core.settings
+
+    @property
+    def waits(self) -> bool:
+        """See `CommitLog`."""
+        frontier = self.core.frontier
+        return bool(frontier.commits.held) and frontier.leased == frontier.commits.held
+
+    def lease_of(self, request: Request | None) -> Lease | None:
+        """See `CommitLog`."""
+        return None if request is None else self.core.leases.get(request)
+
+    def written(self, leases: Iterable[Lease]) -> None:
+        """See `CommitLog`."""
+        core = self.core
+        with reading(core.store):
+            for lease in leases:
+                core.frontier.unhold(lease, core.now())
+        self._scheduler.flush_soon()
+        core.wake()
+
+
+class PlainLog:
+    """See `CommitLog`; with Scrapy's scheduler, or one of the project's own.
+
+    There is one for each sink: `start` has *sink* pulse, `stop` ends that.
+    """
+
+    core = None
+    waits = False
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.settings = suite_settings(crawler)
+        self._pauses = _pauses.setdefault(crawler, set())
+        self._sink: Sink | None = None
+        self._ticker = Ticker(1.0, self._tick)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, sink: Sink) -> None:
+        """Begin."""
+        self._sink = sink
+        self._ticker.start()
+
+    async def stop(self) -> None:
+        """Have the sink write everything and close its files."""
+        self._ticker.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sink is not None:
+            await ended(self._sink.finish())
+            await ended(self._sink.close())
+
+    def _tick(self) -> None:
+        if self._sink is not None:
+            self._sink.pulse()
+
+    def lease_of(self, request: Request | None) -> None:
+        """None: pages are out by themselves."""
+
+    def written(self, leases: Iterable[Lease]) -> None:
+        """Nobody waits."""
+
+    def pause(self, why: str) -> None:
+        """See `CommitLog`."""
+        self._pauses.add((id(self), why))
+        if self.crawler.engine is not None:
+            self.crawler.engine.pause()
+
+    def unpause(self, why: str) -> None:
+        """See `CommitLog`."""
+        self._pauses.discard((id(self), why))
+        if self.crawler.engine is not None and not self._pauses:
+            self.crawler.engine.unpause()
+
+    def hold_still(self, why: str) -> None:
+        """See `CommitLog`."""
+        if self._timer is None:
+            logger.error("%s: the crawl pauses until it can be written", why)
+        else:
+            self._timer.cancel()
+        self.pause(_DISK)
+        self._timer = asyncio.get_running_loop().call_later(_RETRY, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self.unpause(_DISK)
+
+
+class Faults:
+    """Notes the faults of each page in its lease; *full* is told of a full disk."""
+
+    def __init__(self, core: CrawlCore, full: Callable[[str], None]) -> None:
+        self._core = core
+        self._full = full
+        connect = core.crawler.signals.connect
+        connect(self._callback_failed, signals.spider_error)
+        connect(self._item_failed, signals.item_error)
+        connect(self._item_failed, item_not_exported)
+        connect(self._item_dropped, signals.item_dropped)
+
+    def lease_of(self, response: Response | Failure | None) -> Lease | None:
+        """The lease of the page that *response* is, if it came of one that is still out."""
+        request = getattr(response, "request", None)
+        return None if request is None else self._core.leases.get(request)
+
+    def hold(
+        self, response: Response | Failure | None, durable: asyncio.Future[Any],
+        then: Callable[[], None],
+    ) -> bool:  # fmt: skip
+        """See `sinks.hold`; *then* is called when the page is held no more."""
+        lease, core = self.lease_of(response), self._core
+        if lease is None or lease.settled:
+            return False
+        lease.holds += 1
+
+        def resolved(future: asyncio.Future[Any]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                lease.faults.add(Event.INTERRUPTED)
+            with reading(core.store):
+                core.frontier.unhold(lease, core.now())
+            then()
+            core.wake()
+
+        durable.add_done_callback(resolved)
+        return True
+
+    def _callback_failed(self, failure: Failure, response: Response | Failure) -> None:
+        self._note(response, Event.CALLBACK_ERROR)
+
+    def _item_failed(self, response: Response | Failure | None, failure: Failure) -> None:
+        if is_disk_full(failure.value):
+            self._note(response, Event.DISK_FULL)
+            self._full(f"an item cannot be written: {failure.value}")
+        else:
+            self._note(response, Event.PIPELINE_ERROR)
+
+    def _item_dropped(self, response: Response | Failure | None) -> None:
+        self._note(response, Event.NOT_STORED)
+
+    def _note(self, response: Response | Failure | None, event: Event) -> None:
+        lease = self.lease_of(response)
+        if lease is not None:
+            lease.faults.add(event)

@@ -1,0 +1,233 @@
+"""Duplicates in a crawl: pages that were there before, by their bytes, in what they say, or nearly.
+
+A page is compared when it comes, and becomes one that others are compared with in its commit: when
+its record is on disk. One that is equal to a page that is under way waits for the commit of that
+page with its own; if that does not come to pass, both are fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import xxhash
+from msgspec.structs import replace
+from scrapy import Request
+from scrapy.http import HtmlResponse, Response
+
+from scrapy_spider_suite.analysis.duplicates import (
+    NEAR,
+    PAYLOADS,
+    STRUCTURES,
+    Likeness,
+    Original,
+    Originals,
+)
+from scrapy_spider_suite.crawl.revisits import PackedBodies
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.packs import Original as PackedOriginal
+from scrapy_spider_suite.packs.warc import IDENTICAL
+from scrapy_spider_suite.signals import settings_changed, settings_changing
+from scrapy_spider_suite.store.revisit_plans import Packed
+from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from scrapy_spider_suite.analysis.near_duplicates import NearIndex
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+_STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
+
+
+class DuplicatePages:
+    """One per crawl; it compares as SUITE_DUPLICATES says, which may change.
+
+    Stats: ``suite/duplicates/…``, see there. Raises `SettingsError`: the extra ``near`` is missing.
+    """
+
+    def __init__(self, core: CrawlCore) -> None:
+        self._core = core
+        self._stats = core.crawler.stats
+        self._near: NearIndex | None = None
+        self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
+        self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
+        self._check(core.settings)
+        self._go_by(core.settings)
+        core.frontier.commits.told.append(self._told)
+        core.crawler.signals.connect(self._check, settings_changing)
+        core.crawler.signals.connect(self._go_by, settings_changed)
+
+    def _check(self, new: SuiteSettings) -> None:
+        """Raise `SettingsError` if pages cannot be compared as *new* says."""
+        if "near" in new.duplicates:
+            _near_module()
+
+    def _go_by(self, new: SuiteSettings) -> None:
+        """Compare as *new* says from the next page on."""
+        kinds, kv = new.duplicates, self._core.store.kv
+        self._packs = None if new.packs_dir is None else PackedBodies(new.packs_dir)
+        self._payloads = Originals(kv(PAYLOADS)) if "payload" in kinds else None
+        self._structures = Originals(kv(STRUCTURES)) if "structure" in kinds else None
+        if "near" not in kinds:
+            self._near = None
+        elif self._near is None:
+            near = _near_module()
+            rows = kv(NEAR) if self._core.store.durable else None
+            self._near = near.NearIndex(new.near_memory, rows=rows)
+        else:
+            self._near.resize(new.near_memory)
+
+    # In
+
+    def meets(self, lease: Lease, answer: Request | Response) -> bool:
+        """An answer has come: compare it. True: `look_up` is to be awaited."""
+        with reading(self._core.store):
+            return self._meets(lease, answer)
+        return False
+
+    def _meets(self, lease: Lease, answer: Request | Response) -> bool:
+        if not self._core.settings.duplicates or not isinstance(answer, Response):
+            return False
+        if not 200 <= answer.status < 300 or not answer.body:
+            return False
+        lease.likeness = found = Likeness(answer.url, time.time())
+        original = None
+        if self._payloads is not None:
+            # Of what is packed, the bytes in the record count: compressed ones, as they were sent.
+            body = lease.fetches[-1].body if lease.fetches else answer.body
+            found.payload = sha1_of(body)
+            original = self._payloads.find(found.payload)
+            first = self._first(found.payload, lease, found)
+            self._meet("payload", found, original or first, answer.url)
+        if isinstance(answer, HtmlResponse):
+            self._compare(answer, lease, found)
+        if original is None or self._packs is None:
+            return False
+        found.packed = Packed(original.url, original.when, warc_digest(found.payload))
+        return True
+
+    def _compare(self, answer: HtmlResponse, lease: Lease, found: Likeness) -> None:
+        """What a page says."""
+        if self._structures is not None:
+            found.structure = structural_digest(answer.body, host_of(answer.url))
+            first = self._first(found.structure, lease, found)
+            original = self._structures.find(found.structure)
+            self._meet("structure", found, original or first, answer.url)
+        if self._near is not None:
+            self._look_nearby(self._near, answer, found)
+
+    def _first(self, digest: bytes, lease: Lease, found: Likeness) -> Original:
+        """The first page with *digest* of those that are under way, which may be *lease* itself."""
+        first = self._under_way.setdefault(digest, lease).likeness or found
+        return Original(first.url, 0.0)
+
+    async def look_up(self, lease: Lease) -> None:
+        """See whether the original that the page of *lease* would refer to is there."""
+        found = lease.likeness
+        if found is None or found.packed is None or self._packs is None:
+            return
+        if not await asyncio.to_thread(self._packs.has, found.packed):
+            found.lost, found.packed = True, None
+
+    def _look_nearby(self, near: NearIndex, answer: Response, found: Likeness) -> None:
+        from scrapy_spider_suite.analysis.near_duplicates import signature
+
+        page = signature(answer.body)
+        if page is None:
+            return
+        host = xxhash.xxh32_intdigest(host_of(answer.url).encode())
+        number = host << 32 | xxhash.xxh32_intdigest(answer.url.encode())
+        like = near.find(page)
+        if like is None:
+            near.add(page, number)
+        elif like[0] != number:
+            self._count("near", found, of_host=like[0] >> 32 == host)
+
+    def _meet(self, kind: str, found: Likeness, original: Original, url: str) -> None:
+        """A page was met before, unless *original* is itself, at an earlier visit."""
+        if original.url != url:
+            self._count(kind, found, of_host=host_of(original.url) == host_of(url))
+
+    def _count(self, kind: str, found: Likeness, *, of_host: bool) -> None:
+        found.repeats = True
+        found.of_host = found.of_host or of_host
+        self._stats.inc_value(f"suite/duplicates/{kind}")
+
+    # Out
+
+    def settle(self, lease: Lease, *, packed: bool) -> None:
+        """Nothing more will come of *lease*: its answer refers to its original, if it has one.
+
+        *packed*: whether it is to be; only then another answer may refer to it.
+        """
+        found = lease.likeness
+        if found is None or not lease.fetches:
+            return
+        fetch = lease.fetches[-1]
+        found.url, found.when = fetch.url, fetch.time
+        if fetch.truncated:
+            self._leave(lease, found)
+            found.payload = b""
+        if fetch.truncated or fetch.original is not None:
+            return
+        body = found.packed or self._wait_for_first(lease, found)
+        if body is None:
+            found.settled = packed and not lease.faults
+            return
+        self._stats.inc_value("suite/duplicates/bytes", len(fetch.body))
+        original = PackedOriginal(body.url, body.when, body.digest)
+        lease.fetches[-1] = replace(fetch, body=b"", original=original, profile=IDENTICAL)
+        if lease.found is not None:
+            lease.packed = body
+
+    def _wait_for_first(self, lease: Lease, found: Likeness) -> Packed | None:
+        """The record of an equal page whose commit *lease* is to wait for, if there is one."""
+        if lease.entry.volatile:  # the first one may wait for it: the page that led there does
+            return None
+        first = self._under_way.get(found.payload)
+        known = None if first is None or first is lease else first.likeness
+        if first is None or known is None or not known.settled or lease.faults:
+            return None
+        lease.holds += 1
+        self._waiting.setdefault(first, []).append(lease)
+        return Packed(known.url, known.when, warc_digest(found.payload))
+
+    def _leave(self, lease: Lease, found: Likeness) -> None:
+        for digest in (found.payload, found.structure):
+            if self._under_way.get(digest) is lease:
+                del self._under_way[digest]
+
+    def _told(self, lease: Lease, event: Event) -> None:
+        """*lease* is over, in the batch that says so: others may be compared with its page."""
+        found = lease.likeness
+        if found is None:
+            return
+        self._leave(lease, found)
+        if event in _STORED:
+            page = Original(found.url, found.when)
+            if self._payloads is not None:
+                settle = self._payloads.replace if found.lost else self._payloads.settle
+                settle(found.payload, page)
+            if self._structures is not None:
+                self._structures.settle(found.structure, page)
+        for other in self._waiting.pop(lease, ()):
+            if event not in _STORED:
+                other.faults.add(Event.DISK_FULL)
+            self._core.frontier.unhold(other, self._core.now())
+
+
+def _near_module() -> ModuleType:
+    try:
+        from scrapy_spider_suite.analysis import near_duplicates as near
+    except ImportError as error:
+        raise SettingsError(
+            "SUITE_DUPLICATES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
+        ) from error
+    return near

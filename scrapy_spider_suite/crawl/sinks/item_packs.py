@@ -1,0 +1,451 @@
+"""The files of item packs that a crawl has open, and how far each is committed.
+
+Items into files of compressed JSON lines, each exactly once whatever kills the crawl.
+
+The items of a page come together, and last of all: when nothing else of it is to be awaited, and
+it is known that it will be done. So all pages of a block are done in the batch that says how far
+the file is committed, and what lies beyond that after a kill is cut off: it is of pages that are
+fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+from twisted.python.failure import Failure
+
+from scrapy_spider_suite.crawl.sinks.page_packs import BEHIND, prepare_folder
+from scrapy_spider_suite.crawl.switching import Switch
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.items import ItemLines, PageItem
+from scrapy_spider_suite.packs.item_file import BLOCK, FORMATS, KIND, ItemFile, Pile, recover_items
+from scrapy_spider_suite.packs.pack_file import OPEN, pack_name
+from scrapy_spider_suite.signals import item_not_exported, item_pack_closed
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+    from scrapy_spider_suite.store.interface import KV
+
+logger = logging.getLogger(__name__)
+
+ROWS: Final = "items"
+"""The mapping of a job's store that has a row for each file that is open, from before it is there
+until it has its name: the folder, and how many bytes of it belong to pages that are done."""
+
+
+class ItemFiles:
+    """Writes items in *folder*, one block after the other, in a thread of its own.
+
+    With *recover*, files that a kill left open are closed first, cut to what was committed; those
+    of another job, which alone knows what that is, are left as they are. Raises `OSError`.
+
+    Stats: ``suite/items/closed``, ``suite/items/recovered``, ``suite/items/cut_bytes``,
+    ``suite/items/missing_bytes``.
+    """
+
+    def __init__(self, log: CommitLog, folder: Path, *, recover: bool = True) -> None:
+        settings = log.settings
+        self._log = log
+        self._folder = folder
+        self._stats = log.crawler.stats
+        self._crawl = settings.crawl_name or _spider(log)
+        self._agent = settings.agent_name or socket.gethostname()
+        self._format = settings.items_format
+        self._form = FORMATS[self._format]()
+        self._rows: KV | None = None
+        if log.core is not None and log.core.job is not None:
+            self._rows = log.core.store.kv(ROWS)
+        self._file: ItemFile | None = None
+        self._full: list[ItemFile] = []
+        self._late: set[Path] = set()  # files that could not be closed at once, as was logged
+        self._serial = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        if recover:
+            self._recover()
+        self._thread = ThreadPoolExecutor(1, "items")
+
+    async def write(self, piles: Sequence[Pile]) -> None:
+        """Write *piles*; they are not committed yet. Raises `OSError`: nothing of them is there."""
+        file = self._file
+        if file is None:
+            file = self._file = await self._begin()
+        try:
+            await self._run(file.append, chain.from_iterable(pile.lines() for pile in piles))
+        except BaseException:
+            if file.broken:
+                logger.error("%s is left as it is: it could not be repaired", file.open_path)
+                self._file = None
+            raise
+
+    def commit(self) -> None:
+        """All that was written belongs to pages that become done in the same batch of the store."""
+        if self._file is not None:
+            self._put(self._file.path.name, self._file.size)
+
+    def rotate(self) -> None:
+        """Begin another file with the next block, if this one is large or old enough."""
+        file, settings = self._file, self._log.settings
+        if file is None:
+            return
+        age = time.time() - file.time
+        if file.size >= settings.packs_size or 0 < settings.packs_age <= age:
+            self._full.append(file)
+            self._file = None
+
+    @property
+    def full(self) -> bool:
+        """Whether files wait for `close_full`."""
+        return bool(self._full)
+
+    async def close_full(self) -> None:
+        """Give full files their names, once their rows are on disk. What fails is tried again.
+
+        Not if a file is no longer there: it has its row, so that the next run of the job closes it
+        should it be there again.
+        """
+        for file in list(self._full):
+            if not self._durable():
+                return
+            try:
+                await self._run(file.close)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) or file.broken:
+                    self._full.remove(file)
+                    self._give_up(file, error)
+                elif file.path not in self._late:
+                    self._late.add(file.path)
+                    logger.warning("Cannot close %s yet: %s", file.open_path, error)
+            else:
+                self._full.remove(file)
+                self._closed(file)
+
+    def _give_up(self, file: ItemFile, error: OSError) -> None:
+        logger.error("%s is left as it is, if it is there: %s", file.open_path, error)
+        file.abandon()
+
+    async def close(self) -> None:
+        """Close everything; what cannot be closed now, the next run of the job closes."""
+        if self._file is not None:
+            self._full.append(self._file)
+            self._file = None
+        await self.close_full()
+        for file in self._full:
+            file.abandon()
+        self._thread.shutdown()
+
+    async def _begin(self) -> ItemFile:
+        """Begin a file. First its row: else nobody would know what it is after a kill."""
+        now = time.time()
+        while True:
+            self._serial += 1
+            name = pack_name(
+                self._crawl, now, self._serial, self._agent, self._format, kind=KIND
+            )
+            path = self._folder / name
+            if not path.exists() and not path.with_name(name + OPEN).exists():
+                break
+        self._put(name, 0)
+        if not self._durable():
+            raise OSError("the job cannot be written")
+        file: ItemFile = await self._run(self._create, path, now)
+        return file
+
+    def _create(self, path: Path, now: float) -> ItemFile:
+        path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        return ItemFile(path, self._form, now, power=self._log.settings.sync == "power")
+
+    def _closed(self, file: ItemFile) -> None:
+        if self._rows is not None:
+            self._rows.delete(file.path.name.encode())
+        if file.named:
+            self._stats.inc_value("suite/items/closed")
+            crawler = self._log.crawler
+            crawler.signals.send_catch_log(item_pack_closed, path=file.path, spider=crawler.spider)
+
+    def _put(self, name: str, size: int) -> None:
+        if self._rows is not None:
+            folder = str(self._folder.absolute())
+            self._rows.put(name.encode(), msgpack.packb((folder, size)))
+
+    def _durable(self) -> bool:
+        """Write the batch of the store; whether that could be done."""
+        core = self._log.core
+        if core is None:
+            return True
+        core.write()
+        return not core.store.dirty
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    # After a kill
+
+    def _recover(self) -> None:
+        rows = self._rows
+        if rows is None:
+            return
+        for key, value in list(rows.items()):
+            name = key.decode()
+            folder, size = msgpack.unpackb(value)
+            found = [each / (name + OPEN) for each in (self._folder, Path(folder))]
+            path = next((each for each in found if each.exists()), None)
+            if path is not None and not self._recovered(path, size):
+                continue
+            rows.delete(key)
+
+    def _recovered(self, path: Path, size: int) -> bool:
+        recovered = recover_items(path, size)
+        if recovered is None:
+            logger.warning("%s is written by another process, and left to it", path)
+            return False
+        self._stats.inc_value("suite/items/recovered")
+        self._stats.inc_value("suite/items/cut_bytes", recovered.cut)
+        if recovered.missing:
+            self._stats.inc_value("suite/items/missing_bytes", recovered.missing)
+            logger.error(
+                "%s has lost %d bytes that were written (SUITE_SYNC = 'power' has them survive a "
+                "power failure)", path, recovered.missing,
+            )  # fmt: skip
+        return True
+
+
+def _spider(log: CommitLog) -> str:
+    spider = log.crawler.spider
+    return "" if spider is None else spider.name
+
+
+_WAIT: Final = 1.0
+"""Seconds that items wait for others to share their block."""
+_ITEMS: Final = "items"
+"""Why the crawl is paused while too many wait."""
+
+
+class _Job(NamedTuple):
+    """Items to be written, and the page that waits for that, if there is one."""
+
+    pile: Pile
+    lease: Lease | None
+
+
+class ItemPacking:
+    """A sink (see `commitlog`): items into packs in *folder*, as the settings of *log* say now.
+
+    *recover*: close first what a kill has left open.
+
+    Stats: ``suite/items/written``, ``suite/items/bytes``, ``suite/items/refused``,
+    ``suite/items/failed``, ``suite/items/dropped``, and those of `ItemFiles`.
+
+    Raises `SettingsError`: the folder cannot be written.
+    """
+
+    def __init__(self, log: CommitLog, folder: Path, *, recover: bool = True) -> None:
+        self._log = log
+        self._folder = folder
+        self._stats = log.crawler.stats
+        self._lines = ItemLines()
+        self._waiting: list[_Job] = []
+        self._bytes = 0  # of what waits
+        self._due = 0.0
+        self._held = 0  # pages whose items wait for all else of them
+        self._behind = False
+        self._task: asyncio.Task[None] | None = None
+        prepare_folder("items_dir", folder)
+        try:
+            self._files = ItemFiles(log, folder, recover=recover)
+        except OSError as error:
+            raise SettingsError(f"SUITE_ITEMS_DIR = {str(folder)!r}: {error}") from error
+
+    # In
+
+    def take(self, item: Any, response: Any, spider: Any) -> None:
+        """*item* has been through all pipelines; see Scrapy's signal ``item_scraped``."""
+        if isinstance(item, PageItem):
+            return  # packs are for pages
+        try:
+            line = self._lines.line(item)
+        except Exception as error:  # whatever an item is serialised with may fail
+            self._stats.inc_value("suite/items/refused")
+            logger.error("An item of %s cannot be written as JSON: %r", response, error)
+            self._log.crawler.signals.send_catch_log(
+                item_not_exported, item=item, response=response, spider=spider,
+                failure=Failure(),  # type: ignore[no-untyped-call]
+            )  # fmt: skip
+            return
+        lease = self._log.lease_of(getattr(response, "request", None))
+        if lease is None:
+            self._put(line)
+        else:
+            self._keep(line, lease)
+
+    def _put(self, line: bytes) -> None:
+        """Collect *line*, of no page: in memory, since nobody would fetch it again."""
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or last.lease is not None or last.pile.size >= BLOCK:
+            last = _Job(Pile(), None)
+            self._collect(last)
+        last.pile.add(line)
+        self._more(len(line))
+
+    def _keep(self, line: bytes, lease: Lease) -> None:
+        """Keep *line* until the page of *lease* is done, or have that fetched again."""
+        if lease.items is None:
+            lease.items = Pile(self._folder)
+        try:
+            lease.items.add(line)
+        except OSError as error:
+            self._stats.inc_value("suite/items/failed")
+            lease.faults.add(Event.DISK_FULL)
+            self._cannot_write(error)
+
+    def settled(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: if it has items, it waits for them."""
+        if lease.items is not None:
+            lease.holds += 1
+            lease.last = self._last
+            self._held += 1
+
+    def _last(self, lease: Lease, pile: Pile) -> None:
+        """Only the items of *lease* are left to be written, if its page is not fetched again."""
+        self._held -= 1
+        core = self._log.core
+        state = State.DONE if core is None else lease.fate(core.frontier.policy.retry_times)[0]
+        if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
+            self._stats.inc_value("suite/items/dropped", pile.items)
+            pile.close()
+            self._log.written([lease])
+        else:
+            self._collect(_Job(pile, lease))
+
+    def _collect(self, job: _Job) -> None:
+        if not self._waiting:
+            self._due = asyncio.get_running_loop().time() + _WAIT
+        self._waiting.append(job)
+        self._more(job.pile.size)
+
+    def _more(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes >= BLOCK:
+            self._begin()
+
+    # Out
+
+    def pulse(self) -> None:
+        """Once a second: write what has waited for long, or what everybody waits for."""
+        behind = self._bytes > (BEHIND // 2 if self._behind else BEHIND)
+        if behind:  # said anew each time: another one may have taken it back
+            self._log.pause(_ITEMS)
+        elif self._behind:
+            self._log.unpause(_ITEMS)
+        self._behind = behind
+        if not self._writing:
+            self._files.rotate()
+        late = asyncio.get_running_loop().time() >= self._due
+        if self._files.full or (self._waiting and (late or self._log.waits or behind)):
+            self._begin()
+
+    @property
+    def busy(self) -> bool:
+        """See `switching`."""
+        return bool(self._held or self._waiting)
+
+    @property
+    def _writing(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def _begin(self) -> None:
+        if not self._writing:
+            self._task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting:
+            if not await self._write():
+                return
+            if self._bytes < BLOCK:
+                break
+        await self._files.close_full()
+
+    async def _write(self) -> bool:
+        """Write what waits; whether that could be done."""
+        jobs, self._waiting, self._bytes = self._waiting, [], 0
+        try:
+            await self._files.write([job.pile for job in jobs])
+        except Exception as error:  # whoever waits must hear of whatever went wrong
+            self._failed(jobs, error)
+            return False
+        # From here on nothing else has a turn: the row and the pages are of one batch.
+        self._files.commit()
+        self._log.written(job.lease for job in jobs if job.lease is not None)
+        self._files.rotate()
+        for job in jobs:
+            self._stats.inc_value("suite/items/written", job.pile.items)
+            self._stats.inc_value("suite/items/bytes", job.pile.size)
+            job.pile.close()
+        return True
+
+    def _failed(self, jobs: list[_Job], error: Exception) -> None:
+        """Pages are fetched again; items of none are tried again."""
+        self._stats.inc_value("suite/items/failed", sum(job.pile.items for job in jobs))
+        loose = [job for job in jobs if job.lease is None]
+        held = [job.lease for job in jobs if job.lease is not None]
+        for job in jobs:
+            if job.lease is not None:
+                job.lease.faults.add(Event.DISK_FULL)
+                job.pile.close()
+        self._waiting[:0] = loose
+        self._bytes += sum(job.pile.size for job in loose)
+        self._due = asyncio.get_running_loop().time() + _WAIT
+        self._cannot_write(error)
+        self._log.written(held)
+
+    def _cannot_write(self, error: Exception) -> None:
+        self._log.hold_still(f"cannot write items in {self._folder}: {error}")
+
+    async def finish(self) -> None:
+        """Have everything written. Pages whose items cannot be written are fetched again."""
+        if self._task is not None and self._writing:
+            await self._task
+        while self._waiting and await self._write():
+            pass
+        if lost := sum(job.pile.items for job in self._waiting):
+            logger.error("%s lost: writing failed", counted(lost, "item is", "items are"))
+
+    async def close(self) -> None:
+        """Close the files; what cannot be closed now, the next run of the job closes."""
+        await self._files.close()
+
+
+class ItemPacks(Switch[ItemPacking]):
+    """Keeps items wherever SUITE_ITEMS_DIR is at present, and as it is to be done there."""
+
+    names = frozenset({"items_dir", "items_format", "crawl_name", "agent_name"})
+
+    def make(
+        self, settings: SuiteSettings, before: Collection[ItemPacking]
+    ) -> ItemPacking | None:
+        """See `Switch`."""
+        folder = settings.items_dir
+        return None if folder is None else ItemPacking(self._log, folder, recover=not before)
+
+    def check(self, new: SuiteSettings) -> None:
+        """See `Switch`."""
+        if new.items_dir is not None:
+            prepare_folder("items_dir", new.items_dir)
+
+    def take(self, item: Any, response: Any, spider: Any) -> None:
+        """*item* has been through all pipelines; see Scrapy's signal ``item_scraped``."""
+        packing = self.of(self._log.lease_of(getattr(response, "request", None)))
+        if packing is not None:
+            packing.take(item, response, spider)

@@ -1,0 +1,196 @@
+"""Link statistics of a crawl: every page is counted in the batch that says that it is done.
+
+Without the suite's scheduler there is no such batch: page items are counted as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scrapy.http import Response
+
+from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
+from scrapy_spider_suite.crawl.context import has_core
+from scrapy_spider_suite.crawl.gate import Fetched, call_witness
+from scrapy_spider_suite.errors import SettingsError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.http_fields import header, media_type
+from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.store.job_directory import close_job, job_of
+from scrapy_spider_suite.urls.extract import link_texts
+from scrapy_spider_suite.urls.filters.atom_registry import Page
+from scrapy_spider_suite.urls.normalize import normalize
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
+    from scrapy_spider_suite.items import PageItem
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+    from scrapy_spider_suite.store.interface import Store
+
+logger = logging.getLogger(__name__)
+
+# Plain integers: operators of flags are Python code.
+_USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
+
+
+class LinkCounting:
+    """A sink (see `commitlog`): one per crawl; it counts what SUITE_LINK_STATS says at present.
+
+    Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,
+    ``suite/link_stats/external``.
+
+    Raises `SettingsError`: there is nothing that counts could be rows of; the `JobError`s.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._store = _store(log)
+        self._counts = LinkStats(self._store.kv(ROWS), ())
+        self._on = self._was_on = False
+        self._go_by(log.settings)
+        log.crawler.signals.connect(self._go_by, settings_changed)
+
+    def _go_by(self, new: SuiteSettings) -> None:
+        """Count what *new* say of the pages that come from now on."""
+        self._on = bool(new.link_stats)
+        if not self._on:
+            return  # those that came are counted as was said then
+        self._counts.tables = frozenset(new.link_stats)
+        core = self._log.core
+        if core is None or self._was_on:
+            return
+        self._was_on = True
+        core.counting = core.frontier.extraction.counting = self
+        call_witness(core.crawler, self._fetched)
+        if core.job is None:
+            logger.warning(
+                "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
+            )
+
+    def _fetched(self, fetched: Fetched) -> None:
+        lease, response = fetched.lease, fetched.response
+        if lease is None or response is None or not self._on:
+            return
+        lease.wanted = lease.wanted or not self._log.settings.page_items
+        entry, content_type = lease.entry, header(response.headers, "Content-Type")
+        lease.facts = PageFacts(
+            normalize(fetched.request.url) or fetched.request.url,
+            response.status,
+            media_type(content_type),
+            len(response.body),
+            # What is fetched again was counted: spiders' own requests say nothing.
+            again=lease.plan is not None
+            or (entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER),
+        )
+
+    def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
+        """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
+        if not self._on:
+            return
+        lease.wanted = True
+        url, content_type = response.url, header(response.headers, "Content-Type")
+        lease.facts = PageFacts(
+            normalize(url) or url, response.status,
+            media_type(content_type), size, again=again,
+        )  # fmt: skip
+
+    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
+        """The page of *lease* was read: *links* are those that it has, each once."""
+        if lease.facts is None:  # it came from a cache
+            return
+        content_type = header(response.headers, "Content-Type")
+        page = Page(
+            response.status, response.body, content_type,
+            header(response.headers, "Content-Language"),
+        )  # fmt: skip
+        anchors = "anchors" in self._counts.tables
+        words = link_texts(response.body, content_type=content_type) if anchors else ()
+        languages = page.languages
+        lease.facts = replace(
+            lease.facts, links=links, anchors=words, language=languages[0] if languages else ""
+        )
+
+    def take(self, item: PageItem) -> None:
+        """The page of *item* is to be counted."""
+        if not self._on:
+            return
+        lease = self._log.lease_of(None if item.source is None else item.source.request)
+        if lease is None:
+            self._counts.page(_facts(item))
+            return
+        lease.wanted = True
+        lease.facts = lease.facts or _facts(item)
+        if lease.facts.links is None:
+            lease.facts = replace(lease.facts, links=_links(item))
+
+    def concluded(self, lease: Lease, event: Event) -> None:
+        """The URL of *lease* is done, or has failed: that goes into the store's next batch."""
+        if lease.facts is None or event is Event.INTERRUPTED:
+            return
+        if self._log.settings.page_items and not lease.wanted:
+            return
+        self._counts.page(lease.facts)
+
+    def save(self) -> None:
+        """Have all that was counted in the store's next batch."""
+        self._counts.save()
+
+    # A sink: the frontier saves and flushes by itself, nobody else does
+
+    def settled(self, lease: Lease) -> None:
+        """See `Sink`: counts are part of the page's commit, so nothing is to be awaited."""
+
+    def pulse(self) -> None:
+        """See `Sink`."""
+        if self._log.core is None:
+            self.save()
+            try:
+                self._store.flush()
+            except StoreWriteError as error:
+                self._log.hold_still(str(error))
+
+    async def finish(self) -> None:
+        """See `Sink`."""
+        self.pulse()
+        self.save()
+        if not self._counts.tables:
+            return
+        totals = self._counts.totals()
+        for name in ("pages", "links", "internal", "external"):
+            self._log.crawler.stats.set_value(f"suite/link_stats/{name}", getattr(totals, name))
+
+    async def close(self) -> None:
+        """See `Sink`. A job that nobody else has opened is closed."""
+        if self._log.core is None and not has_core(self._log.crawler):
+            close_job(self._log.crawler)
+
+
+def _store(log: CommitLog) -> Store:
+    if log.core is not None:
+        return log.core.store
+    job = job_of(log.crawler)
+    if job is None:
+        raise SettingsError("SUITE_LINK_STATS needs a JOBDIR without the suite's scheduler")
+    return job.store
+
+
+def _facts(item: PageItem) -> PageFacts:
+    """What is counted of a page that has not come over this crawl's wire."""
+    content_type = next(iter(item.headers.get("Content-Type", ())), "")
+    return PageFacts(
+        normalize(item.url) or item.url, item.status, media_type(content_type), len(item.body),
+        links=_links(item),
+    )  # fmt: skip
+
+
+def _links(item: PageItem) -> list[str] | None:
+    """The links of *item* that would be followed, each once; None if nobody has read it."""
+    if item.links is None:
+        return None
+    followed = (each for each in item.links if not each.nofollow and each.kind != "canonical")
+    return list(dict.fromkeys(filter(None, (normalize(each.url) for each in followed))))

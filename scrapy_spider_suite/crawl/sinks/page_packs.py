@@ -1,0 +1,656 @@
+"""What becomes of packs when they are closed: their indexes are merged, and they are uploaded.
+
+Neither holds up the crawl, and neither has to be done when it ends: another crawl goes on with it,
+or ``scrapy packs merge`` and ``upload``.
+
+Answers as what packs keep of them: from what the gate's witness has seen, or from a page item.
+
+How the packs of a crawl are written: where, what they are called, and when they are full.
+
+Pages into packs: every answer is packed, and a page is done only when it is on disk.
+
+The gate's witness sees every answer as the wire gave it. Those of a page (redirects that a
+middleware followed among them) are packed when nothing more will come of it, side by side, with
+the links that were found on it; all others at once. With SUITE_PAGE_ITEMS only pages are packed of
+which there was a `PageItem`. Of an item whose page has not come over this crawl's wire (a cache, a
+scheduler of another kind), what it holds itself is packed.
+
+The sinks of a crawl that are replaced as settings change: pages into packs, items into packs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+from scrapy.http import Response
+
+from scrapy_spider_suite.crawl.gate import Fetched, call_witness
+from scrapy_spider_suite.crawl.links import product_of
+from scrapy_spider_suite.crawl.preparation import contact_in
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.requests import redirect_target
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
+from scrapy_spider_suite.crawl.switching import Switch
+from scrapy_spider_suite.downloader import ADDRESS
+from scrapy_spider_suite.errors import (
+    PackError,
+    PackRefusedError,
+    PackWriteError,
+    SettingsError,
+)
+from scrapy_spider_suite.exceptions import UnwantedMediaType
+from scrapy_spider_suite.fetch.exchange import TRUNCATED
+from scrapy_spider_suite.fetch.http_messages import WIRE, Sent
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.items import PageItem, link_of
+from scrapy_spider_suite.packs import Crawl, Fetch, Form, Link, Location, PackWriter, Plan
+from scrapy_spider_suite.packs.folder_index import Merging
+from scrapy_spider_suite.packs.http_records import build
+from scrapy_spider_suite.packs.pack_file import USES, Uploaded, format_of
+from scrapy_spider_suite.packs.upload import Target, Uploads
+from scrapy_spider_suite.packs.warc import LATER, SOFTWARE, URL_MAX
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.signals import pack_closed, settings_changed
+from scrapy_spider_suite.store.job_directory import digest_of
+from scrapy_spider_suite.wording import counted
+
+logger = logging.getLogger(__name__)
+
+def target_of(settings: SuiteSettings, folder: Path) -> Target | None:
+    """Where packs of *folder* are uploaded to, if anywhere.
+
+    Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
+    """
+    url = settings.packs_upload
+    if not url:
+        return None
+    try:
+        target = Target(url)
+        target.require_elsewhere(folder)
+    except PackError as error:
+        raise SettingsError(f"SUITE_PACKS_UPLOAD = {url!r}: {error}") from error
+    return target
+
+
+class ClosedPacks:
+    """Those of an *agent* in *folder*.
+
+    Stats: ``suite/packs/uploaded``, ``suite/packs/uploaded_bytes``, ``suite/packs/upload_failed``,
+    ``suite/packs/upload_waiting`` (at the end).
+
+    Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
+    """
+
+    def __init__(self, log: CommitLog, folder: Path, agent: str) -> None:
+        self._stats = log.crawler.stats
+        self._loop = asyncio.get_running_loop()
+        self._patience = log.settings.stop_timeout
+        self._merging = Merging(folder)
+        self._failing = False
+        self._uploads: Uploads | None = None
+        if target := target_of(log.settings, folder):
+            self._uploads = Uploads(
+                folder, agent, target, keep=log.settings.packs_keep, told=self._told
+            )
+
+    def look(self) -> None:
+        """Another pack is closed."""
+        self._merging.look()
+        if self._uploads is not None:
+            self._uploads.look()
+
+    def pulse(self) -> None:
+        """Once a second."""
+        self._merge(self._merging.poll)
+
+    def _merge(self, step: Callable[[], str]) -> None:
+        try:
+            error = step()
+        except OSError as found:  # no memory, no processes: the packs' own indexes serve
+            error = str(found)
+        if error:
+            logger.warning("The indexes of packs could not be merged: %s", error)
+
+    async def finish(self) -> None:
+        """The last pack is closed."""
+        merging = partial(self._merging.finish, self._patience)
+        await asyncio.gather(asyncio.to_thread(self._merge, merging), self._finish_uploads())
+
+    async def _finish_uploads(self) -> None:
+        if self._uploads is None:
+            return
+        left = await asyncio.to_thread(self._uploads.finish, self._patience)
+        self._stats.set_value("suite/packs/upload_waiting", len(left))
+        if left:
+            logger.warning(
+                "packs wait to be uploaded: %d, from %s on: the next run does it, or "
+                "`scrapy packs upload`", len(left), left[0].name,
+            )  # fmt: skip
+
+    def _told(self, pack: Path, what: Uploaded | Exception) -> None:
+        """In the thread of the uploads, which may outlive the crawl."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(partial(self._say, pack, what))
+
+    def _say(self, pack: Path, what: Uploaded | Exception) -> None:
+        if isinstance(what, Uploaded):
+            self._stats.inc_value("suite/packs/uploaded")
+            self._stats.inc_value("suite/packs/uploaded_bytes", what.size)
+            if self._failing:
+                logger.info("Packs are uploaded again: %s is there", pack.name)
+            self._failing = False
+            return
+        self._stats.inc_value("suite/packs/upload_failed")
+        if not self._failing:  # it is tried again every few minutes
+            logger.warning("%s; it is tried again, and stays here until then", what)
+        self._failing = True
+
+
+def fetch_of(fetched: Fetched) -> Fetch | None:
+    """What came, as it was on the wire as far as the handler kept that; None: no answer did."""
+    sent: Sent | None = fetched.request.meta.pop(WIRE, None)
+    response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
+    if isinstance(fetched.error, UnwantedMediaType):
+        response = fetched.error.response  # its head, as far as it was read
+    return None if response is None else _fetch(fetched, response, sent, cut=unwanted)
+
+
+def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
+    """The page of *item*, as Scrapy's middlewares have left it.
+
+    They take a Content-Encoding that they have undone out of the head, so one that is there holds
+    for the body. Where the handler has kept the head of the wire, that is taken. Raises `TypeError`
+    and the like: the item holds what no page has.
+    """
+    source, (via, hops) = item.source, _way(lease)
+    request = None if source is None else source.request
+    sent: Sent | None = None if request is None else request.meta.pop(WIRE, None)
+    protocols = () if source is None else _protocols(source)
+    fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+              for name, values in item.headers.items() for value in values]  # fmt: skip
+    return Fetch(
+        url=item.url,
+        time=item.time.timestamp(),
+        head=build(item.status, fields) if sent is None else sent.head,
+        body=bytes(item.body),
+        form=Form.JOINED if "Content-Encoding" in item.headers else Form.DECODED,
+        method="GET" if request is None else request.method,
+        request=b"" if sent is None else sent.request,
+        address="" if source is None else _address(source),
+        truncated="" if source is None else _truncated(source),
+        protocols=protocols if sent is None else sent.protocols,
+        links=[link_of(each) for each in item.links or ()],
+        via=via,
+        hops=hops,
+    )
+
+
+def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
+    request, (via, hops) = fetched.request, _way(fetched.lease)
+    target = redirect_target(request.url, response)
+    return Fetch(
+        url=request.url,
+        time=fetched.ended - fetched.seconds,
+        head=_head(response) if sent is None else sent.head,
+        body=response.body,
+        form=Form.JOINED,
+        method=request.method,
+        request=b"" if sent is None else sent.request,
+        address=_address(response) or request.meta.get(ADDRESS, ""),
+        truncated="length" if cut else _truncated(response),
+        protocols=_protocols(response) if sent is None else sent.protocols,
+        links=() if target is None else (Link(target, "redirect"),),
+        via=via,
+        hops=hops,
+    )
+
+
+def _address(response: Response) -> str:
+    return str(response.ip_address or "")
+
+
+def _truncated(response: Response) -> str:
+    if "dataloss" in response.flags:
+        return "disconnect"
+    return "length" if TRUNCATED in response.flags else ""
+
+
+def _protocols(response: Response) -> tuple[str, ...]:
+    return (response.protocol.lower(),) if response.protocol else ()
+
+
+def _way(lease: Lease | None) -> tuple[str, str]:
+    """From which page the crawl came to that of *lease*, and by which hops from a seed."""
+    if lease is None:
+        return "", ""
+    entry = lease.entry
+    return entry.referrer, "L" * entry.depth + "R" * entry.hops
+
+
+def _head(response: Response) -> bytes:
+    """What can be said of a head that a foreign handler has not kept."""
+    fields: dict[bytes, list[bytes]] = dict(response.headers)
+    return build(response.status, fields)
+
+
+def prepare_folder(setting: str, folder: Path) -> None:
+    """Have the *folder* that *setting* names.
+
+    Raises `SettingsError` if it cannot be made, or written: waiting would not help.
+    """
+    why = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            why = "the folder cannot be written"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise SettingsError(f"{full_name(setting)} = {str(folder)!r}: {why}")
+
+
+def require_place(settings: SuiteSettings, folder: Path) -> None:
+    """Raises `SettingsError` if packs cannot be written in *folder*, or not be uploaded."""
+    target_of(settings, folder)
+    prepare_folder("packs_dir", folder)
+
+
+def limits(settings: SuiteSettings) -> dict[str, Any]:
+    """What of a `Plan` may change while it is gone by."""
+    return {
+        "max_bytes": settings.packs_size, "max_age": settings.packs_age,
+        "power": settings.sync == "power",
+    }  # fmt: skip
+
+
+def plan_of(log: CommitLog, folder: Path) -> Plan:
+    """How packs are written in *folder*, by the settings of *log*'s crawl."""
+    settings, crawler = log.settings, log.crawler
+    job = None if log.core is None else log.core.job
+    agent = crawler.settings["USER_AGENT"] or ""
+    spider = "" if crawler.spider is None else crawler.spider.name
+    machine = socket.gethostname()
+    crawl = Crawl(
+        name=settings.crawl_name or spider,
+        software=SOFTWARE,
+        operator=settings.operator,
+        contact=contact_in(agent),
+        robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
+        user_agent=agent,
+        hostname=machine,
+        settings_digest=digest_of(settings.as_stored()),
+        notes={} if job is None else {"job": job.file.id},
+    )
+    return Plan(
+        folder=folder,
+        crawl=crawl,
+        agent=settings.agent_name or machine,
+        form=settings.packs_format,
+        **limits(settings),
+    )
+
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
+    from scrapy_spider_suite.items import PageItem
+    from scrapy_spider_suite.packs import Recovery
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+BEHIND: Final = 16 << 20
+"""Bytes of records that wait to be compressed, above which nothing new is fetched."""
+_PACKS: Final = "packs"
+"""Why the scheduler is paused then."""
+_LEFT_OUT: Final = frozenset(
+    {Event.NOT_STORED, Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ERROR}
+)
+"""Faults of pages that are not to be stored, or are fetched once more, and packed then."""
+
+
+class _Batch:
+    """Answers whose records are written side by side, and the page that they are of, if of one.
+
+    It is told, in the writer's thread, what a future would be, and tells *tell*.
+    """
+
+    __slots__ = ("_done", "_tell", "error", "fetches", "lease", "pack")
+
+    def __init__(
+        self, fetches: Sequence[Fetch], lease: Lease | None, tell: Callable[[_Batch], None]
+    ) -> None:
+        self.fetches = fetches if lease is None else ()  # nobody fetches those once more
+        self.lease = lease
+        self.error: Exception | None = None
+        self.pack = ""
+        self._tell = tell
+        self._done = False
+
+    def done(self) -> bool:
+        """Whether it was told."""
+        return self._done
+
+    def set_result(self, location: Location) -> None:
+        """It is on disk, at *location*."""
+        self.pack = location.filename
+        if self.lease is not None and self.lease.stored is not None:
+            self.lease.stored.location = location
+        self._done = True
+        self._tell(self)
+
+    def set_exception(self, error: Exception) -> None:
+        """It is in no pack."""
+        self.error = error
+        self._done = True
+        self._tell(self)
+
+
+class PagePacking:
+    """A sink (see `commitlog`): pages into packs in *folder*, as the settings of *log* say now.
+
+    Packs that a kill left open are closed first, in the writer's thread; answers wait for that.
+    Not if one of those *before* it writes there still: it has done so.
+
+    Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
+    ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
+    ``suite/packs/cut_bytes``.
+
+    Raises `SettingsError`: the folder cannot be written.
+    """
+
+    busy = False
+    """See `switching`: whoever settles hands in all that is to be packed."""
+
+    def __init__(
+        self, log: CommitLog, folder: Path, before: Collection[PagePacking] = ()
+    ) -> None:
+        self.folder = folder.absolute()
+        self._log = log
+        self._stats = log.crawler.stats
+        self._loop = asyncio.get_running_loop()
+        self._written: deque[_Batch] = deque()
+        self._tell = self._told  # bound once for all
+        self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
+        self._behind = self._begun = False
+        project = log.settings.project
+        robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        self._later = {LATER: f"later {robot}".rstrip()}
+        require_place(log.settings, folder)
+        plan = plan_of(log, folder)
+        self._place = (self.folder, plan.agent)
+        recover = self._place not in [each._place for each in before]
+        self._closed = ClosedPacks(log, folder, plan.agent)
+        try:
+            # It never waits, since the loop would: what bounds its backlog is the pause.
+            self._writer = PackWriter(
+                plan, closed=self._closed_pack, backlog_max=math.inf, recover=recover
+            )
+        except (OSError, PackError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
+        self._writer.recovery.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._recovered, done)
+        )
+        log.crawler.signals.connect(self._changed, settings_changed)
+
+    def _changed(self, new: SuiteSettings) -> None:
+        self._writer.change(**limits(new))
+
+    def _recovered(self, done: Future[list[Recovery]]) -> None:
+        """Packs that were left open are closed."""
+        error = done.exception()
+        if error is not None:
+            logger.error("What an earlier run left of packs stays as it is for now: %s", error)
+            return
+        for each in done.result():
+            self._stats.inc_value("suite/packs/recovered")
+            self._stats.inc_value("suite/packs/cut_bytes", each.cut)
+            # A kill tears the end alone, where no page is done yet.
+            for lost in (found for found in each.damage if not found.torn):
+                logger.warning("%s: lost, %d bytes at %d: %s", each.path, *lost[1::-1], lost.why)
+            if each.path is not None:
+                self._say_closed(each.path)
+
+    # In
+
+    def fetched(self, fetched: Fetched) -> None:
+        """An answer has come, or failed to."""
+        fetch = fetch_of(fetched)
+        if fetch is None:
+            return
+        chosen = self._log.settings.page_items
+        if fetched.lease is not None:
+            fetched.lease.fetches.append(fetch)
+            fetched.lease.wanted = fetched.lease.wanted or not chosen
+        elif not chosen:
+            self._pack([fetch], None)
+
+    def take(self, item: PageItem) -> None:
+        """The page of *item* is to be packed."""
+        lease = self._log.lease_of(None if item.source is None else item.source.request)
+        if lease is None:
+            self._pack([fetch_of_item(item, None)], self._log.lease_of(item.owner))
+            return
+        lease.wanted = True
+        if item.links is not None:
+            # What is no link is a fault of the item's: later its page would wait for ever.
+            lease.outlinks = [link_of(each) for each in item.links]
+        if not lease.fetches:
+            lease.fetches.append(fetch_of_item(item, lease))
+
+    def settled(self, lease: Lease) -> None:
+        """Nothing more will come of the page of *lease*: it is held until its answers are on disk.
+
+        What is not to be stored (SUITE_STORE_FILTER, a dropped item) is not packed.
+        """
+        packed = self.takes(lease)
+        fetches, lease.fetches = lease.fetches, []
+        if packed and lease.stored is None:
+            if lease.outlinks:
+                fetches[-1] = replace(fetches[-1], links=lease.outlinks)
+            self._pack(fetches, lease)
+        elif packed:
+            fetches[-1] = replace(fetches[-1], notes={**fetches[-1].notes, **self._later})
+            for each in fetches:  # the place of the last one is that of the page
+                self._pack([each], lease)
+
+    def takes(self, lease: Lease) -> bool:
+        """Whether the answers of *lease*, of which nothing more will come, are to be packed."""
+        if self._log.settings.page_items and not lease.wanted:
+            return False
+        return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
+
+    def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+        size = 0
+        for each in fetches:
+            size += len(each.body)
+            if len(each.url) > URL_MAX:  # no tool could read it
+                self._refused(f"{each.url:.200}...", "it is too long", len(fetches))
+                return
+        self._append(fetches, lease)
+        if lease is not None:
+            lease.holds += 1  # it is let go in a later turn of the loop
+        self._stats.inc_value("suite/packs/answers", len(fetches))
+        self._stats.inc_value("suite/packs/bytes", size)
+
+    def _refused(self, url: str, why: object, answers: int = 1) -> None:
+        logger.error("%s is not packed: %s", url, why)
+        self._stats.inc_value("suite/packs/refused", answers)
+
+    def _append(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+        batch = _Batch(fetches, lease, self._tell)
+        try:
+            self._writer.pack(fetches, batch)
+        except PackWriteError as error:  # its thread has ended
+            batch.set_exception(error)
+        else:
+            self._keep_up()
+
+    # Out: in the writer's thread, a whole group at once
+
+    def _told(self, batch: _Batch) -> None:
+        self._written.append(batch)
+        # Asked afterwards: the loop may have taken what was there before.
+        if len(self._written) == 1:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        failure, leases = "", []
+        while self._written:
+            batch = self._written.popleft()
+            if isinstance(batch.error, PackRefusedError):
+                self._refused("A page", batch.error)
+                if batch.lease is not None:
+                    batch.lease.faults.add(Event.PIPELINE_ERROR)
+            elif batch.error is not None:
+                failure = str(batch.error)
+                self._failed(batch)
+            elif not self._begun:
+                self._begun = True
+                path = self.folder / batch.pack
+                logger.info("The first pack is %s: %s", path, USES[format_of(path)])
+            if batch.lease is not None:
+                leases.append(batch.lease)
+        if failure:
+            self._log.hold_still(failure)
+        self._log.written(leases)
+
+    def _failed(self, batch: _Batch) -> None:
+        self._stats.inc_value("suite/packs/failed")
+        if batch.lease is None:
+            self._again.append(batch)
+        else:
+            batch.lease.faults.add(Event.DISK_FULL)
+
+    def _closed_pack(self, path: Path) -> None:
+        self._loop.call_soon_threadsafe(self._say_closed, path)
+
+    def _say_closed(self, path: Path) -> None:
+        self._stats.inc_value("suite/packs/closed")
+        self._closed.look()
+        crawler = self._log.crawler
+        crawler.signals.send_catch_log(pack_closed, path=path, spider=crawler.spider)
+
+    # Keeping house
+
+    def pulse(self) -> None:
+        """Once a second: nothing new while too much waits, and no waiting when nothing else does.
+        """
+        self._keep_up()
+        self._retry()
+        self._closed.pulse()
+        self.hurry()
+
+    def _keep_up(self) -> None:
+        """Pause the crawl while too much waits to be compressed."""
+        behind = self._writer.backlog > (BEHIND // 2 if self._behind else BEHIND)
+        if behind:  # said anew each time: another one may have taken it back
+            self._log.pause(_PACKS)
+        elif self._behind:
+            self._log.unpause(_PACKS)
+        self._behind = behind
+
+    def hurry(self) -> None:
+        """Wait for no more records to share a group, if the crawl has nothing else to do."""
+        if self._log.waits:
+            self._writer.flush()
+
+    @property
+    def recovering(self) -> bool:
+        """Whether packs of an earlier run are being put right."""
+        return not self._writer.recovery.done()
+
+    def _retry(self) -> None:
+        again, self._again = self._again, []
+        for batch in again:
+            self._append(batch.fetches, None)
+
+    async def finish(self) -> None:
+        """Have everything written and told. Pages that cannot be written are fetched again."""
+        self._retry()
+        with suppress(Exception):  # whatever has ended its thread: everybody was told
+            await asyncio.wrap_future(self._writer.flush())
+        self._let_go()
+        if self._again:
+            logger.error("%s lost: packing failed",
+                         counted(len(self._again), "answer is", "answers are"))
+
+    async def close(self) -> None:
+        """Close the pack; if that cannot be done now, the next run does it."""
+        try:
+            await asyncio.to_thread(self._writer.close)
+        except Exception as error:  # whatever ended its thread
+            logger.error("%s: the next run of the crawl closes the pack", error)
+        await self._closed.finish()
+
+
+class PagePacks(Switch[PagePacking]):
+    """Packs pages wherever SUITE_PACKS_DIR is at present, and as it is to be done there."""
+
+    names = frozenset({
+        "packs_dir", "packs_format", "packs_upload", "packs_keep", "crawl_name", "agent_name",
+        "operator",
+    })  # fmt: skip
+
+    def __init__(self, log: CommitLog) -> None:
+        self._witness = False
+        super().__init__(log)
+
+    def make(
+        self, settings: SuiteSettings, before: Collection[PagePacking]
+    ) -> PagePacking | None:
+        """See `Switch`."""
+        if settings.packs_dir is None:
+            return None
+        packing = PagePacking(self._log, settings.packs_dir, before)
+        if self._log.core is not None and not self._witness:
+            self._witness = True
+            call_witness(self._log.crawler, self._fetched)
+        return packing
+
+    def check(self, new: SuiteSettings) -> None:
+        """See `Switch`."""
+        if new.packs_dir is not None:
+            require_place(new, new.packs_dir)
+
+    def _fetched(self, fetched: Fetched) -> None:
+        """An answer has come, or failed to."""
+        packing = self.of(fetched.lease)
+        if packing is not None:
+            packing.fetched(fetched)
+
+    def take(self, item: PageItem) -> None:
+        """The page of *item* is to be packed."""
+        source = None if item.source is None else item.source.request
+        lease = self._log.lease_of(source) or self._log.lease_of(item.owner)
+        packing = self.of(lease)
+        if packing is not None:
+            packing.take(item)
+
+    def taking(self, lease: Lease) -> PagePacking | None:
+        """The one that will pack the answers of *lease*, of which nothing more will come."""
+        packing = self.of(lease)
+        return packing if packing is not None and packing.takes(lease) else None
+
+    @property
+    def recovering(self) -> bool:
+        """Whether packs of an earlier run are being put right."""
+        return any(each.recovering for each in self._sinks)
+
+    def hurry(self) -> None:
+        """See `PagePacking`."""
+        for each in self._sinks:
+            each.hurry()

@@ -1,1 +1,0 @@
-"""Where a crawl begins: lines, lists of them, and millions of them taken in piece by piece."""
