@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from virtual import all_urls, trees
 from virtual_agents import Agents
 
-from scrapy_spider_suite.agents.assignment import KINDS, assignment_of
+from scrapy_spider_suite.cluster.assignment import KINDS, assignment_of
 from scrapy_spider_suite.store.interface import MemoryStore
 
 PAGES = 13

@@ -36,9 +36,11 @@ from contenders import ledger_of  # noqa: E402
 from crawls import start, web_settings  # noqa: E402
 from redis_servers import RedisServer  # noqa: E402
 
-from scrapy_spider_suite.agents.asking import Need  # noqa: E402
-from scrapy_spider_suite.agents.grants import Grants  # noqa: E402
-from scrapy_spider_suite.agents.lending import Lending  # noqa: E402
+from scrapy_spider_suite.cluster.ledger.grants import (
+    Grants,  # noqa: E402
+    Need,  # noqa: E402
+)
+from scrapy_spider_suite.cluster.ledger.ledger_client import Lending  # noqa: E402
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 
 TIMEOUT, WINDOW = 1.0, 1.0

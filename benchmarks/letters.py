@@ -31,11 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from growing import LISTS, urls_of
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents import exchange, streams
-from scrapy_spider_suite.agents.datagrams import Address, Datagrams
-from scrapy_spider_suite.agents.letters import Bounds, Letter, Packer, unpack
-from scrapy_spider_suite.agents.packets import OVERHEAD
-from scrapy_spider_suite.agents.transport import Transport
+from scrapy_spider_suite.cluster.messages import Bounds, Letter, Packer, Transport, unpack
+from scrapy_spider_suite.cluster.transports import redis_streams, udp
+from scrapy_spider_suite.cluster.transports.udp import Address, Datagrams
+from scrapy_spider_suite.cluster.transports.udp_protocol import OVERHEAD
 
 KEEP = 0.05
 AHEAD = 5_000
@@ -173,7 +172,7 @@ def through_redis(rows: Rows) -> str:
             with server.client() as client:  # as if it had joined
                 row = {"incarnation": f"{1:016x}", "state": "active", "ends": 0}
                 client.hset("suite:{crawl}:members", agent, json.dumps(row))
-            return streams.Streams(server.url, "crawl", agent, 1)
+            return redis_streams.Streams(server.url, "crawl", agent, 1)
 
         text = through(open_, rows, 0)
         with server.client() as client:
@@ -189,8 +188,8 @@ def measure(name: str, rows: Rows) -> None:
     print("                 URLs/s  bytes   part  sender receiver URLs/letter  again    Redis")
     key, places = bytes(32), addresses()
     ways: dict[str, Callable[[], str]] = {
-        "letters, 48 KiB": lambda: alone(rows, streams.BOUNDS),
-        "letters, 1.4 kB": lambda: alone(rows, exchange.BOUNDS),
+        "letters, 48 KiB": lambda: alone(rows, redis_streams.BOUNDS),
+        "letters, 1.4 kB": lambda: alone(rows, udp.BOUNDS),
         "streams": lambda: through_redis(rows),
         "UDP": lambda: through(lambda agent: Datagrams(agent, places, key), rows, OVERHEAD),
     }

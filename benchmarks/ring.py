@@ -29,9 +29,17 @@ import numpy as np
 import numpy.typing as npt
 from growing import urls_of
 
-from scrapy_spider_suite.agents.assignment import KINDS, assignment_of
-from scrapy_spider_suite.agents.ring import Ring, nearest, points_of
-from scrapy_spider_suite.agents.tables import Member, Owners, Table, moved
+from scrapy_spider_suite.cluster.assignment import (
+    KINDS,
+    Member,
+    Owners,
+    Ring,
+    Table,
+    assignment_of,
+    moved,
+    nearest,
+    points_of,
+)
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.normalize import normalize
 

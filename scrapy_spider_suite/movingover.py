@@ -80,7 +80,9 @@ def check(settings: BaseSettings, suite: SuiteSettings, spider: Spider | type[Sp
             "seeds in Redis need a client: pip install 'scrapy-spider-suite[redis]'"
         )
     url = suite.redis_url or server_of(settings)
-    from scrapy_spider_suite.agents.server import require_client  # needs redis, which is an extra
+    from scrapy_spider_suite.cluster.redis_server import (
+        require_client,  # needs redis, which is an extra
+    )
 
     require_client(url.url, url)
 

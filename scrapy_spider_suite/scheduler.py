@@ -22,7 +22,7 @@ from scrapy.utils.defer import _schedule_coro, deferred_from_coro, maybe_deferre
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.among import Others, take_part
+from scrapy_spider_suite.cluster.agent import Others, take_part
 from scrapy_spider_suite.crawl.context import CrawlCore, core_of
 from scrapy_spider_suite.crawl.deferred_links import Extractor
 from scrapy_spider_suite.crawl.duplicates import Duplicates

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents.assignment import assignment_of, fingerprint
-from scrapy_spider_suite.agents.desk import prefix_of
-from scrapy_spider_suite.agents.lease import Lease
 from scrapy_spider_suite.agents.listening import Listener
-from scrapy_spider_suite.agents.members import Candidate, Post
-from scrapy_spider_suite.agents.registry import Registry
-from scrapy_spider_suite.agents.tables import Member, Table
+from scrapy_spider_suite.cluster.assignment import Member, Table, assignment_of, fingerprint
+from scrapy_spider_suite.cluster.membership import Candidate, Lease, Post
+from scrapy_spider_suite.cluster.redis_server import prefix_of
+from scrapy_spider_suite.cluster.registry import Registry
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scrapy_spider_suite.agents.tables import Member, Owners
+from scrapy_spider_suite.cluster.assignment import Member, Owners
 from scrapy_spider_suite.frontier.entries import UNITS
 
 

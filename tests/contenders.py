@@ -19,12 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from scrapy_spider_suite.agents.asking import Need
-from scrapy_spider_suite.agents.grants import Grants
-from scrapy_spider_suite.agents.ledger import Ledger
-from scrapy_spider_suite.agents.ledger_file import FileLedger
-from scrapy_spider_suite.agents.ledger_redis import RedisLedger
-from scrapy_spider_suite.agents.lending import Lending
+from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
+from scrapy_spider_suite.cluster.ledger.ledger_client import Lending
+from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import Ledger
 
 
 class Fetch(NamedTuple):

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.cluster.courier import Courier
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    Courier,
+    Label,
+    Reader,
+    Writer,
+    packed,
+)
 from scrapy_spider_suite.errors import CourierError, ParcelError
-from scrapy_spider_suite.storage.parcels import Label, Reader, Writer
-from scrapy_spider_suite.storage.units import packed
 
 PATIENCE = 60.0
 """Seconds for what takes one on an idle machine."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.agents.letters import Bounds, Letter, Packed, Packer
-from scrapy_spider_suite.agents.transport import Transport
+from scrapy_spider_suite.cluster.messages import Bounds, Letter, Packed, Packer, Transport
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

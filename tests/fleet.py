@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from crawls import Process, start
 
-from scrapy_spider_suite.agents.members import HEARTBEAT
+from scrapy_spider_suite.cluster.membership import HEARTBEAT
 
 ITEMS = "items"
 """The file, for all agents, in which each page is noted with who has it."""

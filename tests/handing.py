@@ -11,17 +11,17 @@ import numpy as np
 from virtual import Crawl, Web, copy_of
 from virtual_agents import Agents
 
-from scrapy_spider_suite.agents.members import Row, State, Tokens, View
-from scrapy_spider_suite.agents.registry import Moved
-from scrapy_spider_suite.agents.tables import Assignment, Units
-from scrapy_spider_suite.cluster.both_ways import HandOver
-from scrapy_spider_suite.cluster.courier import Courier
-from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.cluster.assignment import Assignment, Units
+from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import Courier
+from scrapy_spider_suite.cluster.membership import Row, State, Tokens, View
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.registry import Moved
+from scrapy_spider_suite.cluster.routing import Outbox, Routing
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
+from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
 
@@ -162,7 +162,7 @@ class Handing(Agents):
             changed()
 
         handover = self.handovers[name] = HandOver(
-            frontier.hands(frontier.store), shares, courier, self.folder / name / "out",
+            handover_context(frontier, frontier.store), shares, courier, self.folder / name / "out",
             lambda: (crawl.now, crawl.now + frontier.wall_offset),
             give=self.registry.giving_of(name), look=look, changed=changed,
         )  # fmt: skip

@@ -13,17 +13,14 @@ from typing import Any
 from virtual import POLICY, WALL, copy_of, entry
 from virtual_agents import Agents, owner_of
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.ring import Ring
-from scrapy_spider_suite.agents.tables import Member, Table, moved
+from scrapy_spider_suite.cluster.assignment import Member, Ring, Table, assignment_of, moved
+from scrapy_spider_suite.cluster.handover.dump import Forgetting, Giving
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import Label, Units, packed
+from scrapy_spider_suite.cluster.handover.load import Taking
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.storage.forgetting import Forgetting
-from scrapy_spider_suite.storage.giving import Giving
-from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.taking import Taking
-from scrapy_spider_suite.storage.units import Units, packed
 from scrapy_spider_suite.store.counters import Counters, wrong_rows
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
@@ -76,7 +73,7 @@ class Side:
         self.frontier.schedule([entry(url)], self.now)
         if state == "pending":
             return
-        hands = self.frontier.hands(self.store)
+        hands = handover_context(self.frontier, self.store)
         (queued,) = [e for e in self.store.rows(host, b"", 1_000) if e.url == url]
         assert hands.rework.take_out(queued)
         known = FAILED if state == "failed" else DONE
@@ -94,15 +91,15 @@ class Side:
 
     def giving(self, units: Units) -> Giving:
         """What gives *units*."""
-        return Giving(self.frontier.hands(self.store), units, self.clock)
+        return Giving(handover_context(self.frontier, self.store), units, self.clock)
 
     def taking(self, units: Units, path: Path, of: Label) -> Taking:
         """What takes them."""
-        return Taking(self.frontier.hands(self.store), units, self.clock, path, of)
+        return Taking(handover_context(self.frontier, self.store), units, self.clock, path, of)
 
     def forgetting(self, units: Units) -> Forgetting:
         """What forgets them."""
-        return Forgetting(self.frontier.hands(self.store), units, self.clock)
+        return Forgetting(handover_context(self.frontier, self.store), units, self.clock)
 
     def known(self) -> dict[str, str]:
         """What of each URL."""
@@ -276,7 +273,7 @@ class Movers(Agents):
         crawl = self.crawls[name]
         frontier = crawl.frontier
         assert isinstance(frontier.store, RocksStore)
-        return frontier.hands(frontier.store), lambda: (
+        return handover_context(frontier, frontier.store), lambda: (
             crawl.now, crawl.now + frontier.wall_offset,
         )  # fmt: skip
 

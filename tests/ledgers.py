@@ -6,11 +6,18 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from scrapy_spider_suite.agents import accounts
-from scrapy_spider_suite.agents.accounts import Account, Marker
-from scrapy_spider_suite.agents.ledger import Answer, Batch, End, Ledger, Line, Reply
-from scrapy_spider_suite.agents.ledger_file import FileLedger
-from scrapy_spider_suite.agents.ledger_redis import RedisLedger
+from scrapy_spider_suite.cluster.ledger import rate_ledger
+from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import (
+    Account,
+    Answer,
+    Batch,
+    End,
+    Ledger,
+    Line,
+    Marker,
+    Reply,
+)
 
 NOON = 1_800_000_000_000
 A, B, C = (letter * 16 for letter in "abc")
@@ -28,8 +35,8 @@ class Memory:
     def settle(self, batch: Batch, now: float) -> Reply:
         """What it says."""
         at = int(now * 1000) + 10**9
-        self.marker = accounts.attended(self.marker, batch, at, "run", at)
-        answers = accounts.settled(
+        self.marker = rate_ledger.attended(self.marker, batch, at, "run", at)
+        answers = rate_ledger.settled(
             lambda key: self.accounts.setdefault(key, Account()), batch, self.marker, at
         )
         return Reply(int(self.marker.era), int(self.marker.longest), answers)

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents import scripts
-from scrapy_spider_suite.agents.lease import Lease
-from scrapy_spider_suite.agents.members import Answer, Candidate, Post
-from scrapy_spider_suite.agents.office import Office
-from scrapy_spider_suite.agents.registry import Joined, Registry
-from scrapy_spider_suite.agents.tables import Units
+from scrapy_spider_suite.cluster import redis_server
+from scrapy_spider_suite.cluster.assignment import Units
+from scrapy_spider_suite.cluster.membership import Answer, Candidate, Lease, Post
+from scrapy_spider_suite.cluster.registry import Joined, Office, Registry
 from scrapy_spider_suite.frontier.entries import UNITS
 
 NOON = 1_800_000_000.0
@@ -133,7 +131,7 @@ InTown = Callable[[Callable[[Town], Awaitable[None]]], None]
 @contextmanager
 def towns(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[InTown]:
     """What runs a test in an empty town, again and again."""
-    monkeypatch.setattr(scripts, "WORLD", WORLD)
+    monkeypatch.setattr(redis_server, "WORLD", WORLD)
 
     async def in_town(test: Callable[[Town], Awaitable[None]], client: Any) -> None:
         client.flushall()

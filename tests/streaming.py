@@ -9,7 +9,7 @@ import pytest
 from contracts_transport import Agents
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents.streams import BOUNDS, Streams
+from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS, Streams
 
 MEMBERS = "suite:{crawl}:members"
 INBOX, RECEIPTS = "suite:{crawl}:inbox:b", "suite:{crawl}:receipts:a"

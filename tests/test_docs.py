@@ -20,10 +20,10 @@ import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
-from scrapy_spider_suite.agents.asking import Figures
 from scrapy_spider_suite.agents.listening import ListenerCounters
-from scrapy_spider_suite.agents.transport import MailCounters
-from scrapy_spider_suite.cluster.courier import CourierCounters
+from scrapy_spider_suite.cluster.handover.handover_file import CourierCounters
+from scrapy_spider_suite.cluster.ledger.grants import Figures
+from scrapy_spider_suite.cluster.messages import MailCounters
 from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs, seen, seen_verbs
 from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics

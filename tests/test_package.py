@@ -75,6 +75,6 @@ def test_who_crawls_alone_needs_no_client_for_redis() -> None:
         "import sys; sys.modules['redis'] = None\n"
         "import scrapy_spider_suite.addon, scrapy_spider_suite.scheduler\n"
         "import scrapy_spider_suite.downloader, scrapy_spider_suite.spiders\n"
-        "import scrapy_spider_suite.crawl.agency, scrapy_spider_suite.commands.frontier"
+        "import scrapy_spider_suite.cluster.agent, scrapy_spider_suite.commands.frontier"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

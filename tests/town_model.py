@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from membership import ALL, GRACE, Town, beat, candidate
 
-from scrapy_spider_suite.agents.members import State
-from scrapy_spider_suite.agents.tables import Units
+from scrapy_spider_suite.cluster.assignment import Units
+from scrapy_spider_suite.cluster.membership import State
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
 
 SOME: Units = ALL[:: 2**10 + 1]

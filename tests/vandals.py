@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from relays import Address
 
-from scrapy_spider_suite.agents.packets import Kind, Packet, Sealer
+from scrapy_spider_suite.cluster.transports.udp_protocol import Kind, Packet, Sealer
 
 Deed = Callable[[], object]
 PAUSE = 0.25

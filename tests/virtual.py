@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
+from scrapy_spider_suite.cluster.routing import Routing
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
@@ -21,7 +22,6 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.windows import Window
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import Store
 

@@ -8,10 +8,9 @@ from itertools import islice
 
 from virtual import POLICY, Crawl, Web
 
-from scrapy_spider_suite.agents.tables import Assignment, Member, Table
+from scrapy_spider_suite.cluster.assignment import Assignment, Member, Table
+from scrapy_spider_suite.cluster.routing import Outbox, Owner, Routing, arrived
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.routing import Owner, Routing, arrived
 from scrapy_spider_suite.store.interface import Store
 
 A_LETTER = 20

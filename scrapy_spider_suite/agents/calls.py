@@ -24,10 +24,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from backports import zstd
 
-from scrapy_spider_suite.agents.desk import TIMEOUT, prefix_of
-from scrapy_spider_suite.agents.letters import LEVEL, decompressed
-from scrapy_spider_suite.agents.scripts import alone
-from scrapy_spider_suite.agents.server import Server
+from scrapy_spider_suite.cluster.messages import LEVEL, decompressed
+from scrapy_spider_suite.cluster.redis_server import Server, alone, prefix_of
+from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import CallError, LetterError
 
 CALL_MAX: Final = 64 << 10

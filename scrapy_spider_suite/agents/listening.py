@@ -29,8 +29,7 @@ from scrapy_spider_suite.agents.calls import (
     Piece,
     Reply,
 )
-from scrapy_spider_suite.agents.scripts import alone
-from scrapy_spider_suite.agents.server import Server
+from scrapy_spider_suite.cluster.redis_server import Server, alone
 from scrapy_spider_suite.errors import CallError, RegistryError
 from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.wording import counted

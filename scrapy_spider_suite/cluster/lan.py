@@ -1,4 +1,24 @@
-"""One agent among the others of a fixed list, which exchange letters over UDP, and only that (K21).
+"""Agents of a list meet: those that disagree on the list, the fixed settings or the release part,
+and those whose clocks do.
+
+Each asks all others as it begins, and fetches once one that agrees has answered: who agrees with
+one agrees with all. Where nobody answers within `MEETING` seconds it goes on alone, since on a LAN
+who is away is waited for; rows carry `Greeting.digest`, so no others come from elsewhere. Of two
+that disagree one ends: whose `Standing` is lower, then the later by name. A standing only ever
+rises, and who has to end has no say any more, so it is never both. Where the list of the one does
+not have the other, it is that one, if it has only begun.
+
+Each message says when it was sent, by its sender's clock, and which one it answers: between that
+question and its answer that clock was read, so within these bounds it is known how far it is off,
+however long either took. Agents have met when each has had an answer of the other.
+
+An agent of a list that is started again after the whole crawl has ended, with the mark of that.
+
+It may be alone: the others have gone for good. So it does not wait for them if it has nothing to
+do, but says that to those that it meets (`LATE`), who may be as late, or crawl: then they say that
+the crawl goes on. Where it goes on the mark goes, and the agent is one as any other.
+
+One agent among the others of a fixed list, which exchange letters over UDP, and only that (K21).
 
 Who is on the list owns and holds its part for the life of the crawl: an agent that is gone is
 waited for. The first of the list by name finds out that the crawl is over: in rounds, of which two
@@ -7,28 +27,347 @@ one after the other have to say the same (Mattern, Distributed Computing 2, 1987
 Whoever hears that it is over writes that down before it says so, and goes when the first has noted
 it; the first stays until all have said so. So an agent that is killed in between ends when it is
 back, whoever is gone by then. What it is started again for after that is up to `late`.
+
+What an agent of a LAN is made of: the others are those of a list (`cluster.lan`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scrapy_spider_suite.agents.letters import Letter
-from scrapy_spider_suite.agents.members import SKEW_MAX, Post
-from scrapy_spider_suite.agents.tables import Member
-from scrapy_spider_suite.cluster.greeting import AGREE, MEET, REFUSE, Greeting, Tell
-from scrapy_spider_suite.cluster.late import Late
-from scrapy_spider_suite.cluster.members import HAS_ENDED
-from scrapy_spider_suite.cluster.shares import Shares
+from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
+
+from scrapy_spider_suite.cluster.agreement import fixed_of
+from scrapy_spider_suite.cluster.assignment import Member
+from scrapy_spider_suite.cluster.membership import PROTOCOL, SKEW_MAX, Post
+from scrapy_spider_suite.cluster.messages import Letter
+from scrapy_spider_suite.cluster.mode import HAS_ENDED
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.transports.udp import Address, Datagrams, parse_agents
+from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
+from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import Once, watched
 from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.job_reader import untouched
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.agent import Agency
+    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
+
+Tell = Callable[[str, Sequence[Any]], bool]
+"""Sends a message to an agent, if there is room for it."""
+
+MEET, AGREE, REFUSE = range(200, 203)
+"""What a message is: what do you go by? I agree; we do not. All say what the sender goes by."""
+
+MEETING: Final = 2.0
+"""Seconds for which an answer is waited for before anything is fetched."""
+
+_AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds between two questions; letters are sent again anyhow, and who begins asks itself."""
+_PAUSE: Final = 0.25
+"""Seconds between two questions to who speaks and is not met."""
+_LATE: Final = 16
+"""Messages to each other agent whose times are remembered."""
+_BYTES: Final = 6_000
+"""Of all values in a message: a letter of one row has 8 KiB at most."""
+_JOB: Final = b"job:"
+"""Under which, with its name, an agent keeps what job another one has."""
+_CLOCK, _LIST = "clock", "list"
+_OTHERS: Final = (
+    "agent {} has another list, other fixed settings or another release, and all agents of a crawl "
+    "need the same: {}"
+)
+_MET: Final = b"met"
+"""There if this job has ever met another agent that agreed."""
+
+
+class Standing(IntEnum):
+    """How far an agent has come: the higher stays."""
+
+    BEGINS = 0
+    ALONE = 1
+    MET = 2
+    """Its job has met others, in an earlier process."""
+
+    AMONG = 3
+    """It has met others."""
+
+
+class Greeting:
+    """Of the agent *name*, whose directory is *job*, with the *others* of its list.
+
+    *terms* is what they have to agree on besides the list, as text; *kv* is this agent's; *tell*
+    sends a message; *over* is told ``refused`` if this agent has to end after `meet`. Clocks may
+    differ by *skew* seconds; *wall* reads the one here.
+
+    Attributes:
+        met: those that agree.
+        digest: the same for agents that agree, 64 bits.
+    """
+
+    def __init__(
+        self, name: str, others: Sequence[str], terms: Mapping[str, str], job: str, kv: KV, *,
+        tell: Tell, over: Callable[[str], None], skew: float = SKEW_MAX,
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.met: set[str] = set()
+        self._name, self._others, self._job, self._kv = name, others, job, kv
+        self._tell, self._over = tell, over
+        self._skew, self._wall = skew, wall
+        self._asked: dict[str, deque[tuple[float, float]]] = {}  # wall time and another, of late
+        listed = ", ".join(sorted([name, *others]))
+        whole = {**terms, "SUITE_AGENTS": listed, "the protocol": str(PROTOCOL)}
+        self.digest = xxh3_64_intdigest(repr(sorted(whole.items())).encode())
+        most = _BYTES // len(whole)
+        self._terms = {setting: _cut(text, most) for setting, text in whole.items()}
+        self._begins, self._among = True, False
+        self._refused: JoinRefusedError | None = None
+        self._answered = asyncio.Event()
+        self._said: dict[str, str] = {}  # why another one was refused
+
+    async def meet(self) -> None:
+        """Wait for one that agrees. Raises `JoinRefusedError`: one does not."""
+        if not self._others:
+            self._answered.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MEETING):
+                await self._answered.wait()
+        if self._refused:
+            raise self._refused
+        if not self._answered.is_set():
+            logger.warning(
+                "no agent of SUITE_AGENTS has answered agent %s within %g s (%s): it begins with "
+                "what is its own. Those that run with another key do not hear it",
+                self._name, MEETING, ", ".join(self._others),
+            )  # fmt: skip
+        self._begins = False
+
+    async def ask(self) -> None:
+        """Ask those that have not been met."""
+        for wait in _AGAIN:
+            for other in self._others:
+                if other not in self.met:
+                    self.greet(other)
+            await asyncio.sleep(wait)
+
+    def greet(self, other: str, kind: int = MEET, asked: float = 0.0) -> None:
+        """Say to *other* what this agent goes by; it is the answer to what it said when it was
+        *asked* there."""
+        wall = self._wall()
+        self._asked.setdefault(other, deque(maxlen=_LATE)).append((wall, boottime()))
+        said = [kind, self._terms, int(self._standing), self._job, wall, asked, self._skew]
+        self._tell(other, said)
+
+    def wonder(self, other: str) -> None:
+        """Ask *other*, who has spoken and is not met; not for each of many messages in a row."""
+        said = self._asked.get(other)
+        if not said or boottime() - said[-1][1] > _PAUSE:
+            self.greet(other)
+
+    def heard(self, sender: str, message: Sequence[Any]) -> None:
+        """Take in a *message*. Raises `ValueError` or `TypeError`: it is none."""
+        kind, terms, standing, job, wall, asked, skew = message
+        if not isinstance(terms, dict) or not isinstance(job, str):
+            raise TypeError(f"no terms from {sender}")
+        if not all(map(math.isfinite, (wall, asked, skew))):
+            raise ValueError(f"no time from {sender}")
+        there = {str(setting): str(text) for setting, text in terms.items()}
+        standing = Standing(standing)
+        if self._refused:
+            return
+        differ = why = _difference(self._terms, there)
+        if not differ:
+            took = self._took(sender, asked)
+            skew = min(skew, self._skew)
+            off = None if took is None else self._off(wall, took, kind, skew)
+            if off is None:
+                self._agrees(sender, kind, job, wall, answers=took is not None)
+                return
+            differ, why = self._clocks(sender, off, skew), _CLOCK
+        self.met.discard(sender)
+        if self._yields(standing, sender):
+            if kind != REFUSE:
+                self.greet(sender, REFUSE, wall)  # so that it can say so, too
+            if why == _CLOCK:
+                self._end(JoinRefusedError(differ, _CLOCK))
+            else:
+                self._end(JoinRefusedError(_OTHERS.format(sender, differ), "terms"))
+            return
+        if self._said.get(sender) != why:
+            self._said[sender] = why
+            logger.warning("agent %s is refused by agent %s: %s", sender, self._name, differ)
+        self.greet(sender, REFUSE, wall)
+
+    def unlisted(self, by: str) -> None:
+        """The list of agent *by* does not have this one: they cannot speak to each other."""
+        why = (
+            f"agent {by} runs with another list, on which agent {self._name} is not, and all "
+            "agents of a crawl need the same SUITE_AGENTS"
+        )
+        if self._refused:
+            return
+        if self._begins:
+            self._end(JoinRefusedError(why, "terms"))
+        elif self._said.get(by) != _LIST:
+            self._said[by] = _LIST
+            logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
+
+    def _took(self, sender: str, asked: float) -> float | None:
+        """Seconds since this process has said to *sender* what was *asked* then."""
+        said = dict(self._asked.get(sender, ()))
+        return boottime() - said[asked] if asked in said else None
+
+    def _off(self, wall: float, took: float, kind: int, skew: float) -> float | None:
+        """By how many seconds, at least, a clock is ahead that said *wall* in an answer that *took*
+        so long; None if it is off by *skew* at most, unless the other one has found otherwise.
+        """
+        now = self._wall()
+        ahead, behind = wall - now, now - took - wall
+        if max(ahead, behind) > skew:
+            return ahead if ahead > behind else -behind
+        return (ahead - behind) / 2 if kind == REFUSE else None
+
+    def _clocks(self, sender: str, off: float, skew: float) -> str:
+        setting = "SUITE_PHASE_GUARD" if skew < SKEW_MAX else "SUITE_CLUSTER"
+        return (
+            f"the clock of agent {sender} is {abs(off):,.1f} s "
+            f"{'ahead of' if off > 0 else 'behind'} that of agent {self._name}: expected "
+            f"{skew:g} s at most by {setting}; set it right (NTP)"
+        )
+
+    @property
+    def _standing(self) -> Standing:
+        if self._among:
+            return Standing.AMONG
+        if self._kv.get(_MET) is not None:
+            return Standing.MET
+        return Standing.BEGINS if self._begins else Standing.ALONE
+
+    def _yields(self, standing: Standing, sender: str) -> bool:
+        """Whether it is this agent that ends."""
+        own = self._standing
+        return own < standing or (own == standing and self._name > sender)
+
+    def _agrees(self, sender: str, kind: int, job: str, wall: float, *, answers: bool) -> None:
+        """*sender* does; that is enough if it *answers* what was asked here, by now."""
+        if answers:
+            self._said.pop(sender, None)
+            self._meets(sender, job)
+            if kind == MEET:
+                self.greet(sender, AGREE, wall)
+        elif kind == MEET or sender not in self.met:
+            self.greet(sender, MEET, wall)
+
+    def _meets(self, sender: str, job: str) -> None:
+        known = self._kv.get(_JOB + sender.encode())
+        if known is not None and known != job.encode():
+            logger.error(
+                "agent %s has begun anew: its job directory was lost. What it had is lost with it: "
+                "URLs that others had sent to it, and what it had fetched, which is fetched again; "
+                "add the seeds of this crawl again (scrapy frontier add)", sender,
+            )  # fmt: skip
+        if known != job.encode():
+            self._kv.put(_JOB + sender.encode(), job.encode())
+            self._kv.put(_MET, b"")
+        self.met.add(sender)
+        self._among = True
+        self._answered.set()
+
+    def _end(self, why: JoinRefusedError) -> None:
+        self._refused = why
+        if self._begins:
+            self._answered.set()
+        else:
+            logger.error("%s: this agent ends", self._refused)
+            self._over("refused")
+
+
+def _cut(text: str, most: int) -> str:
+    """*text*, or what tells it from others within *most* bytes."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= most:
+        return data.decode()
+    return f"{data[: most - 24].decode('utf-8', 'ignore')}… ({xxh3_64_hexdigest(data)})"
+
+
+def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """In which settings the two differ."""
+    return "; ".join(
+        f"{name} is {here.get(name, 'unset')} here and {there.get(name, 'unset')} there"
+        for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)
+    )  # fmt: skip
+
+
+ENDED: Final = b"ended"
+"""Under which an agent keeps that it has closed after the end."""
+
+COMING: Final = 15.0
+"""Seconds for which others may be on their way; and after which one that has said nothing of
+itself is gone."""
+_LOOK: Final = 0.25
+
+
+class Late:
+    """Of an agent with *others*, of which *met* have been met; *kv* is this agent's, *post* says
+    what it does, and *say* tells those that were met whether it is idle.
+
+    Attributes:
+        late: the crawl had ended when this agent was started, and does not go on.
+    """
+
+    def __init__(
+        self, others: Collection[str], met: Collection[str], kv: KV, *,
+        post: Callable[[], Post], say: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        self.late = kv.get(ENDED) is not None
+        self._others, self._met, self._kv = others, met, kv
+        self._post, self._say = post, say
+        self._idle: dict[str, tuple[bool, float]] = {}  # what others said last, and when
+
+    def mark(self) -> None:
+        """The crawl has ended, and this agent closes."""
+        self._kv.put(ENDED, b"")
+
+    def forget(self) -> None:
+        """The crawl goes on."""
+        self.late = False
+        self._kv.delete(ENDED)
+
+    def heard(self, sender: str, *, idle: bool) -> None:
+        """*sender* is late, too."""
+        self._idle[sender] = idle, boottime()
+
+    async def goes_on(self) -> bool:
+        """Wait until it is known whether this agent has more to do."""
+        began, activity = boottime(), self._post().activity
+        since: dict[str, float] = {}  # when each of the others was met
+        while True:
+            said, now = self._post(), boottime()
+            since.update((name, now) for name in self._met if name not in since)
+            if said.left or said.activity != activity:
+                return True
+            self._say(said.idle)
+            there = len(self._met) == len(self._others) or now - began > COMING
+            rest = all(self._rests(name, met, now) for name, met in since.items())
+            if said.idle and there and rest:
+                return False
+            await asyncio.sleep(_LOOK)
+
+    def _rests(self, name: str, met: float, now: float) -> bool:
+        idle, when = self._idle.get(name, (False, met))
+        return idle or now - when > COMING
+
 
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
 """What a message is: what do you say in this round? this; the crawl is over (and from others: I
@@ -344,3 +683,47 @@ class Neighbour:
     def _end(self) -> None:
         self.ended = True
         self._over("")
+
+
+def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams]:
+    """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
+    core, settings, phasing = agency.core, agency.core.settings, agency.phasing
+    kv = core.store.kv("agent")
+    agents = agents_of(settings)
+    if agency.name not in agents:
+        raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
+    if untouched(agency.job.store):
+        kv.delete(b"names")  # those of a start that was refused
+    check_names(kv, agents)
+    if phasing is not None:
+        phasing.check(tuple(agents))
+    neighbour = Neighbour(
+        list(agents), agency.shares, incarnation, fixed_of(settings, agency.assignment),
+        agency.job.file.id, changed=agency.changed, post=agency.post, over=agency.over, kv=kv,
+        written=agency.written, skew=SKEW_MAX if phasing is None else phasing.terms.skew,
+    )  # fmt: skip
+    neighbour.tell = agency.tell
+    key = "" if settings.cluster_key is None else settings.cluster_key.text
+    post = Datagrams(agency.name, agents, key.encode(), unlisted=neighbour.unlisted)
+    return neighbour, post
+
+
+def agents_of(settings: SuiteSettings) -> dict[str, Address]:
+    """Those of the list. Raises `SettingsError`: it is none."""
+    try:
+        return parse_agents(settings.agents)
+    except ValueError as error:
+        raise SettingsError(f"SUITE_AGENTS: {error}") from error
+
+
+def check_names(kv: KV, names: Iterable[str]) -> None:
+    """Raise `SettingsError` if the agents of the list are not those that the job began with, as
+    *kv* keeps them: nothing is handed over, so what is another's by now would stay for ever."""
+    given = "\n".join(sorted(names)).encode()
+    known = kv.get(b"names") or given
+    if known != given:
+        raise SettingsError(
+            f"SUITE_AGENTS: expected {', '.join(known.decode().splitlines())}, the agents that "
+            "the job was begun with: their addresses may change, and nothing else"
+        )
+    kv.put(b"names", given)

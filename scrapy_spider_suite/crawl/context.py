@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 
+from scrapy_spider_suite.cluster.ledger.ledger_client import sharing_of
 from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
     Ordering,
@@ -34,7 +35,6 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.revisits import PageRevisiting
-from scrapy_spider_suite.crawl.sharing import sharing_of
 from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
 from scrapy_spider_suite.crawl.visits import DeadHosts, Visits
 from scrapy_spider_suite.errors import StoreWriteError
@@ -55,7 +55,7 @@ from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.crawl.agency import Agency
+    from scrapy_spider_suite.cluster.agent import Agency
     from scrapy_spider_suite.crawl.gate import Wire
     from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounting
 
@@ -145,7 +145,7 @@ class CrawlCore:
     def _make_agency(self) -> Agency | None:
         if not self.settings.cluster:
             return None
-        from scrapy_spider_suite.crawl.agency import agency_of  # few have other agents
+        from scrapy_spider_suite.cluster.agent import agency_of  # few have other agents
 
         return agency_of(self)
 

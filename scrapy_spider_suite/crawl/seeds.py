@@ -51,8 +51,8 @@ from scrapy_spider_suite.urls.url_lists import (
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds
     from scrapy_spider_suite.crawl.context import CrawlCore
-    from scrapy_spider_suite.seeds.pushed import PushedSeeds
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -478,7 +478,9 @@ class Seeding:
 def _pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
     if not hasattr(core.crawler.spider, "redis_key"):
         return None
-    from scrapy_spider_suite.seeds.pushed import pushed_seeds  # needs redis, which is an extra
+    from scrapy_spider_suite.cluster.pushed_seeds import (
+        pushed_seeds,  # needs redis, which is an extra
+    )
 
     return pushed_seeds(core, plant)
 

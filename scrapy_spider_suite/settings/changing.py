@@ -17,6 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.cluster.ledger.ledger_client import (
+    NO_GATE,
+    Sharing,
+    replace_sharing,
+    sharing_of,
+)
 from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
     order_of,
@@ -26,7 +32,6 @@ from scrapy_spider_suite.crawl.crawl_policy import (
     window_of,
 )
 from scrapy_spider_suite.crawl.filters import SETTINGS as FILTERS
-from scrapy_spider_suite.crawl.sharing import NO_GATE, Sharing, replace_sharing, sharing_of
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.fetch.resolver import reconfigure
 from scrapy_spider_suite.settings.declarations import Kind

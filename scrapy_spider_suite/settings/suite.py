@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from scrapy_spider_suite.agents.lease import SPARE
+from scrapy_spider_suite.cluster.membership import SPARE
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import (
     KEY,

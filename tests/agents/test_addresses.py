@@ -7,10 +7,10 @@ from random import Random
 
 from membership import ALL, GRACE, InTown, Town, back, beat, candidate
 
-from scrapy_spider_suite.agents.addresses import MOST, AddressBook, Standing
-from scrapy_spider_suite.agents.members import SILENCE
-from scrapy_spider_suite.agents.registry import Registry
-from scrapy_spider_suite.agents.tables import Units
+from scrapy_spider_suite.cluster.assignment import Units
+from scrapy_spider_suite.cluster.ledger.shared_addresses import MOST, AddressBook, Standing
+from scrapy_spider_suite.cluster.membership import SILENCE
+from scrapy_spider_suite.cluster.registry import Registry
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 NOTHING = ALL[:0]

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.agents.assignment import KINDS, assignment_of, fingerprint
-from scrapy_spider_suite.agents.tables import Assignment, Member, Table, moved
+from scrapy_spider_suite.cluster.assignment import (
+    KINDS,
+    Assignment,
+    Member,
+    Table,
+    assignment_of,
+    fingerprint,
+    moved,
+)
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.hosts import node_of, terminal_of

@@ -13,9 +13,9 @@ import pytest
 from contracts_transport import Agent, TransportContract, letter_of, until
 from udp import KEY, free_addresses
 
-from scrapy_spider_suite.agents import datagrams
-from scrapy_spider_suite.agents.datagrams import Datagrams, parse_agents
-from scrapy_spider_suite.agents.letters import Letter
+from scrapy_spider_suite.cluster.messages import Letter
+from scrapy_spider_suite.cluster.transports import udp
+from scrapy_spider_suite.cluster.transports.udp import Datagrams, parse_agents
 
 
 class TestDatagrams(TransportContract):
@@ -102,7 +102,7 @@ class Names:
         self.places: dict[str, list[tuple[str, int]]] = {}
         self.asked: Counter[str] = Counter()
         monkeypatch.setattr(socket, "getaddrinfo", self.find)
-        monkeypatch.setattr(datagrams, "LOOK", 0.05)
+        monkeypatch.setattr(udp, "LOOK", 0.05)
 
     def find(self, host: str, port: int, *args: object, **more: object) -> list[Any]:
         """As `socket.getaddrinfo`."""

@@ -13,18 +13,18 @@ from contracts_transport import letter_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.agents.exchange import BOUNDS, Exchange
-from scrapy_spider_suite.agents.letters import Letter, Packed, Packer
-from scrapy_spider_suite.agents.packets import (
+from scrapy_spider_suite.cluster.messages import Letter, Packed, Packer
+from scrapy_spider_suite.cluster.transports.udp import BOUNDS, Exchange
+from scrapy_spider_suite.cluster.transports.udp_protocol import (
     COMMON_MAX,
     DATAGRAM_MAX,
     Kind,
+    Marks,
     Packet,
     PacketError,
     Report,
     Sealer,
 )
-from scrapy_spider_suite.agents.receiving import Marks
 
 KEY = bytes(range(32))
 SMALL = BOUNDS._replace(packed=110)

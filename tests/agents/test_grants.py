@@ -10,10 +10,8 @@ from random import Random
 import pytest
 from ledgers import Memory
 
-from scrapy_spider_suite.agents.asking import Need
-from scrapy_spider_suite.agents.debts import DEBTS_MAX, Debts
-from scrapy_spider_suite.agents.grants import PATIENCE, Grants, Sent
-from scrapy_spider_suite.agents.ledger import Reply
+from scrapy_spider_suite.cluster.ledger.grants import DEBTS_MAX, PATIENCE, Debts, Grants, Need, Sent
+from scrapy_spider_suite.cluster.ledger.rate_ledger import Reply
 
 TIMEOUT, WINDOW = 20.0, 5.0
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.agents.lease import DRIFT, SLACK, Lease, Skew
+from scrapy_spider_suite.cluster.membership import DRIFT, SLACK, Lease, Skew
 
 FETCH = 180.0
 

@@ -12,13 +12,15 @@ from ledgers import AHEAD, HOLD, WINDOW, A, B, InFile, InRedis, K, L, Place, Use
 from membership import WORLD
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents import scripts
-from scrapy_spider_suite.agents.accounts import KEEP_MAX, Account, Marker
-from scrapy_spider_suite.agents.ledger import (
+from scrapy_spider_suite.cluster import redis_server as scripts
+from scrapy_spider_suite.cluster.ledger.rate_ledger import (
+    KEEP_MAX,
     KEY_MAX,
+    Account,
     Answer,
     End,
     Line,
+    Marker,
     Return,
     Wish,
     address_key,

@@ -18,17 +18,17 @@ from ledgers import AHEAD, HOLD, WINDOW, A, B, C, InRedis, K, L, User
 from membership import WORLD
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents import scripts
-from scrapy_spider_suite.agents.accounts import Account, Marker
-from scrapy_spider_suite.agents.ledger import (
+from scrapy_spider_suite.cluster import redis_server as scripts
+from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import (
+    Account,
     Batch,
     End,
     Line,
+    Marker,
     Return,
     Wish,
 )
-from scrapy_spider_suite.agents.ledger_file import FileLedger
-from scrapy_spider_suite.agents.ledger_redis import RedisLedger
 from scrapy_spider_suite.errors import LedgerError
 
 # Redis's keys expire by its own clock, which is not that of the test: they stay for long.

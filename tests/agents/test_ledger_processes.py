@@ -14,10 +14,9 @@ import pytest
 from contenders import fetches_in, gaps
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents.asking import Need
-from scrapy_spider_suite.agents.grants import SLACK, Grants
-from scrapy_spider_suite.agents.ledger_redis import RedisLedger
-from scrapy_spider_suite.agents.lending import Lending
+from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need
+from scrapy_spider_suite.cluster.ledger.ledger_client import Lending
+from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
 
 ROOT = Path(__file__).parents[2]
 DELAY, TIMEOUT = 0.03, 0.2

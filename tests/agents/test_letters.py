@@ -12,7 +12,7 @@ from contracts_transport import letter_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.agents.letters import (
+from scrapy_spider_suite.cluster.messages import (
     _HEAD,
     NAME_MAX,
     Bounds,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.agents.members import (
+from scrapy_spider_suite.cluster.membership import (  # fmt: skip
     Candidate,
     decode_answer,
     decode_units,
     encode_units,
     refusal,
-)  # fmt: skip
+)
 
 ROW: dict[str, Any] = {
     "name": "a", "number": 1, "incarnation": "00ff", "weight": 1.5, "address": "", "ends": 0,

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from membership import ALL, InTown, Town, back, beat, candidate
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.members import Candidate, Post
-from scrapy_spider_suite.agents.registry import Joined, Registry
-from scrapy_spider_suite.agents.tables import Member, Owners
-from scrapy_spider_suite.cluster import peer as module
-from scrapy_spider_suite.cluster.peer import Peer
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster import peers as module
+from scrapy_spider_suite.cluster.assignment import Member, Owners, assignment_of
+from scrapy_spider_suite.cluster.membership import Candidate, Post
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.peers import Peer
+from scrapy_spider_suite.cluster.registry import Joined, Registry
 from scrapy_spider_suite.errors import FencedError, RegistryError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from membership import ALL, FETCH, GRACE, NOON, InTown, Town, back, beat, candidate, held, units
 
-from scrapy_spider_suite.agents.members import HEARTBEAT, SILENCE, State
+from scrapy_spider_suite.cluster.membership import HEARTBEAT, SILENCE, State
 from scrapy_spider_suite.errors import (
     ClusterError,
     FencedError,
@@ -232,7 +232,7 @@ def test_settings_and_protocols_that_differ_are_named(
         assert fenced.value.again
         with pytest.raises(JoinRefusedError, match="SUITE_SEEN is trie here and sieve there"):
             await a.join(candidate("a", fixed={"SUITE_SEEN": "trie"}))
-        monkeypatch.setattr("scrapy_spider_suite.agents.registry.PROTOCOL", 2)
+        monkeypatch.setattr("scrapy_spider_suite.cluster.registry.PROTOCOL", 2)
         with pytest.raises(JoinRefusedError, match="need the same protocol") as caught:
             await town.agent("c", fixed={"SUITE_SEEN": "sieve"})
         assert caught.value.kind == "protocol"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from membership import ALL, GRACE, InTown, Town, back, beat, two
 
-from scrapy_spider_suite.agents.members import SILENCE
-from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.cluster.membership import SILENCE
+from scrapy_spider_suite.cluster.registry import Registry
 from scrapy_spider_suite.errors import JoinRefusedError
 
 

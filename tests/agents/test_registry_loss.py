@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from membership import ALL, GRACE, InTown, Town, back, beat, candidate, held, two, units
 
-from scrapy_spider_suite.agents.members import SILENCE
+from scrapy_spider_suite.cluster.membership import SILENCE
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError
 from scrapy_spider_suite.frontier.entries import UNITS
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from membership import GRACE, InTown, Town
 from town_model import SOME, Job, Process
 
-from scrapy_spider_suite.agents.members import State
+from scrapy_spider_suite.cluster.membership import State
 from scrapy_spider_suite.errors import ClusterError
 
 NAMES = "abc"

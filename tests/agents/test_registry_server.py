@@ -13,12 +13,10 @@ import pytest
 from membership import ALL, FETCH, InTown, Town, back, beat, candidate, held
 from redis_servers import RedisServer, free_port
 
-from scrapy_spider_suite.agents import scripts
-from scrapy_spider_suite.agents.addresses import Question
-from scrapy_spider_suite.agents.lease import Lease
-from scrapy_spider_suite.agents.registry import Registry
-from scrapy_spider_suite.agents.scripts import WORLD
-from scrapy_spider_suite.agents.server import Server
+from scrapy_spider_suite.cluster import redis_server as scripts
+from scrapy_spider_suite.cluster.membership import Lease, Question
+from scrapy_spider_suite.cluster.redis_server import WORLD, Server
+from scrapy_spider_suite.cluster.registry import Registry
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 

@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.agents.ring import POINTS, Ring, levelled, points_of
-from scrapy_spider_suite.agents.tables import Member, Table, moved
+from scrapy_spider_suite.cluster.assignment import (
+    POINTS,
+    Member,
+    Ring,
+    Table,
+    levelled,
+    moved,
+    points_of,
+)
 from scrapy_spider_suite.frontier.entries import UNITS, host_key
 
 RING = Ring()

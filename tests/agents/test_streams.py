@@ -13,8 +13,8 @@ from contracts_transport import Agent, TransportContract, letter_of, rows_of, un
 from redis_servers import RedisServer
 from streaming import INBOX, RECEIPTS, StreamsAgents
 
-from scrapy_spider_suite.agents.letters import _HEAD, Packer
-from scrapy_spider_suite.agents.streams import BOUNDS
+from scrapy_spider_suite.cluster.messages import _HEAD, Packer
+from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS
 
 
 class TestStreams(StreamsAgents, TransportContract):

@@ -13,10 +13,8 @@ import pytest
 from contracts_transport import Agent, Test, rows_of, until
 from streaming import INBOX, MEMBERS, RECEIPTS, StreamsAgents
 
-from scrapy_spider_suite.agents.lease import Lease
-from scrapy_spider_suite.agents.members import Candidate
-from scrapy_spider_suite.agents.office import Office
-from scrapy_spider_suite.agents.registry import Registry
+from scrapy_spider_suite.cluster.membership import Candidate, Lease
+from scrapy_spider_suite.cluster.registry import Office, Registry
 
 
 class TestFenced(StreamsAgents):

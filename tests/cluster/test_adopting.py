@@ -15,27 +15,26 @@ from handovers import Side
 from packed import fetch, plan
 from virtual import WALL, all_urls, entry, trees
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.members import Row, State, View
-from scrapy_spider_suite.cluster import adopting, both_ways, giver
-from scrapy_spider_suite.cluster.adopting import (
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.handover import adopt as adopting
+from scrapy_spider_suite.cluster.handover import handover, sender
+from scrapy_spider_suite.cluster.handover.adopt import (
     Adopted,
     adopted,
     lost,
     rebuilt,
     states_in_packs,
 )
-from scrapy_spider_suite.cluster.courier import CourierCounters, Inbox
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.handover.dump import Giving
+from scrapy_spider_suite.cluster.handover.handover_file import CourierCounters, Inbox, Label
+from scrapy_spider_suite.cluster.membership import Row, State, View
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.routing import Outbox, Routing
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, CourierError
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
-from scrapy_spider_suite.storage.giving import Giving
-from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import ARCHIVED, DROPPED, Sieved
@@ -247,9 +246,9 @@ async def adopt(folder: Path, courier: Slow, patience: float = 0.3) -> Adopted:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is looked at more often than in a crawl."""
     monkeypatch.setattr(adopting, "_BEAT", 0.02)
-    monkeypatch.setattr(giver, "_LOOK", 0.02)
-    monkeypatch.setattr(both_ways, "_LOOK", 0.02)
-    monkeypatch.setattr(both_ways, "_FIRST", 0.1)
+    monkeypatch.setattr(sender, "_LOOK", 0.02)
+    monkeypatch.setattr(handover, "_LOOK", 0.02)
+    monkeypatch.setattr(handover, "_FIRST", 0.1)
 
 
 @pytest.mark.usefixtures("soon")
@@ -269,8 +268,8 @@ def test_what_is_called_off_again_and_again_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat: Callable[[Slow, Label], None]
 ) -> None:
     """Though each time it gets on for a while."""
-    monkeypatch.setattr(giver, "SILENCE", 0.05)
-    monkeypatch.setattr(both_ways, "_MOST", 0.1)
+    monkeypatch.setattr(sender, "SILENCE", 0.05)
+    monkeypatch.setattr(handover, "_MOST", 0.1)
     courier = Slow(beat, keeps=False)
     with pytest.raises(CourierError, match="nobody has taken anything"):
         asyncio.run(adopt(tmp_path, courier, 3.0))

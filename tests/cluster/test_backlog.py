@@ -15,19 +15,17 @@ from contracts_transport import until
 from udp import KEY, free_addresses
 from virtual import POLICY, WALL, entry
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.datagrams import Datagrams
-from scrapy_spider_suite.agents.letters import Packer
-from scrapy_spider_suite.agents.members import Post
-from scrapy_spider_suite.cluster import greeting
-from scrapy_spider_suite.cluster.known import KnownRows
+from scrapy_spider_suite.cluster import lan
+from scrapy_spider_suite.cluster.assignment import assignment_of
 from scrapy_spider_suite.cluster.lan import Neighbour
-from scrapy_spider_suite.cluster.mail import Mail
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.mailbox import KnownRows, Mail
+from scrapy_spider_suite.cluster.membership import Post
+from scrapy_spider_suite.cluster.messages import Packer
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.routing import Outbox, Routing
+from scrapy_spider_suite.cluster.transports.udp import Datagrams
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import JoinRefusedError
-from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 WINDOW, SPARE = 48, 32
@@ -94,8 +92,8 @@ Make = Callable[..., Agent]
 @pytest.fixture
 def village(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """What makes the next process of an agent."""
-    monkeypatch.setattr(greeting, "MEETING", 0.5)
-    monkeypatch.setattr(greeting, "_AGAIN", (0.1,) * 600)
+    monkeypatch.setattr(lan, "MEETING", 0.5)
+    monkeypatch.setattr(lan, "_AGAIN", (0.1,) * 600)
     places = dict(zip("ab", free_addresses(2), strict=True))
     return lambda name, setting="same": Agent(tmp_path, name, places, setting)
 
@@ -151,7 +149,7 @@ def test_rows_leave_room_for_messages(village: Make) -> None:
             a.mail.reroute()
             await asyncio.sleep(0.01)
         for _ in range(SPARE // 2):
-            assert a.mail.tell("b", [greeting.AGREE])
+            assert a.mail.tell("b", [lan.AGREE])
         await a.end()
 
     run(test())

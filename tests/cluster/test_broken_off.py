@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from handovers import Side, drain, label, units_of
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.cluster.both_ways import HandOver
-from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.storage.giving import Giving
-from scrapy_spider_suite.storage.taking import Taking
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.handover.dump import Giving
+from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.load import Taking
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
 
 HOSTS = [f"h{n}.t" for n in range(3)]
 UNITS_OF = units_of("ring")
@@ -34,7 +35,7 @@ def sides(folder: Path) -> tuple[Side, Side]:
 def broken_off(folder: Path) -> Side:
     """The taker's next run, after a kill within the merge."""
     giver, taker = sides(folder)
-    drain(Giving(giver.frontier.hands(giver.store), UNITS_OF, giver.clock).pack(
+    drain(Giving(handover_context(giver.frontier, giver.store), UNITS_OF, giver.clock).pack(
         folder / "parcel", label()))  # fmt: skip
     taking = merge(taker, folder / "parcel")
     for _ in taking.take():
@@ -49,7 +50,7 @@ def broken_off(folder: Path) -> Side:
 
 def merge(side: Side, path: Path) -> Taking:
     """Of the parcel at *path*."""
-    return Taking(side.frontier.hands(side.store), UNITS_OF, side.clock, path, label())
+    return Taking(handover_context(side.frontier, side.store), UNITS_OF, side.clock, path, label())
 
 
 def test_each_url_waits_once(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_nothing_is_fetched_before(tmp_path: Path) -> None:
 
     async def test() -> None:
         handover = HandOver(
-            side.frontier.hands(side.store), shares,
+            handover_context(side.frontier, side.store), shares,
             FolderCourier(tmp_path / "shared", "crawl", "b"), tmp_path / "out", side.clock,
             give=lambda units, to, epoch: None,  # type: ignore[arg-type, return-value]
             look=nothing, changed=lambda: None,

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from contracts_courier import Box, Couriers, insist, label, until, write
 
-from scrapy_spider_suite.cluster import folders
-from scrapy_spider_suite.cluster.courier import Courier, as_file
-from scrapy_spider_suite.cluster.folders import FolderCourier
+from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label, as_file
+from scrapy_spider_suite.cluster.transports import shared_folder
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
 from scrapy_spider_suite.errors import CourierError, ParcelError
-from scrapy_spider_suite.storage.parcels import Label
 
 
 class TestFolders(Couriers):
@@ -283,7 +282,7 @@ def test_a_folder_that_nobody_looks_into_any_more_is_said(
         raise ValueError("nobody foresaw it")
 
     async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
-        monkeypatch.setattr(folders, "_whole_in", fail)
+        monkeypatch.setattr(shared_folder, "_whole_in", fail)
         await until(lambda: len(errors(caplog)) == 2)
         assert all("hand-overs of this agent do not go on" in text for text in errors(caplog))
 

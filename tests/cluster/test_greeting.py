@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.cluster import greeting
-from scrapy_spider_suite.cluster.greeting import AGREE, REFUSE, Greeting
+from scrapy_spider_suite.cluster import lan
+from scrapy_spider_suite.cluster.lan import AGREE, REFUSE, Greeting
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV
 
@@ -35,8 +35,8 @@ class Street:
         self.ended: list[str] = []
         self.why = self.kind = ""
         self.agents: dict[str, Greeting] = {}
-        monkeypatch.setattr(greeting, "MEETING", 0.0)
-        monkeypatch.setattr(greeting, "boottime", lambda: self.now)
+        monkeypatch.setattr(lan, "MEETING", 0.0)
+        monkeypatch.setattr(lan, "boottime", lambda: self.now)
         for name in "ab":
             self.begin(name)
 

@@ -12,13 +12,14 @@ import pytest
 from handing import Handing, names_of
 from virtual import Web, all_urls, trees
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.cluster import both_ways, giver, moving
-from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.moving import Mask
-from scrapy_spider_suite.cluster.taker import Taker
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.handover import handover as both_ways
+from scrapy_spider_suite.cluster.handover import handover_context, sender
+from scrapy_spider_suite.cluster.handover.handover_context import Mask
+from scrapy_spider_suite.cluster.handover.handover_file import Label
+from scrapy_spider_suite.cluster.handover.receiver import Taker
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
 from scrapy_spider_suite.errors import RegistryError, StoreWriteError
-from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.store import rotation
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -129,7 +130,7 @@ def test_what_nobody_could_take_goes_on_here(
 ) -> None:
     """A directory is begun under another name, while the agent that it was of cannot be reached."""
     monkeypatch.setattr(rotation, "_COMING", 2)
-    monkeypatch.setattr(giver, "SILENCE", -1.0)
+    monkeypatch.setattr(sender, "SILENCE", -1.0)
     web = trees(20, 25, 20)
 
     async def test() -> None:
@@ -173,9 +174,9 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
 ) -> None:
     """It joins, and cannot take what it owns: that goes on where it is. It takes it later."""
     monkeypatch.setattr(rotation, "_COMING", 2)
-    monkeypatch.setattr(giver, "SILENCE", 0.3)
-    monkeypatch.setattr(giver, "_LOOK", 0.02)
-    monkeypatch.setattr(moving, "RETRY", 0.01)
+    monkeypatch.setattr(sender, "SILENCE", 0.3)
+    monkeypatch.setattr(sender, "_LOOK", 0.02)
+    monkeypatch.setattr(handover_context, "RETRY", 0.01)
     web = trees(20, 25, 20)
 
     async def test() -> None:

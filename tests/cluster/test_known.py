@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.agents.letters import Letter
-from scrapy_spider_suite.cluster.known import KnownRows
+from scrapy_spider_suite.cluster.mailbox import KnownRows
+from scrapy_spider_suite.cluster.messages import Letter
 from scrapy_spider_suite.store.interface import MemoryKV
 
 
@@ -33,7 +33,7 @@ def test_intervals_of_rows_grow_together(reopened: bool) -> None:
 
 def test_names_that_somebody_made_up_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of who has not written of late it is read again what has come."""
-    monkeypatch.setattr("scrapy_spider_suite.cluster.known._SENDERS", 3)
+    monkeypatch.setattr("scrapy_spider_suite.cluster.mailbox._SENDERS", 3)
     known = KnownRows(MemoryKV())
     known.add(letter(1, 4))
     for number in range(50):

@@ -10,14 +10,15 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.exchange import BOUNDS
-from scrapy_spider_suite.agents.letters import Letter
-from scrapy_spider_suite.agents.members import Post
-from scrapy_spider_suite.cluster import greeting, lan, late
-from scrapy_spider_suite.cluster.lan import Neighbour
-from scrapy_spider_suite.cluster.late import ENDED
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster import lan
+from scrapy_spider_suite.cluster import lan as greeting
+from scrapy_spider_suite.cluster import lan as late
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.lan import ENDED, Neighbour
+from scrapy_spider_suite.cluster.membership import Post
+from scrapy_spider_suite.cluster.messages import Letter
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from contracts_courier import Box, insist, label, until, write
 
-from scrapy_spider_suite.cluster import landing
-from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.cluster.handover.handover_file import Label
+from scrapy_spider_suite.cluster.transports import tcp
+from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
 from scrapy_spider_suite.errors import CourierError
-from scrapy_spider_suite.storage.parcels import Label
 
 KEY = b"what all agents share"
 Test = Callable[[TcpCourier, TcpCourier, Box], Awaitable[None]]
@@ -66,7 +66,7 @@ def test_it_is_taken_though_nobody_offers_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its giver has gone, or has called it off: half of it may be merged."""
-    monkeypatch.setattr(landing, "AGAIN", 0.01)
+    monkeypatch.setattr(tcp, "AGAIN", 0.01)
     of = label()
     path = write(tmp_path / "out", of, 2)
 
@@ -83,7 +83,7 @@ def test_it_is_taken_though_nobody_offers_it_again(
 
 def test_nothing_is_taken_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what was put off, nor what is at that moment: the next process takes it."""
-    monkeypatch.setattr(landing, "AGAIN", 0.1)
+    monkeypatch.setattr(tcp, "AGAIN", 0.1)
     of = [label(f"p{number}") for number in range(2)]
     paths = [write(tmp_path / each.parcel, each, 2) for each in of]
     take = Box.take
@@ -118,7 +118,7 @@ def test_who_has_not_the_key_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many connect and say nothing: the oldest of them go, and no agent."""
-    monkeypatch.setattr("scrapy_spider_suite.cluster.tcp.MOST", 2)
+    monkeypatch.setattr("scrapy_spider_suite.cluster.transports.tcp.MOST", 2)
     of = [label(f"p{number}") for number in range(3)]
     paths = [write(tmp_path / each.parcel, each, 1) for each in of]
 

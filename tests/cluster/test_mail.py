@@ -12,17 +12,23 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from virtual import POLICY, WALL, entry
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.letters import Bounds, Letter, Packed, Packer, Receipt, unpack
-from scrapy_spider_suite.agents.tables import Member
-from scrapy_spider_suite.agents.transport import Acknowledged, MailCounters, Received
-from scrapy_spider_suite.cluster.known import KnownRows
-from scrapy_spider_suite.cluster.mail import Mail
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.assignment import Member, assignment_of
+from scrapy_spider_suite.cluster.mailbox import KnownRows, Mail
+from scrapy_spider_suite.cluster.messages import (
+    Acknowledged,
+    Bounds,
+    Letter,
+    MailCounters,
+    Packed,
+    Packer,
+    Receipt,
+    Received,
+    unpack,
+)
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.routing import Outbox, Routing
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.storage.outbox import Outbox
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 HOSTS = [f"http://h{n}.example/" for n in range(40)]
@@ -203,7 +209,7 @@ def test_who_dies_within_a_letter_takes_the_rest_of_it(
                 b.mail._tasks[0].cancel()
             return found
 
-        monkeypatch.setattr("scrapy_spider_suite.cluster.mail._PORTION", 1)
+        monkeypatch.setattr("scrapy_spider_suite.cluster.mailbox._PORTION", 1)
         monkeypatch.setattr(b.frontier, "schedule", dies)
         a.post.deliver()
         await until(lambda: b.mail._tasks[0].done())

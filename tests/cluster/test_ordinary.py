@@ -21,9 +21,8 @@ from running import until
 from scrapy import Request
 from websites import Answer, Site, Visit, links, running
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.tables import Member, Table
-from scrapy_spider_suite.crawl.agency import Agency
+from scrapy_spider_suite.cluster.agent import Agency
+from scrapy_spider_suite.cluster.assignment import Member, Table, assignment_of
 from scrapy_spider_suite.exceptions import HostBarred
 
 NAMES = [name_of(1), name_of(2)]

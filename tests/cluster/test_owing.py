@@ -22,9 +22,9 @@ from polite import Size
 from redis_servers import RedisServer
 from verdict import verdict_of
 
-from scrapy_spider_suite.crawl import owing
-from scrapy_spider_suite.crawl.agency import Agency
-from scrapy_spider_suite.storage.outbox import Outbox
+from scrapy_spider_suite.cluster import agent as owing
+from scrapy_spider_suite.cluster.agent import Agency
+from scrapy_spider_suite.cluster.routing import Outbox
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_spider_suite.cluster.phasing import Terms, rank
+from scrapy_spider_suite.cluster.agreement import Terms, rank
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Phases, Policy
 

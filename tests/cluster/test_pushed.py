@@ -22,8 +22,7 @@ from redis_servers import RedisServer
 from running import until
 from websites import Answer, Site, Visit, running
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.tables import Member, Table
+from scrapy_spider_suite.cluster.assignment import Member, Table, assignment_of
 from scrapy_spider_suite.urls.normalize import host_of
 
 AGENTS = ("a", "b")

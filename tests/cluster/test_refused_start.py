@@ -14,14 +14,13 @@ from membership import candidate
 from redis_servers import RedisServer, free_port
 from running import until
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.lease import Lease
-from scrapy_spider_suite.agents.members import Candidate, Post
-from scrapy_spider_suite.agents.registry import Registry
-from scrapy_spider_suite.agents.server import place
-from scrapy_spider_suite.cluster import peer
-from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.crawl.peering import Peering
+from scrapy_spider_suite.cluster import peers
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.membership import Candidate, Lease, Post
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.peers import Peering
+from scrapy_spider_suite.cluster.redis_server import place
+from scrapy_spider_suite.cluster.registry import Registry
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -109,7 +108,7 @@ def test_another_list(tmp_path: Path) -> None:
 
 def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting is named by which an agent looks for it, and no password is."""
-    monkeypatch.setattr(peer, "PATIENCE", 0.0)
+    monkeypatch.setattr(peers, "PATIENCE", 0.0)
     shares = Shares(assignment_of("ring"), "a")
 
     async def here() -> Candidate:
@@ -117,7 +116,7 @@ def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test() -> None:
         registry = Registry(f"redis://:secret@127.0.0.1:{free_port()}/1", "web", Lease(60.0))
-        agent: Any = SimpleNamespace(_peer=peer.Peer(
+        agent: Any = SimpleNamespace(_peer=peers.Peer(
             registry, here, shares, changed=lambda: None, idle=lambda: True, over=print,
             post=lambda: Post(shares.epoch, True, 0, 0, 0), joined=print, hear=print,
         ))  # fmt: skip

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.members import Row, State, Tokens, View
-from scrapy_spider_suite.agents.tables import Member, Units
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.assignment import Member, Units, assignment_of
+from scrapy_spider_suite.cluster.membership import Row, State, Tokens, View
+from scrapy_spider_suite.cluster.ownership import Shares
 from scrapy_spider_suite.frontier.entries import UNITS
 
 

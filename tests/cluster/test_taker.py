@@ -11,17 +11,15 @@ from pathlib import Path
 import pytest
 from handovers import Side, drain, label, units_of
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.tables import Member
-from scrapy_spider_suite.cluster import moving, taker
-from scrapy_spider_suite.cluster.moving import Moving
-from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.cluster.taker import MOST_LATE, TRIES, Taker
-from scrapy_spider_suite.cluster.traces import Traces
+from scrapy_spider_suite.cluster.assignment import Member, assignment_of
+from scrapy_spider_suite.cluster.handover import handover_context, receiver
+from scrapy_spider_suite.cluster.handover.handover_context import Moving, Traces
+from scrapy_spider_suite.cluster.handover.handover_file import Label
+from scrapy_spider_suite.cluster.handover.load import Taking
+from scrapy_spider_suite.cluster.handover.receiver import MOST_LATE, TRIES, Taker
+from scrapy_spider_suite.cluster.ownership import Shares
 from scrapy_spider_suite.errors import CourierError, JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.storage.parcels import Label
-from scrapy_spider_suite.storage.taking import Taking
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 LIMIT = 30.0
@@ -50,7 +48,7 @@ class At:
         self.shares = Shares(assignment_of("ring"), "b")
         self.shares.settle(1, [Member("b")])
         self.shares.hold_own()
-        hands = self.side.frontier.hands(self.side.store)
+        hands = handover_context(self.side.frontier, self.side.store)
         work = Moving(hands, self.shares, self.side.clock, lambda: None)
         work.crawl = "crawl"
         self.taker = Taker(work, Traces(self.shares))
@@ -119,7 +117,7 @@ def test_a_disk_that_is_full_puts_a_parcel_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, room: int
 ) -> None:
     """Its giver is told so after some tries; what was full before is not added to."""
-    for module in (moving, taker):
+    for module in (handover_context, receiver):
         monkeypatch.setattr(module, "RETRY", 0.0)
     tries = []
 
@@ -150,7 +148,7 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
         synced = list[bool]()
 
         async def sync(taker: Taker) -> None:
-            synced.append(taker.kept(label()))
+            synced.append(receiver.kept(label()))
 
         monkeypatch.setattr(Taker, "_on_the_medium", sync)
         await at.take()

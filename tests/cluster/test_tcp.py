@@ -12,12 +12,10 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from contracts_courier import Box, Couriers, insist, label, until, write
 
-from scrapy_spider_suite.cluster import channel
-from scrapy_spider_suite.cluster.channel import Channel, Kind, Secret
-from scrapy_spider_suite.cluster.courier import Courier, Throttle, as_file
-from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label, Throttle, as_file
+from scrapy_spider_suite.cluster.transports import tcp
+from scrapy_spider_suite.cluster.transports.tcp import Channel, Kind, Secret, TcpCourier
 from scrapy_spider_suite.errors import CourierError, ParcelError
-from scrapy_spider_suite.storage.parcels import Label
 
 KEY = b"what all agents share"
 
@@ -203,20 +201,20 @@ def test_nothing_of_an_agent_that_lies_is_believed(tmp_path: Path) -> None:
     frames: list[list[tuple[int, bytes]]] = [[(Kind.OFFER, offer)] for offer in BAD_OFFERS]
     frames += [
         [(Kind.DATA, b"x")], [(Kind.OFFER, good), (Kind.OFFER, good)], [(99, b"")],
-        [(Kind.OFFER, good), (Kind.DATA, b"")], [(Kind.OFFER, bytes(channel.FRAME_MAX + 1))],
+        [(Kind.OFFER, good), (Kind.DATA, b"")], [(Kind.OFFER, bytes(tcp.FRAME_MAX + 1))],
     ]  # fmt: skip
 
     async def say(address: str, said: list[tuple[int, bytes]]) -> list[Kind]:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        line: Channel = await channel.call(reader, writer, Secret(KEY))
+        line: Channel = await tcp.call(reader, writer, Secret(KEY))
         heard = []
         try:
             for kind, body in said:
                 await line.send(kind, body)  # type: ignore[arg-type]
             while True:
                 heard.append((await line.receive()).kind)
-        except channel.ChannelError:
+        except tcp.ChannelError:
             return heard
         finally:
             writer.close()
@@ -281,7 +279,7 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     path = write(tmp_path / "out", label(), 1)
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = await channel.answer(reader, writer, Secret(KEY))
+        line = await tcp.answer(reader, writer, Secret(KEY))
         await line.receive()
         await reader.read()
         writer.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.agents.members import SILENCE
+from scrapy_spider_suite.cluster.membership import SILENCE
 from scrapy_spider_suite.commands.agents import asking
 
 

@@ -21,7 +21,7 @@ from made_jobs import Made
 from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import assignment_of
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import MODULES, leaving
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand

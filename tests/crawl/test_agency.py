@@ -13,14 +13,15 @@ from redis_servers import free_port
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.agents.addresses import Question, Standing
-from scrapy_spider_suite.agents.ledger_redis import RedisLedger
-from scrapy_spider_suite.crawl import agency, sharing
-from scrapy_spider_suite.crawl.agency import Agency
-from scrapy_spider_suite.crawl.company import Company
-from scrapy_spider_suite.crawl.neighbouring import check_names
+from scrapy_spider_suite.cluster import agent as agency
+from scrapy_spider_suite.cluster.agent import Agency
+from scrapy_spider_suite.cluster.lan import check_names
+from scrapy_spider_suite.cluster.ledger import ledger_client
+from scrapy_spider_suite.cluster.ledger.ledger_client import Sharing
+from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
+from scrapy_spider_suite.cluster.ledger.shared_addresses import Company, Standing
+from scrapy_spider_suite.cluster.membership import Question
 from scrapy_spider_suite.crawl.requests import Translator
-from scrapy_spider_suite.crawl.sharing import Sharing
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
 from scrapy_spider_suite.settings.values import RedisUrl
@@ -132,10 +133,10 @@ def test_a_list_of_other_agents_is_refused() -> None:
 
 def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of agents the ledger lies where they meet."""
-    monkeypatch.setitem(sys.modules, "scrapy_spider_suite.agents.ledger_redis", None)
+    monkeypatch.setitem(sys.modules, "scrapy_spider_suite.cluster.ledger.ledger_stores", None)
     for setting in ("SUITE_LEDGER", "SUITE_REDIS_URL"):
         with pytest.raises(SettingsError, match=f"^{setting} needs a client for Redis: pip inst"):
-            sharing._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
+            ledger_client._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
 
 
 @pytest.mark.parametrize("setting", ["SUITE_LEDGER", "SUITE_REDIS_URL"])

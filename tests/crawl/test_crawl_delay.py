@@ -115,7 +115,7 @@ class Returning(Visitor):
         yield Request(first)
         core = core_of(self.crawler)
         assert core.job is not None
-        rework = core.frontier.hands(core.job.store).rework
+        rework = core.frontier.rework(core.job.store)
         while not (core.frontier.counters.done and rework.forget_host("127.0.0.1", core.now())):
             await asyncio.sleep(0.01)
         for page in others:

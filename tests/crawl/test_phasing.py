@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.tables import Member
-from scrapy_spider_suite.cluster.shares import Shares
+from scrapy_spider_suite.cluster.agreement import Phasing
+from scrapy_spider_suite.cluster.assignment import Member, assignment_of
+from scrapy_spider_suite.cluster.ownership import Shares
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
-from scrapy_spider_suite.crawl.phasing import Phasing
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy

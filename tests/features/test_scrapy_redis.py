@@ -19,10 +19,9 @@ from redis_servers import RedisServer
 from scrapy import signals
 from websites import Answer, Site, Visit, links
 
-from scrapy_spider_suite.agents.pushed import LONGEST, Pushed
+from scrapy_spider_suite.cluster.pushed_seeds import LONGEST, Pushed, PushedSeeds
 from scrapy_spider_suite.crawl.context import core_of
 from scrapy_spider_suite.errors import RegistryError, SettingsError
-from scrapy_spider_suite.seeds.pushed import PushedSeeds
 from scrapy_spider_suite.settings.changing import change_setting
 
 pytestmark = [
@@ -214,7 +213,7 @@ def test_redis_is_away_for_a_while(
 
         monkeypatch.setattr(PushedSeeds, "_has_room", property(room))
         for name in ("_LOOK", "_AWAY"):
-            monkeypatch.setattr(f"scrapy_spider_suite.seeds.pushed.{name}", 0.05)
+            monkeypatch.setattr(f"scrapy_spider_suite.cluster.pushed_seeds.{name}", 0.05)
         settings = {
             **PROJECT, "SUITE_SEEDS": [f"{site.url}/mine"], "ITEM_PIPELINES": {},
             "REDIS_HOST": "127.0.0.1", "REDIS_PORT": int(away.url.rpartition(":")[2]),

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.agents.pushed import Taken
-from scrapy_spider_suite.seeds.pushed import PushedSeeds
+from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds, Taken
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.store.interface import MemoryKV

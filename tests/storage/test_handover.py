@@ -20,13 +20,20 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 import scrapy_spider_suite
+from scrapy_spider_suite.cluster.handover.dump import given as begun
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    Reader,
+    Units,
+    Writer,
+    intact,
+    packed,
+    unpacked,
+)
+from scrapy_spider_suite.cluster.handover.row_kinds import COLUMNS, GOES, MORE, STAYS
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
-from scrapy_spider_suite.storage.families import COLUMNS, GOES, MORE, STAYS
-from scrapy_spider_suite.storage.giving import given as begun
-from scrapy_spider_suite.storage.parcels import Reader, Writer, intact
-from scrapy_spider_suite.storage.units import Units, packed, unpacked
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
 from scrapy_spider_suite.store.revisit_plans import Plan, row_of
@@ -224,7 +231,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     a.put(host, 2, "pending")
     record = a.store.record(host)
     assert record is not None
-    hands = a.frontier.hands(a.store)
+    hands = handover_context(a.frontier, a.store)
     resident = hands.workbench.hosts[host]
     a.frontier.set_crawl_delay(resident, 9.0)
     resident.record.failures, resident.record.attempts, resident.record.entered = 2, 4, 3
@@ -263,7 +270,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     kept = b.store.kv("cookies").get(COOKIES)
     assert kept is not None
     assert {c.name: c.value for c in unpack_cookies(kept, 0.0)} == {"mine": "1", "both": "1"}
-    taker = b.frontier.hands(b.store)
+    taker = handover_context(b.frontier, b.store)
     assert taker.revisits.get(key) == plan
     assert taker.revisits.next_due() == pytest.approx(plan.due, abs=1e-3)
     assert not len(hands.revisits)
@@ -285,7 +292,7 @@ def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -
     a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
     a.put("h0.t", 1, "pending")
     b.put("h0.t", 2, "pending")
-    hands = a.frontier.hands(a.store)
+    hands = handover_context(a.frontier, a.store)
     hands.residents.leave(hands.workbench.hosts["h0.t"], a.clock()[1], a.now)
     record = hands.residents.records.touch("h0.t")
     record.next_fetch, record.why = NEVER, "blocked (h0.t, an operator)"

@@ -9,7 +9,7 @@ import pytest
 from handovers import Movers
 from virtual import HOST_DELAY, all_urls, trees
 
-from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import assignment_of
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import Archive

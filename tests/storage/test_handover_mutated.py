@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import WALL, entry
 
+from scrapy_spider_suite.cluster.handover.dump import ROWS
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context, settled
+from scrapy_spider_suite.cluster.handover.handover_file import Item, Label, Reader, Writer
 from scrapy_spider_suite.errors import ParcelError
 from scrapy_spider_suite.frontier.entries import slot_of, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
-from scrapy_spider_suite.storage.giving import ROWS
-from scrapy_spider_suite.storage.parcels import Item, Label, Reader, Writer
-from scrapy_spider_suite.storage.settling import settled
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.request_codec import pack_cookies
 from scrapy_spider_suite.store.revisit_plans import Packed, Plan, row_of
@@ -45,7 +45,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     a = Side(folder, sieve=sieve)
     for page in range(12):
         a.put(HOST, page, STATES[page % 4])
-    drain(settled(a.frontier.hands(a.store), a.clock))
+    drain(settled(handover_context(a.frontier, a.store), a.clock))
     key, url = state_key(HOST, "http://h0.t/1"), b"http://h0.t/1"
     cookie = Cookie(
         0, "a", "1", None, False, HOST, True, False, "/", True, False, None, True, None, None, {}
@@ -65,7 +65,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
         WALL + 60.0, History(WALL, 9.0, 1.0, (5.0,)), 1e-4, Validators('"tag"'), b"d", 1, host=HOST,
         packed=Packed("http://h0.t/1", WALL, "sha1:x"), row=row_of(entry("http://h0.t/1")),
     )  # fmt: skip
-    hands = a.frontier.hands(a.store)
+    hands = handover_context(a.frontier, a.store)
     hands.revisits.take_over(key, plan, waits=True)
     a.frontier.resolved(hands.workbench.hosts[HOST], "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0

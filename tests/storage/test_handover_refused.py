@@ -11,14 +11,13 @@ import pytest
 from handovers import DONE, Side, drain, label, units_of
 from virtual import entry
 
+from scrapy_spider_suite.cluster.handover.dump import CLOCK, HOST, KEPT, ROW, STATE
+from scrapy_spider_suite.cluster.handover.handover_file import Label, Writer, packed
+from scrapy_spider_suite.cluster.handover.row_kinds import part_of
 from scrapy_spider_suite.errors import ParcelError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
-from scrapy_spider_suite.storage.families import part_of
-from scrapy_spider_suite.storage.giving import CLOCK, HOST, KEPT, ROW, STATE
-from scrapy_spider_suite.storage.parcels import Label, Writer
-from scrapy_spider_suite.storage.units import packed
 from scrapy_spider_suite.store.revisit_plans import Packed, Plan, row_of
 from scrapy_spider_suite.store.rows import MOST, HostRecord, UrlState, pack_row
 

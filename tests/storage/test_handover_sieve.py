@@ -16,16 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import WALL, entry
 
+from scrapy_spider_suite.cluster.handover import fingerprints
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context, settled
+from scrapy_spider_suite.cluster.handover.handover_file import DROPPED, PRINTS, SIEVE, Units, Writer
+from scrapy_spider_suite.cluster.handover.load import Taking
 from scrapy_spider_suite.errors import JobError, ParcelError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.sorted_set import Manifest
-from scrapy_spider_suite.storage import printed
-from scrapy_spider_suite.storage.parcels import DROPPED, PRINTS, SIEVE, Writer
-from scrapy_spider_suite.storage.settling import settled
-from scrapy_spider_suite.storage.taking import Taking
-from scrapy_spider_suite.storage.units import Units
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import Sieved
@@ -37,7 +36,7 @@ CUTS = ("", "pack", "called off", "back", "take", "forget")
 
 def settle(side: Side) -> None:
     """Have nothing wait for the sieve any more."""
-    drain(settled(side.frontier.hands(side.store), side.clock))
+    drain(settled(handover_context(side.frontier, side.store), side.clock))
     side.frontier.flush()
 
 
@@ -50,7 +49,7 @@ def link(side: Side, *urls: str, seed: bool = False) -> None:
 
 def end(side: Side, url: str, *, done: bool) -> None:
     """A page that is pending is fetched, or fails."""
-    hands, host = side.frontier.hands(side.store), url.split("/")[2]
+    hands, host = handover_context(side.frontier, side.store), url.split("/")[2]
     (queued,) = [each for each in side.store.rows(host, b"", 1_000) if each.url == url]
     assert hands.rework.take_out(queued)
     event, status = (Event.SUCCESS, 200) if done else (Event.TIMEOUT, 0)
@@ -311,7 +310,7 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
         b.store.sieve = Sieved(tmp_path / "b" / "sieve", b.store.kv("sieve"))
         b.frontier.use_sieve(active=False)
 
-    hands = b.frontier.hands(b.store)._replace(open_sieve=open_sieve)
+    hands = handover_context(b.frontier, b.store)._replace(open_sieve=open_sieve)
     drain(Taking(hands, units, b.clock, path, label()).take())
     assert [state_of(b, url) for url in urls] == ["done"] * 3 + ["pending"]
     assert (b.frontier.counters.done, b.store.has_row(entry(urls[0]).identity)) == (3, False)
@@ -334,7 +333,7 @@ def test_a_dropped_host_is_new_elsewhere_too(tmp_path: Path) -> None:
     done(a, *urls)
     assert a.store.sieve is not None
     a.store.sieve.forget_host("h0.t")
-    a.frontier.hands(a.store).rework.forget_host("h0.t", a.now)
+    handover_context(a.frontier, a.store).rework.forget_host("h0.t", a.now)
     a.frontier.cache.clear()
     done(a, urls[0])
     hand_over(a, b, tmp_path)
@@ -349,8 +348,8 @@ def test_many_fingerprints_of_one_slot_go_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compared with rows a few at a time on either side."""
-    monkeypatch.setattr(printed, "_PIECE", 40)
-    monkeypatch.setattr(printed, "_ITEM", 16)
+    monkeypatch.setattr(fingerprints, "_PIECE", 40)
+    monkeypatch.setattr(fingerprints, "_ITEM", 16)
     a, b = Side(tmp_path / "a", sieve=True), Side(tmp_path / "b", sieve=True)
     urls = [f"http://{host}/{n}" for host in HOSTS[:2] for n in range(100)]
     done(a, *urls)

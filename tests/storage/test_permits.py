@@ -10,8 +10,7 @@ import pytest
 from ledgers import Memory
 from virtual import IP_DELAY, WALL, Crawl, Watch, Web, all_urls, trees
 
-from scrapy_spider_suite.agents.asking import Need
-from scrapy_spider_suite.agents.grants import SLACK, Grants, Sent
+from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need, Sent
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.frontier.policy import Phases, Policy

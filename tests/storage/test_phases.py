@@ -10,7 +10,7 @@ from pathlib import Path
 from virtual import HOST_DELAY, POLICY, WALL, Crawl, Web, all_urls, trees
 from virtual_agents import Agents
 
-from scrapy_spider_suite.agents.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import assignment_of
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Phases
 from scrapy_spider_suite.frontier.politeness import BackOff

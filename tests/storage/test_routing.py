@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 from virtual import POLICY, WALL, all_urls, entry, trees
 from virtual_agents import Agents
 
-from scrapy_spider_suite.agents.assignment import assignment_of
-from scrapy_spider_suite.agents.exchange import BOUNDS
-from scrapy_spider_suite.agents.letters import Packer
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.messages import Packer
+from scrapy_spider_suite.cluster.routing import LEAST, Outbox, Routing, arrived
+from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.seeds import planter
 from scrapy_spider_suite.errors import JobDamagedError, LetterError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.storage.outbox import LEAST, Outbox
-from scrapy_spider_suite.storage.routing import Routing, arrived
 from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState, pack_row

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scrapy_spider_suite.agents.calls import KEPT, Call, Reply, new_id
-from scrapy_spider_suite.agents.members import Row, State
+from scrapy_spider_suite.cluster.membership import Row, State
 from scrapy_spider_suite.commands.agents.place import Line
 from scrapy_spider_suite.commands.agents.spreading import Part, send
 from scrapy_spider_suite.errors import ClusterError, RegistryError

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.agents.calls import Caller
-from scrapy_spider_suite.agents.office import Office, Overview, crawls
+from scrapy_spider_suite.cluster.registry import Office, Overview, crawls
 from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url

@@ -17,11 +17,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from scrapy_spider_suite.agents.assignment import assignment_of, fingerprint
 from scrapy_spider_suite.agents.calls import PIECE, Caller, Piece
-from scrapy_spider_suite.agents.members import Row
-from scrapy_spider_suite.agents.office import Overview
-from scrapy_spider_suite.agents.tables import SETTING, Assignment, Table
+from scrapy_spider_suite.cluster.assignment import (
+    SETTING,
+    Assignment,
+    Table,
+    assignment_of,
+    fingerprint,
+)
+from scrapy_spider_suite.cluster.membership import Row
+from scrapy_spider_suite.cluster.registry import Overview
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines

@@ -13,15 +13,14 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.agents.lease import Lease
-from scrapy_spider_suite.agents.members import Row as Member
-from scrapy_spider_suite.agents.members import State, View
-from scrapy_spider_suite.agents.registry import Registry
-from scrapy_spider_suite.cluster.adopting import Adopted, adopted, lost, rebuilt
-from scrapy_spider_suite.cluster.courier import Courier
-from scrapy_spider_suite.cluster.folders import FolderCourier
-from scrapy_spider_suite.cluster.shares import Shares
-from scrapy_spider_suite.cluster.tcp import TcpCourier
+from scrapy_spider_suite.cluster.handover.adopt import Adopted, adopted, lost, rebuilt
+from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label
+from scrapy_spider_suite.cluster.membership import Lease, State, View
+from scrapy_spider_suite.cluster.membership import Row as Member
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.registry import Registry
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
+from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution
@@ -29,7 +28,6 @@ from scrapy_spider_suite.control.site import Site, lying_still
 from scrapy_spider_suite.errors import ClusterError, CourierError, JobInUseError, ParcelError
 from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
-from scrapy_spider_suite.storage.parcels import Label
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_status import StatusFile, read_status

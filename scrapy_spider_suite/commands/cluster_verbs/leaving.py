@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Mapping
 
-from scrapy_spider_suite.agents.members import Row as Member
-from scrapy_spider_suite.agents.members import State
-from scrapy_spider_suite.agents.office import Overview
+from scrapy_spider_suite.cluster.membership import Row as Member
+from scrapy_spider_suite.cluster.membership import State
+from scrapy_spider_suite.cluster.registry import Overview
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.asking import Question, ask, away
 from scrapy_spider_suite.commands.frontier_verbs import acting

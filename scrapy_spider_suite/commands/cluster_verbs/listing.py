@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from scrapy_spider_suite.agents.members import Row as Member
-from scrapy_spider_suite.agents.members import State
-from scrapy_spider_suite.agents.office import Overview
-from scrapy_spider_suite.agents.tables import Table
+from scrapy_spider_suite.cluster.assignment import Table
+from scrapy_spider_suite.cluster.membership import Row as Member
+from scrapy_spider_suite.cluster.membership import State
+from scrapy_spider_suite.cluster.registry import Overview
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb

@@ -6,8 +6,8 @@ import argparse
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.agents.office import Overview
-from scrapy_spider_suite.agents.tables import Table
+from scrapy_spider_suite.cluster.assignment import Table
+from scrapy_spider_suite.cluster.registry import Overview
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.cluster_verbs.listing import state_of

@@ -17,13 +17,13 @@ from functools import partial
 from itertools import groupby
 from typing import Final, Protocol
 
+from scrapy_spider_suite.cluster.routing import Routing
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.queue.traps import Traps
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.host_queues import HostRecords
 from scrapy_spider_suite.store.interface import Store

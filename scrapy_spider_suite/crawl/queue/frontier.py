@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from scrapy_spider_suite.cluster.routing import Routing
 from scrapy_spider_suite.crawl.queue.admission import Extraction, Scheduling, SecondChances
 from scrapy_spider_suite.crawl.queue.commit import Committing, Planner
 from scrapy_spider_suite.crawl.queue.leases import (
@@ -45,8 +46,6 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Revisiting
 from scrapy_spider_suite.frontier.windows import Sliding, Window
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
-from scrapy_spider_suite.storage.hands import Hands
-from scrapy_spider_suite.storage.routing import Routing
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import Waits
 from scrapy_spider_suite.store.interface import Store
@@ -277,11 +276,11 @@ class Frontier:
         self.waits = Waits(bench, residents.waiting.counts, residents.held_back)
         self.reviser = Reviser(policy, bench, residents)
         self.rotation = Rotation(residents, bench, self.reviser, sliding)
-        self._ledger = ledger = Ledger(store, self.counters, order, cache)
+        self.ledger = ledger = Ledger(store, self.counters, order, cache)
         self.cache = ledger.cache
         self.use_sieve = ledger.use_sieve
         self.use_sieve(active=sift)
-        self._health = health = Health(bench, residents, ledger, policy, self._let_go)
+        self.health = health = Health(bench, residents, ledger, policy, self.let_go)
         revisits = Revisits(store.kv(ROWS), Revisiting())
         self.planner = ledger.planner = Planner(revisits, store, residents, ledger, health)
         self._clearance = Clearance(policy, bench, residents, ledger, self.reviser, health)
@@ -295,25 +294,25 @@ class Frontier:
         )
         self._scheduling = Scheduling(
             store, policy, residents, ledger, self.traps, self.chances, routing,
-            refusal, self.flush, self._let_go,
+            refusal, self.flush, self.let_go,
         )  # fmt: skip
         self.extraction = Extraction(store, residents.records, ledger, self._scheduling)
         self._leasing = self._make_leasing()
         self.commits = Committing(
             policy, residents, ledger, health, self._leasing, self._scheduling, self.extraction,
-            self.planner, self.traps, self.miner, self.guesses, self._let_go,
+            self.planner, self.traps, self.miner, self.guesses, self.let_go,
         )  # fmt: skip
 
     def _make_leasing(self) -> Leasing:
-        aside = Aside(self.policy, self.workbench, self.residents, self._ledger)
+        aside = Aside(self.policy, self.workbench, self.residents, self.ledger)
         trapped = Trapped(
-            self.traps, self.miner, self.workbench, self.residents, self._health, self._ledger,
+            self.traps, self.miner, self.workbench, self.residents, self.health, self.ledger,
             self.store,
         )  # fmt: skip
         self.holding = Holding(self.workbench, self.residents)
         self.permits = Permits(self.workbench)
         return Leasing(
-            self.workbench, self.residents.fronts, self.rotation, self._ledger, self._health,
+            self.workbench, self.residents.fronts, self.rotation, self.ledger, self.health,
             self._clearance, aside, trapped, self.extraction.demand, self.holding,
             self.permits,
         )  # fmt: skip
@@ -337,7 +336,7 @@ class Frontier:
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever scheduled."""
-        return self._ledger.known(identity)
+        return self.ledger.known(identity)
 
     def filters(self, entry: Entry, now: float) -> bool:
         """Whether *entry* is not to be scheduled, since it is known and gets no second chance."""
@@ -410,7 +409,7 @@ class Frontier:
         """One thing that held *lease* is durable."""
         self.commits.unhold(lease, now, now + self.wall_offset)
 
-    def _let_go(self, entry: Entry, now: float) -> None:
+    def let_go(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led there need not wait for it."""
         if entry.holder is not None:
             holder, entry.holder = entry.holder, None
@@ -449,11 +448,11 @@ class Frontier:
 
     def unresolved(self, host: HostState, event: Event, now: float) -> None:
         """*host* has no address: failed for good (no such host, private), or asked again later."""
-        self._health.unresolved(host, event, now, now + self.wall_offset)
+        self.health.unresolved(host, event, now, now + self.wall_offset)
 
     def silent(self, host: HostState, now: float, event: Event = Event.CONNECTION_LOST) -> None:
         """*host* did not answer when asked for its robots.txt: back-off, in the end given up."""
-        self._health.judge(host, event, now, now + self.wall_offset, None)
+        self.health.judge(host, event, now, now + self.wall_offset, None)
 
     def set_crawl_delay(self, host: HostState, seconds: float) -> None:
         """Robots.txt of *host* asks for *seconds* between fetches (0.0: it does not)."""
@@ -464,24 +463,16 @@ class Frontier:
     def rework(self, store: RocksStore) -> Rework:
         """What an operator changes, on the *store* of this frontier."""
         return Rework(
-            store, self.workbench, self.residents, self._ledger, self._health, self._let_go,
+            store, self.workbench, self.residents, self.ledger, self.health, self.let_go,
             self._clearance.refusal,
-        )  # fmt: skip
-
-    def hands(self, store: RocksStore) -> Hands:
-        """What hosts are handed over with, and taken, of the *store* of this frontier."""
-        return Hands(
-            store, self.workbench, self.residents, self._ledger, self._health, self.holding,
-            self.planner.revisits, self.grounds, self.rework(store), self._let_go, self.flush,
-            self.sift,
         )  # fmt: skip
 
     # Keeping house
 
     def tick(self, now: float) -> None:
         """Once a second or so: admit, evict, drop, and make everything durable."""
-        if self._health.giving_up:
-            self._health.go_on(now, now + self.wall_offset)
+        if self.health.giving_up:
+            self.health.go_on(now, now + self.wall_offset)
         self.rotation.tick(now, now + self.wall_offset)
         self.grounds.save()
         self.flush()
@@ -535,12 +526,12 @@ class Frontier:
     @property
     def pending(self) -> int:
         """URLs that are pending or leased."""
-        return self.counters.pending + self._ledger.volatile
+        return self.counters.pending + self.ledger.volatile
 
     @property
     def sifter(self) -> Sifter | None:
         """What asks the sieve; None if the job has none."""
-        return self._ledger.sifter
+        return self.ledger.sifter
 
     @property
     def in_sieve(self) -> int:
@@ -552,6 +543,6 @@ class Frontier:
         return FrontierStatistics(
             pending=self.pending, leased=self._leasing.out, in_sieve=self.in_sieve,
             hosts=len(self.workbench.hosts), addresses=len(self.workbench.addresses),
-            unresolved=len(self.residents.unresolved), abandoning=self._health.giving_up,
-            unextracted=len(self.extraction.waiting), fetched=self._ledger.fetched,
+            unresolved=len(self.residents.unresolved), abandoning=self.health.giving_up,
+            unextracted=len(self.extraction.waiting), fetched=self.ledger.fetched,
         )  # fmt: skip

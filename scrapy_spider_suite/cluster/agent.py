@@ -1,0 +1,531 @@
+"""What an agent says of itself to people: ``scrapy cluster ls`` shows it.
+
+An agent that owes too much to others pauses: while they, or Redis, are away its outbox grows.
+
+What waits there lies on the disk, where nothing else bounds it but SUITE_MIN_FREE. Letters come and
+go in the pause, no more seeds are read, and what is under way ends: so there may be some rows more
+than the bound.
+
+This crawl as one agent of several: what the core, the scheduler and the gate ask (``cluster``).
+
+Made before the frontier, which asks it whose a URL is; at work from the opening of the scheduler to
+its close.
+
+A crawl among others: it takes part first, and fetches nothing, nor takes anything in, before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from scrapy import Request
+from scrapy.utils.defer import deferred_from_coro
+
+from scrapy_spider_suite.cluster.agreement import Phasing
+from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.lan import Neighbour, agents_of, check_names, neighbour_of
+from scrapy_spider_suite.cluster.ledger.ledger_client import NO_CLIENT, replace_sharing, sharing_of
+from scrapy_spider_suite.cluster.mailbox import (
+    KnownRows,
+    Mail,
+    from_anybody,
+    nobody_listens,
+    to_anybody,
+)
+from scrapy_spider_suite.cluster.membership import Post
+from scrapy_spider_suite.cluster.messages import Packer, Transport
+from scrapy_spider_suite.cluster.mode import Members
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.routing import Outbox, Routing
+from scrapy_spider_suite.crawl.requests import hostname
+from scrapy_spider_suite.errors import ClusterError, SettingsError, SuiteError
+from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.runtime.refusal import refuse, running_command
+from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.settings.suite import SuiteSettings, refuse_short_lease
+from scrapy_spider_suite.signals import settings_changed, settings_changing
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.ledger.ledger_client import Sharing
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.store.job_directory import Job
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = 10.0
+"""Over which the rate of pages is told."""
+
+
+class Facts:
+    """Those of the agent of *core*, whose job lies at *path*."""
+
+    def __init__(self, core: CrawlCore, path: str) -> None:
+        self._core = core
+        self._path = path
+        self._rate = Rate()
+
+    def now(
+        self, *, paused: bool, skew: float | None
+    ) -> dict[str, str | int | float | None]:  # fmt: skip
+        """As of this moment."""
+        core = self._core
+        frontier, phases = core.frontier, core.overriding.policy.phases
+        # Of what is done some comes, and goes, with its hosts.
+        done, fetched = frontier.counters.done, frontier.statistics().fetched
+        return {
+            "machine": socket.gethostname(), "pid": os.getpid(), "job": self._path,
+            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
+            "failed": frontier.counters.failed, "rate": self._rate.of(core.now(), fetched),
+            "lag": 0 if core.agency is None else len(core.agency.routing.outbox),
+            "phase": None if phases is None else phases.active(time.time()) + 1,
+            "paused": paused, "skew": skew,
+        }  # fmt: skip
+
+
+class Rate:
+    """Pages by second, over the last ten seconds or so."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def of(self, now: float, fetched: int) -> float:
+        """The rate, where *fetched* pages have been fetched at *now*."""
+        self._seen.append((now, fetched))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _SECONDS:
+            self._seen.pop(0)
+        then, before = self._seen[0]
+        return round((fetched - before) / (now - then), 2) if now > then else 0.0
+
+
+OWED = "the outbox"
+"""Why the scheduler is paused, among its other reasons."""
+_LOOK = 1.0
+"""Seconds between two looks whether it goes on."""
+
+
+def owes_too_much(core: CrawlCore, scheduler: FrontierScheduler | None, outbox: Outbox) -> bool:
+    """Whether nothing may be fetched, since *outbox* is full: then *scheduler* pauses until a tenth
+    of SUITE_OUTBOX_ROWS is free again, which may be changed meanwhile."""
+    if scheduler is None or len(outbox) < core.settings.outbox_rows:
+        return False
+    if OWED not in scheduler.pauses:
+        most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
+        logger.warning(
+            "SUITE_OUTBOX_ROWS: %s for other agents (%s): the crawl pauses until some are taken; "
+            "nothing is lost", counted(len(outbox), "row waits", "rows wait"),
+            ", ".join(f"{name} {rows:,}" for name, rows in most),
+        )  # fmt: skip
+        core.crawler.stats.inc_value("suite/outbox/pauses")
+        scheduler.pause(OWED)
+        _go_on_later(core, scheduler, outbox)
+    return True
+
+
+def _go_on_later(core: CrawlCore, scheduler: FrontierScheduler, outbox: Outbox) -> None:
+    asyncio.get_running_loop().call_later(_LOOK, _look, core, scheduler, outbox)
+
+
+def _look(core: CrawlCore, scheduler: FrontierScheduler, outbox: Outbox) -> None:
+    if scheduler.closing:
+        return
+    if len(outbox) > core.settings.outbox_rows * 9 // 10:
+        _go_on_later(core, scheduler, outbox)
+        return
+    waiting = counted(len(outbox), "row waits", "rows wait")
+    logger.info("%s for other agents: the crawl goes on", waiting)
+    scheduler.unpause(OWED)
+
+
+_DISK = 0.25
+"""Seconds between two looks at whether a store writes again that could not."""
+_PORTIONS = 0.01
+"""Seconds between two portions of what is looked at again."""
+_SOON = 5.0
+"""Seconds for which a host waits that this agent may not visit now."""
+_CACHE = 4
+"""Of SUITE_SEEN_CACHE, the part that remembers what was sent to others."""
+_DONE = ("finished", "waiting")
+"""Reasons for which all agents end."""
+_MEETING = (
+    "redis_url", "agent_weight", "agent_address", "agents", "cluster_key", "handover_dir",
+    "handover_rate",
+)  # fmt: skip
+"""Settings by which it meets the others: with another value it goes, and comes back at once."""
+
+
+def agency_of(core: CrawlCore) -> Agency | None:
+    """The agency of *core*; None where it crawls alone. Raises `SettingsError`."""
+    if not core.settings.cluster or not is_crawl(core.crawler):
+        return None
+    if core.job is None:
+        raise SettingsError.of("SUITE_CLUSTER", core.settings.cluster, "JOBDIR to be set with it")
+    return Agency(core, core.job)
+
+
+class Agency:
+    """One agent, of the *job* of *core*.
+
+    Attributes:
+        name: of this agent.
+        crawl: the name of the crawl.
+        phasing: the phases of all agents, where each has a part of every host.
+        only_waiting: nothing is left here but hosts that wait for longer than SUITE_MAX_WAIT.
+    """
+
+    def __init__(self, core: CrawlCore, job: Job) -> None:
+        settings, spider = core.settings, core.crawler.spider
+        self.core, self.job = core, job
+        self.name = settings.agent_name or socket.gethostname()
+        self.crawl = settings.crawl_name or ("" if spider is None else spider.name)
+        self.only_waiting = False
+        self.assignment = assignment_of(settings.assignment)
+        self.shares = Shares(self.assignment, self.name)
+        self.routing = Routing(
+            Outbox(core.store.kv("outbox")), self.shares.owner, self.name,
+            by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
+            shared_seeds=settings.shared_seeds,
+        )  # fmt: skip
+        self.phasing = None if self.assignment.by_host else Phasing(core, self.shares)
+        self._members: Members | None = None
+        self._mail: Mail | None = None
+        self._scheduler: FrontierScheduler | None = None
+        self._meeting = asyncio.Lock()
+        self._again: set[asyncio.Task[None]] = set()
+        self._facts = Facts(core, str(job.path))
+        self._looking: asyncio.TimerHandle | None = None
+
+    # Life
+
+    async def open(self, scheduler: FrontierScheduler) -> None:
+        """Take part. Raises `ClusterError`, `SettingsError`, `OSError`."""
+        self._scheduler = scheduler
+        if self.phasing is not None:
+            self.phasing.check()
+        if self.core.settings.cluster == "peers":
+            rules = self.core.overriding.policy.overrides
+            refuse_short_lease(self.core.settings, rules.longest_delay)
+        self.changed()
+        await self._meet()
+        self.core.crawler.signals.connect(self._changing, settings_changing)
+        self.core.crawler.signals.connect(self._settings_changed, settings_changed)
+
+    async def _meet(self) -> None:
+        core, incarnation = self.core, secrets.randbits(64)
+        heard, takes, agrees = nobody_listens, from_anybody, to_anybody
+        try:
+            if core.settings.cluster == "peers":
+                self._members, transport = self._peering(incarnation)
+            else:
+                self._members, transport = neighbour, _ = neighbour_of(self, incarnation)
+                heard, takes, agrees = neighbour.heard, neighbour.takes, neighbour.agrees
+        except ValueError as error:
+            raise SettingsError(f"SUITE_CLUSTER: {error}") from error
+        self._mail = Mail(
+            core.frontier, self.routing, transport,
+            Packer(self.name, incarnation, transport.bounds),
+            KnownRows(core.store.kv("received")), self.shares, written=self.written,
+            clock=core.now, news=core.wake, heard=heard, takes=takes, agrees=agrees,
+        )  # fmt: skip
+        await self._members.open()
+        await self._mail.start()
+        self._members.start()
+        if isinstance(self._members, Neighbour):
+            await self._members.meet()
+
+    def _peering(self, incarnation: int) -> tuple[Members, Transport]:
+        try:
+            from scrapy_spider_suite.cluster.peers import Peering  # Redis is an extra
+        except ModuleNotFoundError as error:
+            raise SettingsError(NO_CLIENT.format("SUITE_CLUSTER = 'peers'")) from error
+        peering = Peering(self, incarnation)
+        return peering, peering.transport
+
+    def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if new.cluster == "lan" and old.agents != new.agents:
+            check_names(self.core.store.kv("agent"), agents_of(new))
+
+    def tell(self, to: str, message: Sequence[Any]) -> bool:
+        return self._mail is not None and self._mail.tell(to, message)
+
+    async def written(self) -> None:
+        """`CrawlCore.written`, also while the crawl is being stopped: others are told of it."""
+        await self.core.written()
+        while self.core.store.dirty:
+            await asyncio.sleep(_DISK)
+            await self.core.written()
+
+    async def close(self, reason: str = "") -> None:
+        """Stop, for that *reason*; the others know that this agent will be back."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for task in self._again:
+            task.cancel()
+        await asyncio.gather(*self._again, return_exceptions=True)
+        await self._part(over=reason in _DONE)
+
+    async def _part(self, *, over: bool = False) -> None:
+        if self._mail is not None:
+            await self._mail.close()
+        if self._members is not None:
+            await self._members.close(over=over)
+
+    def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self.routing.shared_seeds = new.shared_seeds
+        self.routing.resize(new.seen_cache // _CACHE)
+        if any(getattr(old, name) != getattr(new, name) for name in _MEETING):
+            task = watched(self._meet_again(), "meetings")
+            self._again.add(task)
+            task.add_done_callback(self._again.discard)
+
+    async def _meet_again(self) -> None:
+        """Go, and come back by other settings; nothing is fetched in between."""
+        async with self._meeting:
+            logger.info("agent %s meets the others by its new settings", self.name)
+            await self._part()
+            try:
+                if self.core.sharing is not None and self.core.sharing.company is not None:
+                    # It may be another Redis in which they share addresses.
+                    replace_sharing(self.core, sharing_of(self.core, self.core.settings))
+                await self._meet()
+            except (ClusterError, SettingsError, OSError) as error:
+                logger.error("%s: this agent ends", error)
+                self.over("refused")
+
+    # What changes
+
+    def changed(self) -> None:
+        """Others own, or hold, what they did not before."""
+        elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
+        self.core.frontier.holding.change(elsewhere, by_host=by_host)
+        if self.phasing is not None:
+            self.phasing.changed()
+        if self._mail is not None:
+            self._mail.reroute()
+        self._look_on()
+
+    def _look_on(self) -> None:
+        """Have what is free by now looked for in portions."""
+        self.core.wake()
+        if self._looking is None and self.core.frontier.holding.at_work:
+            self._looking = asyncio.get_running_loop().call_later(_PORTIONS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._looking = None
+        self.core.frontier.holding.go_on()
+        self._look_on()
+
+    def over(self, reason: str) -> None:
+        """The crawl is over; or this agent has to end, for that *reason*."""
+        if self._scheduler is not None and (reason or self.only_waiting):
+            self._scheduler.stop(reason or "waiting")
+        self.core.wake()
+
+    def hear(self, on: bool) -> None:
+        """Take URLs of others, or none: see `Mail.hear`."""
+        if self._mail is not None:
+            self._mail.hear(on)
+
+    # What is asked
+
+    @property
+    def ended(self) -> bool:
+        """Whether the crawl is over, everywhere."""
+        return self._members is not None and self._members.ended
+
+    def may_fetch(self) -> bool:
+        """Whether a fetch may be started: nobody else can hold before its end what is here."""
+        may = self._members is not None and self._members.may_fetch()
+        return may and not owes_too_much(self.core, self._scheduler, self.routing.outbox)
+
+    def may_read_seeds(self) -> bool:
+        """Whether seeds of others may be put into their letters."""
+        return not owes_too_much(self.core, self._scheduler, self.routing.outbox)
+
+    def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
+        """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
+        its host before *delay* seconds after the fetch are over.
+
+        What has no visit may go to a host of another agent only by a ledger that all share.
+        """
+        until = time.time() + _SOON
+        if self._members is None or not self._members.may_fetch(delay):
+            raise HostBarred("the lease of this agent has run out", until)
+        if lease is not None:
+            elsewhere = self.core.frontier.holding.holds_back(lease.entry)
+        else:
+            elsewhere = self.core.settings.ledger is None and self.shares.elsewhere(
+                hostname(request), request.url
+            )
+        if elsewhere:
+            raise HostBarred(
+                "another agent has the host; with SUITE_LEDGER both may send requests there", until
+            )
+
+    def drain(self) -> None:
+        """Hand over everything, then end."""
+        if self._members is not None:
+            self._members.drain()
+
+    @property
+    def owns(self) -> bool:
+        """Whether this agent is the owner of anything: one that leaves is of nothing."""
+        return bool(self.shares.own.any())
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of the job is left in its files, for this agent or for others, and
+        nothing more is waited for."""
+        return not (self._left or self.core.stays_open)
+
+    @property
+    def _left(self) -> bool:
+        """Whether anything of the job is left in its files."""
+        frontier = self.core.frontier
+        return bool(frontier.pending or frontier.in_sieve or len(self.routing.outbox))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do here, and nothing is waited for."""
+        return self.at_rest and not self.core.stays_open
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is left to do here: one that leaves waits for nothing more."""
+        scheduler, mail = self._scheduler, self._mail
+        if scheduler is None or mail is None:
+            return False
+        if self._members is None or self._members.busy:
+            return False
+        done = self.only_waiting or not (scheduler.starting or scheduler.has_work())
+        return done and mail.idle and self.shares.settled
+
+    def post(self) -> Post:
+        """What this agent says of itself, with each heartbeat."""
+        outbox, counters = self.routing.outbox, self.core.frontier.counters
+        taken, idle = 0 if self._mail is None else self._mail.taken, self.idle
+        return Post(
+            epoch=self.shares.epoch, idle=idle, left=self._left and not idle,
+            sent=outbox.put_in, received=outbox.dropped,
+            activity=counters.sequence + counters.done + counters.failed + taken,
+            facts=self._facts.now(
+                paused=self._scheduler is not None and self._scheduler.paused,
+                skew=None if self._members is None else self._members.stats.get("cluster/skew"),
+            ),
+        )  # fmt: skip
+
+    def publish(self) -> None:
+        """Set the stats."""
+        stats = self.core.crawler.stats
+        if self._mail is not None:
+            for name, value in self._mail.counters.items():
+                stats.set_value(f"suite/mail/{name}", value)
+        if self._members is not None:
+            for name, number in self._members.stats.items():
+                stats.set_value(f"suite/{name}", number)
+        stats.set_value("suite/mail/waiting", len(self.routing.outbox))
+        stats.set_value("suite/mail/spared", self.routing.spared)
+        stats.set_value("suite/cluster/foreign_seeds", self.routing.foreign_seeds)
+        stats.set_value("suite/cluster/units", int(self.shares.mine.sum()))
+
+
+Others: TypeAlias = "list[Sharing | Agency]"
+"""What leads to others: the ledger, and the agents."""
+
+_PATIENCE = 1.0
+"""Seconds for which tasks that were cancelled are waited for, and other crawls of the process."""
+
+
+async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
+    """Open *others* one after the other.
+
+    Raises the `SuiteError` that says why that is refused; under a command, ends the process.
+    """
+    opening = asyncio.ensure_future(_open(others, scheduler))
+    closed = asyncio.Event()
+
+    async def shut_down() -> None:
+        await _give_up(opening, others, scheduler, "shutdown")
+        if not _by_deferreds():
+            closed.set()
+            await _all_ended()
+
+    with _before_shutdown(shut_down):
+        try:
+            await opening
+        except asyncio.CancelledError:
+            await closed.wait()
+            raise  # Scrapy's tasks end by it, too
+        except (SuiteError, OSError) as error:
+            await _give_up(opening, others, scheduler, "refused")
+            if running_command() is None:
+                raise
+            # A Deferred would swallow it.
+            asyncio.get_running_loop().call_soon(refuse, error)
+            await asyncio.get_running_loop().create_future()
+
+
+async def _open(others: Others, scheduler: FrontierScheduler) -> None:
+    for each in others:
+        await each.open(scheduler)
+
+
+async def _give_up(
+    opening: asyncio.Future[None], others: Others, scheduler: FrontierScheduler, reason: str
+) -> None:
+    """Leave everything as it was."""
+    scheduler.abandon()
+    opening.cancel()
+    for each in others:
+        await each.close()
+    scheduler.core.let_go(reason)
+
+
+def _by_deferreds() -> bool:
+    """Whether Scrapy waits for its engine by a Deferred (`CrawlerProcess`): that would tell of a
+    cancellation with a traceback, as of an error for which nobody cares."""
+    names = (getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks())
+    return "open_spider_async" in names
+
+
+async def _all_ended() -> None:
+    """Let all tasks of the crawl end: asyncio tells of those that end with the process."""
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(left, timeout=_PATIENCE)
+
+
+@contextmanager
+def _before_shutdown(what: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Within it, have the reactor do *what* before it stops: Scrapy's engine cannot be stopped
+    while it opens a crawl, so it would stop in the midst of it."""
+    if "twisted.internet.reactor" not in sys.modules:
+        yield
+        return
+    from twisted.internet import reactor as installed
+
+    reactor: Any = installed
+    begun = False
+
+    def begin() -> Any:
+        nonlocal begun
+        begun = True
+        return deferred_from_coro(what())
+
+    trigger = reactor.addSystemEventTrigger("before", "shutdown", begin)
+    try:
+        yield
+    finally:
+        if not begun:
+            reactor.removeSystemEventTrigger(trigger)

@@ -1,0 +1,196 @@
+"""Phases for agents of which each has a part of every host (KSpider, §2.2; K1-K8).
+
+Where URLs are assigned and not hosts, no agent alone can keep a host's delay. So at each time each
+agent has another phase, a part of the hosts, and swaps it by the clock on its wall for the next,
+without a message: of *n* phases, the agent whose name is the *i*-th has phase (i + t // T) mod n.
+There have to be as many phases as agents (K5), and at the end of each a guard in which no fetch
+begins, as long as a fetch and a delay may last and as clocks may differ. Delays that are longer
+than that, and back-offs, are known to the ledger, which grants the next fetch from a host whoever
+makes it; it also bridges the moments in which agents do not agree on how many they are.
+
+Which phase this agent has, where every agent has a part of every host (`cluster.phasing`).
+
+What the agents of one crawl have to agree on: the settings that a job fixes, and the ledger.
+
+So a crawl is upgraded, or has its other settings changed, agent by agent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xxhash import xxh3_64_hexdigest
+
+from scrapy_spider_suite.cluster.assignment import Assignment, fingerprint
+from scrapy_spider_suite.cluster.membership import SKEW_MAX, seat_of
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.declarations import Kind, full_name, words
+from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
+from scrapy_spider_suite.settings.values import RedisUrl
+from scrapy_spider_suite.signals import settings_changing
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.ownership import Shares
+    from scrapy_spider_suite.crawl.context import CrawlCore
+
+logger = logging.getLogger(__name__)
+
+_TELLS: Final = 0.5
+"""Seconds by which clocks may always differ: by less than that nobody can say. The ledger keeps a
+host's delay all the same."""
+
+
+def rank(name: str, names: Collection[str]) -> int | None:
+    """The number of the agent *name* among *names*, from 0; None if it is none of them (K2)."""
+    return sorted(names).index(name) if name in names else None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is set for the phases of one agent; durations are seconds.
+
+    Attributes:
+        assignment: that of URLs, by the name of its setting's value.
+        timeout: as long as a fetch may last.
+        delay: the longest that is set for a host or an address.
+        ledger: whether there is one.
+    """
+
+    assignment: str
+    phases: int
+    guard: float
+    timeout: float
+    delay: float
+    ledger: bool
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which each clock may be off: what the guard leaves, for two of them."""
+        return min(SKEW_MAX, max(_TELLS, (self.guard - self.timeout - self.delay) / 2))
+
+    def check(self, agents: int = 1) -> None:
+        """Raise `SettingsError` if *agents* cannot keep any host's delay by them; its one line
+        names the settings.
+        """
+        whose = f"with SUITE_ASSIGNMENT = {self.assignment!r}"
+        if not self.ledger:
+            raise SettingsError(
+                f"SUITE_LEDGER is not set: {whose} every agent fetches from every host, and only "
+                "in a ledger they know of each other's delays and back-offs"
+            )
+        if self.phases < agents:
+            raise SettingsError(
+                f"SUITE_PHASES = {self.phases}: expected {agents} or more {whose}, as many as "
+                "there are agents"
+            )
+        least = self.timeout + self.delay
+        if self.guard < least:
+            raise SettingsError(
+                f"SUITE_PHASE_GUARD = {self.guard:g}: expected {least:.4g} or more {whose}: "
+                f"DOWNLOAD_TIMEOUT ({self.timeout:g}), the longest delay ({self.delay:g}), and "
+                "twice by how much a clock may be off"
+            )
+
+
+_SAME = {"phases": "SUITE_PHASES", "phase_seconds": "SUITE_PHASE_SECONDS"}
+"""What all agents have to agree on."""
+
+
+class Phasing:
+    """The phases of the agent of *shares*, whose assignment is one of URLs."""
+
+    def __init__(self, core: CrawlCore, shares: Shares) -> None:
+        self._core = core
+        self._shares = shares
+        self._told = 0
+        core.crawler.signals.connect(self._changing, settings_changing)
+
+    def check(self, names: tuple[str, ...] = ()) -> None:
+        """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
+        names = (*names, self._shares.name)
+        self.terms.check(len(set(names)))
+
+    @property
+    def terms(self) -> Terms:
+        """What is set."""
+        return _terms(self._core, self._core.settings)
+
+    def changed(self) -> None:
+        """There may be other agents: each has the phase of its rank by name."""
+        table, policy = self._shares.table, self._core.overriding.policy
+        names = [] if table is None else [member.name for member in table.members]
+        node = rank(self._shares.name, names)
+        if node is None:
+            return
+        if len(names) > self._core.settings.phases and len(names) != self._told:
+            self._told = len(names)
+            logger.error(
+                "%s %s: some have the same, and take turns by the ledger (SUITE_PHASES)",
+                counted(len(names), "agent has", "agents have"),
+                counted(self._core.settings.phases, "phase"),
+            )  # fmt: skip
+        if node != policy.node:
+            policy.change(node=node)
+
+    def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        for field, name in _SAME.items():
+            if getattr(old, field) != getattr(new, field):
+                raise SettingsError(
+                    f"{name} is the same for all agents, with SUITE_ASSIGNMENT = "
+                    f"{old.assignment!r}: stop them, and start them all with it"
+                )
+        _terms(self._core, new).check()
+
+
+def _terms(core: CrawlCore, settings: SuiteSettings) -> Terms:
+    project = settings.project
+    rules = core.overriding.policy.overrides
+    return Terms(
+        settings.assignment, settings.phases, settings.phase_guard, project.longest_fetch,
+        max(settings.longest_delay, rules.longest_delay), settings.ledger is not None,
+    )  # fmt: skip
+
+
+_OF_PHASES = ("phases", "phase_seconds")
+"""Where every agent has a part of every host, they have to agree on which of them has it when."""
+_LONGEST = 300
+"""Characters of a setting's value, in which agents are compared; of longer ones the hash."""
+
+
+def fixed_of(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
+    """The settings in which the agents of a crawl have to agree, by name, as text."""
+    fixed = {
+        full_name(name): _short(words(getattr(settings, name)))
+        for name, declared in DECLARATIONS.items() if declared.kind is Kind.FIXED
+    }  # fmt: skip
+    del fixed["SUITE_AGENT_GRACE"]  # which the registry compares
+    if not assignment.by_host:
+        fixed |= {full_name(name): words(getattr(settings, name)) for name in _OF_PHASES}
+    fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
+    fixed["SUITE_LEDGER"] = _ledger(settings.ledger)
+    return fixed
+
+
+def _ledger(where: RedisUrl | Path | None) -> str:
+    """What tells a ledger from others: a file serves one machine, whatever has its name elsewhere.
+
+    By two of them agents could visit one address at a time.
+    """
+    if not isinstance(where, Path):
+        return words(None if where is None else str(where))
+    with suppress(OSError):
+        return words(f"{where} ({xxh3_64_hexdigest(seat_of(where.absolute().parent).encode())})")
+    return words(str(where))
+
+
+def _short(text: str) -> str:
+    """*text*, or what tells it from others."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({xxh3_64_hexdigest(text.encode())})"

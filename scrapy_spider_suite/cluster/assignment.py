@@ -1,0 +1,405 @@
+"""Units, agents, and who should hold what: the shape of every assignment function (U8).
+
+A *unit* is a number from 0 to 65,535, the smallest part of a crawl that moves from agent to agent.
+An assignment function says once for all which unit a URL lies in, and for each membership who owns
+each unit. Every agent computes the same table from the same members, so nobody has to send it.
+
+The seeds' assignment functions: sums of characters, modulo the number of agents (K1-K3, T8).
+
+The agents are numbered as their names are sorted (K2), and are all alike: there are no weights.
+Another number of agents moves nearly everything, of n + 1 agents n / (n + 1) of it.
+
+The ring: consistent hashing over slots, with weights (U8; BUbiNG §4.1).
+
+Every agent has points on a circle of 64 bits, in proportion to its weight, at places that nothing
+but its name decides on. A slot lies on the same circle, and belongs to the agent whose point comes
+next. So an agent that joins takes slots from all the others, and one that leaves gives them its
+own; nothing else would have to move.
+
+But slots are few: since they fall to anybody by chance, shares differ by 1/sqrt(slots of an agent),
+which is 3 % with 64 agents, and 8 % for the largest of them, however many points there are.
+Therefore who has more than its share and `SLACK` hands the rest to those who have less than theirs:
+with 64 agents a few slots in a thousand, which may move again when the agents change.
+
+Assignment functions by their names: the suite's, and a project's own by its dotted path (U8).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pkgutil import resolve_name
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import uhashring  # type: ignore[import-untyped]
+import xxhash
+
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.entries import UNITS, slot_of
+from scrapy_spider_suite.urls.hosts import node_of, terminal_of
+from scrapy_spider_suite.wording import counted
+
+SETTING: Final = "SUITE_ASSIGNMENT"
+LIGHTEST: Final = 0.1
+HEAVIEST: Final = 10.0
+
+Units = npt.NDArray[np.uint16]
+Owners = npt.NDArray[np.uint16]
+"""For each unit the index of its owner in the members."""
+
+
+class Member(NamedTuple):
+    """An agent of a crawl.
+
+    Attributes:
+        name: distinct among the agents.
+        weight: its part of the crawl, beside those of the others; `LIGHTEST` to `HEAVIEST`.
+    """
+
+    name: str
+    weight: float = 1.0
+
+
+class Assignment(Protocol):
+    """Which unit a URL lies in, and who owns which unit.
+
+    Both depend on nothing but their arguments: on no process, no call before, no hash seed.
+
+    Attributes:
+        by_host: all URLs of a host lie in one unit.
+    """
+
+    by_host: bool
+
+    def unit(self, host: str, url: str) -> int:
+        """The unit, from 0 to 65,535, of *url*, whose host is *host*."""
+        ...
+
+    def table(self, members: Sequence[Member]) -> Owners:
+        """The owner of each unit as an index into *members*, which are sorted by their names.
+
+        Raises `SettingsError` for members that the function has no answer for.
+        """
+        ...
+
+
+class Table:
+    """Who should hold each unit, for one membership; never changed.
+
+    Attributes:
+        members: sorted by their names.
+        owners: for each unit the index of its owner in *members*, read-only.
+    """
+
+    def __init__(self, members: tuple[Member, ...], owners: Owners) -> None:
+        self.members = members
+        self.owners = owners.copy()
+        self.owners.setflags(write=False)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name}: {count:,}" for name, count in self.counts().items())
+        return f"<Table {counts}>"
+
+    @classmethod
+    def of(cls, assignment: Assignment, members: Iterable[Member]) -> Table:
+        """What *assignment* makes of *members*, in whatever order they come.
+
+        Takes milliseconds, more for agents that it never saw. Raises `ValueError` if there are no
+        members, two of a name, or one with a weight out of bounds, and what *assignment* raises.
+        """
+        known = _checked(members)
+        return cls(known, assignment.table(known))
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits, the same for agents that agree on who owns what."""
+        names = "\0".join(member.name for member in self.members)
+        digest = xxhash.xxh3_64(names.encode())
+        digest.update(self.owners.astype(">u2").tobytes())
+        return digest.hexdigest()
+
+    def owner(self, unit: int) -> str:
+        """The name of the agent that should hold *unit*."""
+        return self.members[int(self.owners[unit])].name
+
+    def counts(self) -> dict[str, int]:
+        """How many units each agent owns, by its name."""
+        counts = np.bincount(self.owners, minlength=len(self.members)).tolist()
+        return {member.name: n for member, n in zip(self.members, counts, strict=True)}
+
+
+def moved(old: Table, new: Table) -> dict[tuple[str, str], Units]:
+    """The units whose owner changes, ascending, by the names of the one before and the one after.
+
+    Pairs come in the order of the names; a pair that nothing moves between is not there.
+    """
+    names = {member.name: index for index, member in enumerate(old.members)}
+    before = np.array([names.get(member.name, -1) for member in new.members])
+    units = np.flatnonzero(old.owners != before[new.owners])
+    if not len(units):
+        return {}
+    width = len(new.members)
+    pairs = old.owners[units].astype(np.int64) * width + new.owners[units]
+    order = np.argsort(pairs, kind="stable")
+    found, starts = np.unique(pairs[order], return_index=True)
+    parts = np.split(units[order].astype(np.uint16), starts[1:])
+    return {
+        (old.members[pair // width].name, new.members[pair % width].name): part
+        for pair, part in zip(found.tolist(), parts, strict=True)
+    }
+
+
+def _checked(members: Iterable[Member]) -> tuple[Member, ...]:
+    """*members* by their names, which nothing but their characters decides on."""
+    known = tuple(sorted(members))
+    if not 1 <= len(known) <= UNITS:
+        raise ValueError(f"{counted(len(known), 'agent')}: expected 1 to {UNITS:,}")
+    if len({member.name for member in known}) < len(known):
+        raise ValueError("agents of the same name")
+    for name, weight in known:
+        if not LIGHTEST <= weight <= HEAVIEST:
+            raise ValueError(f"weight {weight} of {name}: expected {LIGHTEST} to {HEAVIEST}")
+    return known
+
+
+_FOLDED: Final = 55_440
+"""Below 65,536, and a multiple of each number up to 12, and of 14, 15, 16, 18, 20, 21, 22, 24, …"""
+_BEYOND: Final = 1 << 62
+"""More than any sum, so that the remainder is the sum."""
+
+
+class UrlSum:
+    """`Assignment` of URLs: the sum of all characters (KSpider, figure 2).
+
+    A sum of 65,536 or more, of a URL of 520 characters at the least, is no unit. It is taken modulo
+    55,440 first. With up to 12 agents, and any other number that divides 55,440, that leaves it
+    with the agent of the paper; with other numbers it may be another, and is always the same.
+    """
+
+    by_host = False
+
+    def unit(self, host: str, url: str) -> int:
+        """See `Assignment`."""
+        total = node_of(url, _BEYOND)
+        return total if total < UNITS else total % _FOLDED
+
+    def table(self, members: Sequence[Member]) -> Owners:
+        """See `Assignment`."""
+        return _remainders("url-sum", members)
+
+
+class HostParity:
+    """`Assignment` of hosts: the sum of every other character (Tarantula, equation 1).
+
+    The sum of a host's 253 characters is always a unit.
+    """
+
+    by_host = True
+
+    def unit(self, host: str, url: str) -> int:
+        """See `Assignment`."""
+        return terminal_of(host, UNITS)
+
+    def table(self, members: Sequence[Member]) -> Owners:
+        """See `Assignment`."""
+        return _remainders("host-parity", members)
+
+
+def _remainders(name: str, members: Sequence[Member]) -> Owners:
+    light, heavy = (chosen(members, key=lambda each: each.weight) for chosen in (min, max))
+    if light.weight < heavy.weight:
+        differ = f"{light.name} has {light.weight:g}, {heavy.name} {heavy.weight:g}"
+        raise SettingsError.of(SETTING, name, f"'ring' for agents of different weights ({differ})")
+    return (np.arange(UNITS) % len(members)).astype(np.uint16)
+
+
+POINTS: Final = 4_096
+"""Of an agent with weight 1."""
+SLACK: Final = 0.04
+"""Of its share, by which an agent may own more or less."""
+
+_PLACES: Final = np.arange(UNITS, dtype=np.uint64) << np.uint64(48)
+"""Of the slots on the circle: a slot is the first 16 bits of a hash of 64."""
+
+Points = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+
+
+class Ring:
+    """`Assignment` of hosts, by their slots, in proportion to weights."""
+
+    by_host = True
+
+    def unit(self, host: str, url: str) -> int:
+        """See `Assignment`: the slot of *host*."""
+        return slot_of(host)
+
+    def table(self, members: Sequence[Member]) -> Owners:
+        """See `Assignment`."""
+        return levelled(nearest(members), [member.weight for member in members])
+
+
+def nearest(members: Sequence[Member]) -> Owners:
+    """For each slot whose point on the circle comes next."""
+    points = [points_of(name, max(1, round(POINTS * weight))) for name, weight in members]
+    owners = np.repeat(np.arange(len(members), dtype=np.uint16), [len(each) for each in points])
+    circle = np.concatenate(points)
+    # Points at one place are those of the first name: in the order of the members, and stable.
+    order = np.argsort(circle, kind="stable")
+    following = np.searchsorted(circle[order], _PLACES) % len(circle)
+    return owners[order[following]]
+
+
+def levelled(owners: Owners, weights: Sequence[float]) -> Owners:
+    """*owners*, of whom each has its share of the slots by *weights*, and `SLACK` more or less."""
+    aims, counts = _aims(owners, weights)
+    by_owner = np.argsort(owners, kind="stable")
+    ranks = np.arange(UNITS) - np.repeat(np.cumsum(counts) - counts, counts)
+    # The same ones with every membership, as far as may be: the last of an agent.
+    given = np.sort(by_owner[ranks >= np.repeat(aims, counts)])
+    level = owners.copy()
+    level[given] = np.repeat(np.arange(len(weights)), np.maximum(aims - counts, 0))
+    return level
+
+
+def _aims(owners: Owners, weights: Sequence[float]) -> tuple[Counts, Counts]:
+    """How many slots each agent is to own, and how many it has."""
+    shares = np.array(weights) * (UNITS / sum(weights))
+    least = np.floor(shares * (1 - SLACK)).astype(np.int64)
+    most = np.ceil(shares * (1 + SLACK)).astype(np.int64)
+    counts = np.bincount(owners, minlength=len(weights))
+    aims = np.clip(counts, least, most)
+    # What is cut off here and put on there need not be the same: all who can make up for it.
+    over = int(aims.sum()) - UNITS
+    room = aims - least if over > 0 else most - aims
+    if over:
+        edges = np.cumsum(room) * abs(over) // int(room.sum())
+        aims -= np.sign(over) * np.diff(edges, prepend=0)
+    return aims, counts
+
+
+@lru_cache(maxsize=1_024)
+def points_of(name: str, count: int) -> Points:
+    """The places of an agent's points, ascending; the fewer of one are among the more of it."""
+    ring = uhashring.HashRing({name: {"vnodes": count}}, hash_fn=_place)
+    points = np.sort(np.fromiter(ring.ring, dtype=np.uint64, count=ring.size))
+    points.setflags(write=False)
+    return points
+
+
+def _place(key: str) -> int:
+    return xxhash.xxh3_64_intdigest(key.encode())
+
+
+KINDS: Final[dict[str, type[Assignment]]] = {
+    "ring": Ring, "url-sum": UrlSum, "host-parity": HostParity,
+}  # fmt: skip
+
+_HOSTS: Final = [f"www.sample-{number}.example" for number in range(100)]
+_PATHS: Final = ("", "a/page.html", "?q=1")
+_MEMBERSHIPS: Final = [
+    [Member(f"sample-{number}") for number in range(count)] for count in (1, 2, 5)
+]
+
+
+def assignment_of(name: str) -> Assignment:
+    """The assignment function that is called *name*: one of `KINDS`, or a class at a dotted path.
+
+    A class of a project's own is made without arguments, and tried on a sample. Raises
+    `SettingsError` if there is none, or if it is not what `Assignment` asks for.
+    """
+    kind = KINDS.get(name)
+    return Own(name) if kind is None else kind()
+
+
+def fingerprint(assignment: Assignment) -> str:
+    """16 hexadecimal digits of what *assignment* makes of a sample.
+
+    Agents that have another function, or another release of a project's own, have other digits; so
+    have those of a function that no two processes agree on.
+    """
+    digest = xxhash.xxh3_64(np.array(_units(assignment), dtype=">u2").tobytes())
+    for members in _MEMBERSHIPS:
+        digest.update(assignment.table(members).astype(">u2").tobytes())
+    return digest.hexdigest()
+
+
+class Own:
+    """`Assignment` by a project's class, of which everything is checked.
+
+    Whatever goes wrong in it, also later, is raised as `SettingsError`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._own = self._made()
+        if not isinstance(getattr(self._own, "by_host", None), bool):
+            self._refuse("a class with by_host, which is True or False")
+        self.by_host: bool = self._own.by_host
+        self._try()
+
+    def unit(self, host: str, url: str) -> int:
+        """See `Assignment`."""
+        try:
+            unit = operator.index(self._own.unit(host, url))
+        except Exception as error:  # a project's code may raise anything
+            self._fail(f"unit({host!r}, {url!r})", error)
+        if not 0 <= unit < UNITS:
+            self._refuse(f"unit({host!r}, {url!r}) from 0 to {UNITS - 1:,}, not {unit}")
+        return unit
+
+    def table(self, members: Sequence[Member]) -> Owners:
+        """See `Assignment`."""
+        what = f"table() of {counted(len(members), 'member')}"
+        try:
+            owners = np.asarray(self._own.table(members))
+        except Exception as error:  # a project's code may raise anything
+            self._fail(what, error)
+        if owners.shape != (UNITS,) or owners.dtype.kind not in "iu":
+            got = f"{owners.dtype} of shape {owners.shape}"
+            self._refuse(f"table() to return an array of {UNITS:,} integers, not {got}")
+        if owners.min() < 0 or owners.max() >= len(members):
+            self._refuse(f"{what} to hold 0 to {len(members) - 1}")
+        return owners.astype(np.uint16)
+
+    def _made(self) -> Any:
+        try:
+            found = resolve_name(self._path)
+        except Exception as error:  # importing a project's module may raise anything
+            raise SettingsError(
+                f"{SETTING} = {self._path!r}: neither one of {', '.join(KINDS)} nor a class that "
+                f"can be imported: {error}"
+            ) from error
+        if not isinstance(found, type):
+            self._refuse("the import path of a class")
+        try:
+            return found()
+        except Exception as error:  # a project's code may raise anything
+            self._fail(f"{found.__name__}()", error)
+
+    def _try(self) -> None:
+        """See that a second one agrees with the first, and URLs of one host with each other."""
+        units, tables = _units(self), [self.table(members) for members in _MEMBERSHIPS]
+        self._own = self._made()
+        again = [self.table(members) for members in _MEMBERSHIPS]
+        if units != _units(self) or not all(map(np.array_equal, tables, again)):
+            self._refuse("a function that says the same of the same, whenever it is asked")
+        groups = (units[start : start + len(_PATHS)] for start in range(0, len(units), len(_PATHS)))
+        if self.by_host and any(len(set(group)) > 1 for group in groups):
+            self._refuse("by_host = False for URLs of a host that lie in different units")
+
+    def _fail(self, what: str, error: Exception) -> NoReturn:
+        raise SettingsError(f"{SETTING} = {self._path!r}: {what} failed: {error!r}") from error
+
+    def _refuse(self, allowed: str) -> NoReturn:
+        raise SettingsError.of(SETTING, self._path, allowed)
+
+
+def _units(assignment: Assignment) -> list[int]:
+    """The units of the sample, URLs of a host together."""
+    return [
+        assignment.unit(host, f"https://{host}/{path}") for host in _HOSTS for path in _PATHS
+    ]

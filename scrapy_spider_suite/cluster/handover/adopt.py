@@ -1,0 +1,297 @@
+"""What a dead agent had goes to those who own it by now: out of its job directory, or, where its
+disk is lost, as far as its packs tell.
+
+Both go in parcels, through the courier that the agents use among each other, as data of units that
+the sender does not hold: see `handover`. Both bear to be done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.cluster.assignment import Units
+from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import STATE, Courier, Label, Writer, packed
+from scrapy_spider_suite.cluster.membership import State as Membership
+from scrapy_spider_suite.cluster.membership import View
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.registry import Moved
+from scrapy_spider_suite.cluster.routing import Outbox, arrived
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
+from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
+from scrapy_spider_suite.packs.pack_file import is_pack, plain
+from scrapy_spider_suite.packs.selection import entries_of
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.urls.hosts import host_of
+
+logger = logging.getLogger(__name__)
+
+PATIENCE: Final = 120.0
+"""Seconds in which nothing gets on, after which whoever adopts is told so."""
+
+OF_PACKS: Final = 200_000
+"""URLs of a parcel that is made of packs."""
+
+_BEAT: Final = 1.0
+_ROWS: Final = 200
+
+LookView = Callable[[], Awaitable[View]]
+"""The members by now, as `office.Office` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What went to others.
+
+    Attributes:
+        links: rows of the outbox that were put back, to go along.
+        unread: rows of it that could not be read.
+    """
+
+    parcels: int
+    hosts: int
+    urls: int
+    links: int = 0
+    unread: int = 0
+
+
+async def adopted(
+    frontier: Frontier, store: RocksStore, shares: Shares, courier: Courier, folder: Path, *,
+    crawl: str, view: LookView, say: Callable[[str], None] = logger.info,
+    patience: float = PATIENCE,
+) -> Adopted:  # fmt: skip
+    """Give all that lies in *store*, which is held like by a crawl, to its owners.
+
+    Args:
+        frontier: of the job, which nobody fetches for.
+        shares: of the dead agent: new, by its name.
+        courier: of its name; it need not have been started, but where receipts are files.
+        folder: in the job directory, for parcels.
+        crawl: the id of the crawl.
+        say: told how far it is.
+
+    Raises:
+        ClusterError: the agent is still a member, or nobody is there to take what it had.
+        CourierError: nothing has got on for *patience* seconds, or nothing that was not called off
+            afterwards; what has gone is gone.
+        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
+    """
+    await _meet(shares, view)
+
+    async def give(units: Units, to: int, epoch: int) -> Moved:
+        raise ClusterError(f"{shares.name} holds units: it is not dead")
+
+    async def look() -> None:
+        """Nothing is held here."""
+
+    offset = frontier.wall_offset
+    handover = HandOver(
+        handover_context(frontier, store), shares, courier, folder,
+        lambda: (time.time() - offset, time.time()), give=give, look=look, changed=lambda: None,
+    )  # fmt: skip
+    links, unread = await _bring_home(frontier, Outbox(store.kv("outbox")))
+    giving = asyncio.ensure_future(handover.run(crawl))
+    try:
+        await _until_empty(handover, giving, shares, view, say, patience)
+    finally:
+        giving.cancel()
+        await asyncio.gather(giving, return_exceptions=True)
+        frontier.flush()
+    facts = handover.facts
+    parcels, hosts, urls = (facts.get(f"given_{name}", 0) for name in ("parcels", "hosts", "urls"))
+    return Adopted(parcels, hosts, urls, links, unread)
+
+
+async def _meet(shares: Shares, view: LookView) -> None:
+    known = await view()
+    row = known.row(shares.name)
+    if row is not None and row.state in (Membership.ACTIVE, Membership.LEAVING):
+        raise ClusterError(
+            f"agent {shares.name} is still a member: remove it first, once its process is gone"
+        )
+    if not known.members:
+        raise ClusterError("no agent is there that could take anything")
+    shares.meet(known)
+
+
+async def _bring_home(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
+    """Put what was for other agents into the queues here: it goes with them, to whom owns it by
+    now. How many rows there were, and how many could not be read."""
+    links = unread = 0
+    for to in outbox.receivers:
+        while rows := list(islice(outbox.rows(to), _ROWS)):
+            for _, row in rows:
+                try:
+                    entries = list[Entry](arrived([row]))
+                    frontier.schedule(entries, _now(frontier))
+                    links += len(entries)
+                except LetterError as error:
+                    logger.warning("a row of the outbox: %s", error)
+                    unread += 1
+            outbox.drop(to, rows[0][0], rows[-1][0])
+            frontier.flush()
+            await asyncio.sleep(0)
+    return links, unread
+
+
+def _now(frontier: Frontier) -> float:
+    return time.time() - frontier.wall_offset
+
+
+class _Quiet:
+    """How long nothing of *handover* has got on; what was called off has not."""
+
+    def __init__(self, handover: HandOver) -> None:
+        self._handover = handover
+        self._facts = handover.facts
+        self._progress = handover.progress
+        self.begin()
+
+    def begin(self) -> None:
+        """It is not for want of a taker if anything is called off now."""
+        self._taken = self._moved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """So long."""
+        return time.monotonic() - max(self._taken, self._moved)
+
+    def look(self) -> bool:
+        """Whether anything more was taken since the last time."""
+        now, off, before = time.monotonic(), "given_called_off", self._facts
+        facts, progress = self._handover.facts, self._handover.progress
+        if progress != self._progress:
+            self._moved = now
+        if facts.get(off) != before.get(off):
+            self._moved = self._taken
+        self._facts, self._progress = dict(facts), progress
+        taken = {**facts, off: 0} != {**before, off: 0}
+        if taken:
+            self._taken = now
+        return taken
+
+
+async def _until_empty(
+    handover: HandOver, giving: asyncio.Future[None], shares: Shares, view: LookView,
+    say: Callable[[str], None], patience: float,
+) -> None:  # fmt: skip
+    quiet = _Quiet(handover)
+    while handover.busy:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(giving), _BEAT)
+        now = await view()
+        if now.epoch != shares.epoch:
+            await _meet(shares, view)
+            handover.poke()
+            quiet.begin()
+        if quiet.look():
+            facts = handover.facts.items()
+            say(", ".join(f"{name.partition('_')[2]}: {n:,}" for name, n in facts))
+        elif quiet.seconds > patience:
+            raise CourierError(f"nobody has taken anything for {patience:g} s")
+
+
+# Where the disk is lost
+
+
+def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlState]]:
+    """Host, URL and state of each page that *agent* has packed in *folder*.
+
+    Robots.txt, and answers that said nothing of a page, are none. Raises `OSError`.
+    """
+    ending = f"-{plain(agent)}.warc."
+    for pack in sorted(path for path in folder.iterdir() if is_pack(path) and ending in path.name):
+        for entry in entries_of(pack):
+            host = host_of(entry.url)
+            event = event_of_status(entry.status)
+            state = OUTCOMES[event].state
+            if host and not entry.says_nothing and state is not State.PENDING:
+                when = int(entry.time.timestamp())
+                yield host, entry.url, UrlState(state, event, 1, entry.status, when)
+
+
+async def rebuilt(
+    folder: Path, shares: Shares, courier: Courier, out: Path, *, crawl: str, view: LookView,
+    patience: float = PATIENCE,
+) -> Adopted:  # fmt: skip
+    """Have the owners know what the agent of *shares*, whose disk is lost, has fetched.
+
+    As its packs in *folder* say; its queues are lost (see `lost`). Args, and what is raised, are
+    those of `adopted`.
+    """
+    await _meet(shares, view)
+    out.mkdir(parents=True, exist_ok=True)
+    found, parcels, urls = states_in_packs(folder, shares.name), 0, 0
+    hosts = set[int]()
+    while portion := list(islice(found, OF_PACKS)):
+        urls += len(portion)
+        hosts |= {hash(host) for host, _, _ in portion}
+        for number, units in shares.heirs().items():
+            row = shares.row(number)
+            if row is None:
+                continue
+            numbers = frozenset(units.tolist())
+            label = Label(secrets.token_hex(8), crawl, shares.name, row.name, packed(numbers))
+            path = out / label.parcel
+            if _write(path, label, portion, shares, numbers):
+                await _insist(courier, path, label, row.address, patience)
+                parcels += 1
+            path.unlink(missing_ok=True)
+        await _meet(shares, view)
+    return Adopted(parcels, len(hosts), urls)
+
+
+def _write(
+    path: Path, label: Label, portion: list[tuple[str, str, UrlState]], shares: Shares,
+    numbers: frozenset[int],
+) -> int:  # fmt: skip
+    """A parcel of those states that lie in the units of *numbers*; how many there are."""
+    count, unit = 0, shares.assignment.unit
+    with Writer(path, label) as parcel:
+        for host, url, state in portion:
+            if unit(host, url) in numbers:
+                name = state_key(host, url)[len(host_key(host)) :]
+                parcel.put([STATE, host, name, state.to_bytes()])
+                count += 1
+    return count
+
+
+async def _insist(
+    courier: Courier, path: Path, label: Label, address: str, patience: float
+) -> None:
+    sent, until = courier.counters.sent(label), time.monotonic() + patience
+    while True:
+        try:
+            await courier.deliver(path, label, address)
+        except CourierError:
+            if (now := courier.counters.sent(label)) != sent:
+                sent, until = now, time.monotonic() + patience
+            elif time.monotonic() > until:
+                raise
+            await asyncio.sleep(_BEAT)
+        else:
+            courier.withdraw(label)
+            return
+
+
+def lost(facts: Mapping[str, str | int | float | None], found: int) -> int:
+    """How many URLs are lost with the disk of an agent, of which *found* were in its packs.
+
+    *facts* are what it last said of itself (`office.Overview.facts`): what has happened since then
+    is not in them.
+    """
+    known = (facts.get(name) for name in ("pending", "done", "failed"))
+    return max(0, int(sum(n for n in known if isinstance(n, int | float))) - found)

@@ -1,0 +1,421 @@
+"""The side of a hand-over that gives: all that a job keeps of the hosts of some units, in a file.
+
+What its caller sees to, in this order: the new owner is known to `Routing`, so that whatever comes
+for the units from then on goes there; `Holding` holds them back; then `pack`. When the other side
+has said that it keeps all of it, `forget`; if the hand-over is called off, `keep`. Which of the two
+is to come after a kill only the caller knows; `given` names the parcels of which neither was done.
+
+All of these go on a portion at a time, while the crawl of everything else goes on.
+
+What comes behind a hand-over, at the side that gave: forgetting what went, or keeping it after
+all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.cluster.handover.fingerprints import Given, weight
+from scrapy_spider_suite.cluster.handover.handover_context import Clock, Hands, Steps, refuse_sieve
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    CLOCK,
+    HOST,
+    KEPT,
+    ROW,
+    STATE,
+    Item,
+    Label,
+    Units,
+    Writer,
+    unpacked,
+)
+from scrapy_spider_suite.cluster.handover.row_kinds import (
+    GOES,
+    By,
+    domain_of,
+    origin_of,
+    parts_of_hosts,
+)
+from scrapy_spider_suite.crawl.queue.traps import page_rows
+from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.store.revisit_plans import Plan
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_row
+from scrapy_spider_suite.store.seen_index import ARCHIVED
+from scrapy_spider_suite.store.seen_transfer import archived, bring_back, holding
+from scrapy_spider_suite.urls.hosts import registered_domain
+from scrapy_spider_suite.urls.normalize import host_of
+
+NAME: Final = "handover"
+"""The mapping of a job's store that says what was given, and how far what is taken."""
+GIVEN: Final = b"g"
+ROWS: Final = 100
+"""Rows of a portion: some milliseconds."""
+_RANGES: Final = 50
+"""Ranges of keys with nothing in them that are a portion."""
+NOT_A_URL: Final = b"\xff"
+"""Begins what follows the host's key in the state keys of requests, known by their fingerprints."""
+
+
+class Giving:
+    """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time.
+
+    Attributes:
+        counts: how many items of each kind were packed.
+        printed: what of them is in the sieve.
+
+    Raises `JobError` for units whose fingerprints do not lie together.
+    """
+
+    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+        refuse_sieve(hands, units)
+        self.printed = Given(hands, units, clock)
+        self._hands = hands
+        self._store = hands.store
+        self._records = hands.residents.records
+        self._units = units
+        self._clock = clock
+        self._kv = hands.store.kv(NAME)
+        self.counts: Counter[int] = Counter()
+
+    # Packing
+
+    def pack(self, path: Path, label: Label) -> Steps:
+        """Write all that is kept of the units to *path*, which is there when it is whole.
+
+        Raises `OSError`, and what the store does; then `pack` again, or `keep`.
+        """
+        self._kv.put(GIVEN + label.parcel.encode(), label.units)
+        # It need not be on the medium: who finds it after a kill looks whether it is whole.
+        new = path.with_name(f"{path.name}.new")
+        with Writer(new, label) as parcel:
+            for count, item in enumerate(self._items(), 1):
+                if isinstance(item, bool):
+                    yield item
+                    continue
+                self.counts[item[0]] += weight(item, self.printed.width)
+                if parcel.put(item) or not count % ROWS:
+                    yield False
+        new.replace(path)
+
+    def _items(self) -> Iterator[Item | bool]:
+        """What goes; in between, whether it waits."""
+        yield from self.printed.begin()
+        jars = self._jars()
+        for host in self.hosts():
+            if host is None:
+                yield False
+                continue
+            yield from self._of_host(host)
+            for jar in jars.pop(registered_domain(host), ()):
+                value = self._store.kv("cookies").get(jar)
+                if value is not None:
+                    yield [KEPT, host, "cookies", jar, value]
+        yield from self.printed.done()
+        yield from self._robots()
+        now, wall = self._clock()
+        for key, address in list(self._hands.workbench.addresses.items()):
+            if address.next_fetch > now:
+                yield [CLOCK, key, address.next_fetch - now + wall]
+
+    def _jars(self) -> dict[str, list[bytes]]:
+        """The rows of cookies by their domains: not more than there are jars in memory."""
+        jars: dict[str, list[bytes]] = {}
+        prefix = GOES["cookies"].prefix
+        for key, _ in self._store.kv("cookies").items(prefix):
+            jars.setdefault(domain_of(key[len(prefix) :]), []).append(key)
+        return jars
+
+    def hosts(self) -> Iterator[str | None]:
+        """The hosts of the units; None between two portions."""
+        for count, (begin, end) in enumerate(self._units.prefixes(), 1):
+            after = begin
+            while portion := list(islice(self._store.hosts_between(after, end), ROWS)):
+                for host in portion:
+                    if self._units.has_host(host):
+                        yield host
+                after = host_key(portion[-1]) + b"\0"
+                yield None
+            if not count % _RANGES:
+                yield None
+
+    def _of_host(self, host: str) -> Iterator[Item | bool]:
+        if self._units.by_host:
+            while not self.park(host):
+                yield True
+        record = self._records.of(host)
+        yield [HOST, host, record.to_bytes()]
+        yield from self._rows(host, record)
+        yield from self._states(host)
+        yield from self._kept(host)
+
+    def park(self, host: str) -> bool:
+        """Have a *host* of which all goes on disk, where nobody admits it; False: not yet.
+
+        What is out comes home first, and whatever cannot be stored fails.
+        """
+        hands, (now, wall) = self._hands, self._clock()
+        hands.grounds.save()
+        resident = hands.workbench.hosts.get(host)
+        if hands.health.given_up(host) or hands.residents.fronts.leased(host):
+            return False
+        record = self._records.touch(host)
+        if resident is not None:
+            if not resident.idle():
+                return False
+            for _, entry in [item for item in resident.front if item[1].volatile]:
+                hands.residents.fronts.take_out(resident, entry)
+                hands.health.fail(entry, Event.ELSEWHERE, now, wall)
+            clock = resident.next_fetch - now + wall, resident.why
+            hands.residents.leave(resident, wall, now)
+            hands.residents.waiting.leave(host, record)
+            # That of a bar would hide when the host was visited.
+            record.next_fetch, record.why = clock
+        hands.residents.waiting.leave(host, record)
+        self._records.save()
+        return True
+
+    def _rows(self, host: str, record: HostRecord) -> Iterator[Item | bool]:
+        """What is pending, in its order."""
+        after = record.head
+        while rows := self._store.rows(host, after, ROWS):
+            for entry in rows:
+                if self._units.has(host, entry.url):
+                    if self.is_out(entry):
+                        yield True  # it comes back, or is done
+                        break
+                    state = self._waiting(host, entry)
+                    yield [ROW, host, pack_row(entry), state, entry.key.startswith(LAST)]
+                after = entry.key
+
+    def _waiting(self, host: str, entry: Entry) -> bytes:
+        """The packed state of *entry*, which waits.
+
+        Of two requests for a URL, a retry most of all, one may be over, and the state is what came
+        of that. It is pending from now on: in a parcel it is one or the other.
+        """
+        data = self._store.state(entry.identity)
+        if data is None:
+            return PENDING
+        state = UrlState.from_bytes(data)
+        if state.state is not State.PENDING:
+            self._hands.ledger.take_back(host, self._records.touch(host), state)
+            data = replace(state, state=State.PENDING).to_bytes()
+            self._store.put_state(entry.identity, data)
+            self._records.save()
+        return data
+
+    def is_out(self, entry: Entry) -> bool:
+        """Whether *entry* is being fetched."""
+        leased = self._hands.residents.fronts.is_leased(entry)
+        return leased and not self._hands.holding.counts_as_out(entry)
+
+    def _states(self, host: str) -> Iterator[Item | bool]:
+        """What is done or failed, also where only the archive says so."""
+        for portion in self.states(host):
+            for name, state in portion:
+                if state.state is not State.PENDING:
+                    yield [STATE, host, name, state.to_bytes()]
+            yield False
+        for name in archived(self._store, host):
+            if self._units.by_host or self._units.has(host, name.decode()):
+                yield [STATE, host, name, ARCHIVED]
+
+    def states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
+        """What of the rows of *host* goes, by what follows the host's key, in portions."""
+        after = b""
+        while portion := list(islice(self._store.states(host_key(host), after), ROWS)):
+            found = [(name, UrlState.from_bytes(data)) for name, data in portion]
+            yield [each for each in found if self._goes(host, each[0], each[1].url)]
+            after = portion[-1][0]
+
+    def _goes(self, host: str, name: bytes, url: str = "") -> bool:
+        """Whether a URL goes, of which the state key, without the host's, is *name*."""
+        if self._units.by_host:
+            return True
+        if not url and name.startswith(NOT_A_URL):
+            return False  # nothing says which one it is
+        return self._units.has(host, url or name.decode("utf-8", "replace"))
+
+    def _kept(self, host: str) -> Iterator[Item | bool]:
+        for portion in self.kept(host):
+            yield from ([KEPT, host, *row] for row in portion)
+            yield False
+
+    def kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
+        """What else goes of *host*: mapping, key and value of rows, in portions."""
+        for name, part in parts_of_hosts():
+            kv = self._store.kv(name)
+            if part.by is By.HOST:
+                key = part.prefix + host.encode()
+                value = kv.get(key)
+                yield [] if value is None else [(name, key, value)]
+                if name != "traps":
+                    continue
+            begin, since = part.prefix + _start(part.by, host), b""
+            while portion := list(islice(kv.items(begin, since), ROWS)):
+                rows = ((name, key, value) for key, value in portion)
+                yield [row for row in rows if part.by is By.HOST or self._is_kept(host, begin, row)]
+                since = portion[-1][0][len(begin) :] + b"\0"
+
+    def _is_kept(self, host: str, begin: bytes, row: tuple[str, bytes, bytes]) -> bool:
+        """Whether a *row* of a URL of *host* goes, whose key is *begin* and what its state key is.
+        """
+        name, key, value = row
+        url = ""
+        if not self._units.by_host and key.startswith(NOT_A_URL, len(begin)):
+            if name == "revisits":
+                url = Plan.from_bytes(value).entry().url
+            elif name == "seeds":
+                url = value.partition(b"\n")[0].decode("utf-8", "replace")
+        return self._goes(host, key[len(begin) :], url)
+
+    def _robots(self) -> Iterator[Item | bool]:
+        kv, since = self._store.kv("robots"), b""
+        while portion := list(islice(kv.items(since=since), ROWS)):
+            for key, value in portion:
+                host = host_of(origin_of(key))
+                if self._units.has_host(host):
+                    yield [KEPT, host, "robots", key, value]
+            since = portion[-1][0] + b"\0"
+            yield False
+
+
+def given(store: RocksStore) -> dict[str, frozenset[int]]:
+    """The units of each parcel that was begun in *store*, and neither forgotten nor kept."""
+    rows = store.kv(NAME).items(GIVEN)
+    return {key[len(GIVEN) :].decode(): unpacked(units) for key, units in rows}
+
+
+def _start(by: By, host: str) -> bytes:
+    return host_key(host) if by is By.IDENTITY else page_rows(host)
+
+
+_PLAN: Final = b"p"
+
+
+class Forgetting:
+    """Ends what `Giving` began, of the same units."""
+
+    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+        self._hands = hands
+        self._store = hands.store
+        self._records = hands.residents.records
+        self._units = units
+        self._clock = clock
+        self._giving = Giving(hands, units, clock)
+
+    def forget(self, parcel: str) -> Steps:
+        """The receiver of *parcel* keeps it all: know nothing of it any more.
+
+        Done twice, or after a kill, it is as done once. Of robots.txt and cookies, which stay
+        within bounds of their own, and may be of use to other hosts of a site, nothing is removed.
+        Raises what the store does.
+        """
+        yield from self._giving.printed.forget()
+        for host in self._giving.hosts():
+            if host is None:
+                yield False
+            else:
+                yield from self._forget(host)
+        self._hands.ledger.cache.clear()
+        self._end(parcel)
+
+    def keep(self, parcel: str) -> Steps:
+        """The hand-over of *parcel* is called off: let hosts be admitted again."""
+        for host in self._giving.hosts():
+            if host is None:
+                yield False
+                continue
+            record = self._records.of(host)
+            if record.pending and record.due is None:
+                self._hands.residents.waiting.add(host, record, self._clock()[1])
+                self._records.changed(host, record)
+                self._records.save()
+        self._end(parcel)
+
+    def _end(self, parcel: str) -> None:
+        self._store.kv(NAME).delete(GIVEN + parcel.encode())
+        self._hands.flush()
+
+    def _forget(self, host: str) -> Iterator[bool]:
+        if not self._units.by_host:
+            # The archive removes whole hosts: what stays has rows until it goes there again.
+            for waits in holding(self._store.archive, self._brought_back(host)):
+                self._hands.flush()
+                yield waits
+        yield from self._forget_rows(host)
+        yield from self._forget_kept(host)
+        prefix = host_key(host)
+        for portion in self._giving.states(host):
+            for name, state in portion:
+                if state.state is State.PENDING:
+                    self._store.delete_state(prefix + name)
+                    self._hands.ledger.forget(prefix + name)
+                else:
+                    self._hands.rework.forget_state(host, name, state)
+            yield False
+        if self._is_empty(host):
+            yield from self._forget_host(host)
+
+    def _brought_back(self, host: str) -> Steps:
+        yield from bring_back(self._store, host)
+
+    def _forget_rows(self, host: str) -> Iterator[bool]:
+        after = self._records.of(host).head
+        while entries := self._store.rows(host, after, ROWS):
+            for entry in entries:
+                if self._units.has(host, entry.url):
+                    self._hands.holding.let_go(entry)
+                    if not self._hands.rework.forget(entry):
+                        yield True
+                        break
+                after = entry.key
+            yield False
+
+    def _forget_kept(self, host: str) -> Iterator[bool]:
+        for portion in self._giving.kept(host):
+            for name, key, _ in portion:
+                if name == "revisits" and key.startswith(_PLAN):
+                    self._hands.revisits.forget(key[len(_PLAN) :])
+                elif name != "traps":
+                    self._store.kv(name).delete(key)
+            yield False
+
+    def _is_empty(self, host: str) -> bool:
+        """Whether nothing of *host* stays."""
+        left = next(self._store.states(host_key(host)), None)
+        return self._units.by_host or (left is None and not self._records.of(host).pending)
+
+    def _forget_host(self, host: str) -> Iterator[bool]:
+        """Forget the record of *host*, and before it, which is what a kill in between would leave,
+        what the archive has of it."""
+        archive, hands = self._store.archive, self._hands
+        if archive is not None:
+            self._hands.flush()
+            while archive.behind or archive.urls.poll():
+                yield True
+            archive.remove(host)
+        while True:
+            record = self._records.of(host)
+            done, dead = record.done, record.dead
+            counted = hands.ledger.counters.events.get(Event.SUCCESS, 0)
+            if hands.rework.forget_host(host, self._clock()[0]):
+                break
+            yield True
+        counters = hands.ledger.counters
+        # It had no rows that said so.
+        left = counted - done
+        if left > 0:
+            counters.events[Event.SUCCESS] = left
+        else:
+            counters.events.pop(Event.SUCCESS, None)
+        counters.dead_hosts -= dead == Event.HOST_DEAD.value
+        hands.grounds.forget(host)
+        yield False

@@ -1,0 +1,281 @@
+"""Fingerprints in a hand-over: URLs that are done and have no row, where a job has a sieve.
+
+Units are slots there, and fingerprints begin with theirs. What is pending or failed is in the sieve
+as well, and has a row besides: of that the row goes, and no fingerprint. So a fingerprint in a
+parcel says one thing, whatever comes before or after it, or of the rest: that URL was fetched and
+answered 200.
+
+The same holds in each store at each moment, for what waits for no flush: who has a fingerprint, and
+no row, is done. So what waits is settled before it is packed; the giver forgets fingerprints before
+rows; and the taker, who cannot tell whose they are, adds them to its sieve by a flush, like links
+that it found, and then takes out of its queues what it did not know to be done; unless somebody
+asked for it (`asked`), and it is to be fetched once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    Clock,
+    Hands,
+    Steps,
+    asked_for,
+    due_again,
+    ended,
+    settled,
+    still,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    DROPPED,
+    HOST,
+    PRINTS,
+    SIEVE,
+    Item,
+    Reader,
+    Units,
+)
+from scrapy_spider_suite.frontier.entries import Entry, host_key
+from scrapy_spider_suite.seen.fingerprints import (
+    Mask,
+    Rows,
+    bytes_of,
+    empty,
+    found,
+    mask_of,
+    merged,
+    places_of,
+    rows_of,
+    slots_of,
+)
+from scrapy_spider_suite.seen.sieve import Sieve
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.seen_index import ARCHIVED, Sieved
+
+_PIECE: Final = 1 << 17
+"""Fingerprints that are compared with rows at a time: 2 MiB of them."""
+_ITEM: Final = 1 << 10
+"""Fingerprints of an item."""
+_KEYS: Final = 500
+"""State keys of a portion: some milliseconds."""
+_ROWS: Final = 100
+"""Entries of a portion."""
+_OFTEN: Final = 1 << 31
+"""How often a host was dropped is less than that: it is counted on here, in four bytes."""
+
+
+def weight(item: Item, width: int) -> int:
+    """How many things an *item* of a parcel is; of fingerprints, of *width* bytes, it is several.
+    """
+    return len(item[2]) // width if item[0] == PRINTS and width else 1
+
+
+class Given:
+    """The fingerprints of the *units* that are given away; nothing of it without a sieve."""
+
+    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+        self._hands = hands
+        self._units = units
+        self._clock = clock
+        self._sieved = hands.store.sieve
+
+    @property
+    def width(self) -> int:
+        """Bytes of a fingerprint; 0 without a sieve."""
+        return 0 if self._sieved is None else self._sieved.width
+
+    def begin(self) -> Iterator[Item | bool]:
+        """What has to come before all else, once nothing of the units waits for the sieve."""
+        if self._sieved is None:
+            return
+        yield from settled(self._hands, self._clock, self._units.numbers)
+        yield [SIEVE, "", self._sieved.width * 8]
+        for host, times in self._sieved.dropped.items():
+            if self._units.has_host(host):
+                yield [DROPPED, host, times]
+
+    def done(self) -> Iterator[Item | bool]:
+        """The fingerprints of what has no row, once all hosts of the units stand still."""
+        if self._sieved is None:
+            return
+        slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
+        for low, high in sieve.spans(slots, _PIECE):
+            read = list[Rows]()
+            yield from still(
+                self._hands, self._sieved, partial(_read, sieve, slots, low, high, read)
+            )
+            (rows,) = read
+            left = np.ones(len(rows), np.bool_)
+            yield False
+            for asked in self._of_rows(self._sieved, low >> 48, (high - 1 >> 48) + 1):
+                left[places_of(rows, asked)] = False
+                yield False
+            data, step = bytes_of(rows[left]), _ITEM * self._sieved.width
+            for at in range(0, len(data), step):
+                yield [PRINTS, "", data[at : at + step]]
+
+    def _of_rows(self, sieved: Sieved, first: int, end: int) -> Iterator[Rows]:
+        """The fingerprints of all that has a row in the slots from *first* on, before *end*."""
+        for begin, stop in ranges(self._units, first, end):
+            after = begin
+            while keys := [
+                key for key, _ in islice(self._hands.store.every_state(after), _KEYS) if key < stop
+            ]:
+                yield rows_of(sieved.prints(keys), sieved.width)
+                after = keys[-1]
+
+    def forget(self) -> Steps:
+        """Take them out of the sieve: before rows go, since what has neither is new again."""
+        if self._sieved is not None:
+            slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
+            yield from still(self._hands, self._sieved, lambda: sieve.removing(slots))
+
+
+def _read(
+    sieve: Sieve, slots: Mask, low: int, high: int, into: list[Rows]
+) -> Generator[None, None, None]:
+    """Read a piece, the only one of *into*, sorted."""
+    pieces = list[Rows]()
+    for rows in sieve.rows(slots, low, high):
+        pieces.append(rows)
+        yield
+    into.append(merged(*pieces) if pieces else empty(sieve.words))
+
+
+class Taken:
+    """The fingerprints that come in a parcel of *units*.
+
+    The store gets a sieve if it has none.
+    """
+
+    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+        self._hands = hands
+        self._store = hands.store
+        self._records = hands.residents.records
+        self._units = units
+        self._clock = clock
+        self._slots: Mask = mask_of(units.numbers)
+        self._bits = 0  # of those that come
+
+    @property
+    def width(self) -> int:
+        """Bytes of a fingerprint; 0 without a sieve."""
+        return 0 if self._store.sieve is None else self._store.sieve.width
+
+    # Checking, and taking in
+
+    def check(self, kind: int, host: str, rest: Sequence[Any]) -> None:
+        """Raise ValueError or TypeError unless that is an item of this module."""
+        (value,) = rest
+        if kind == DROPPED:
+            if not (isinstance(value, int) and 0 < value < _OFTEN):
+                raise ValueError(f"{host[:100]!r} was dropped {value!r} times")
+        elif kind == SIEVE:
+            own = self._store.sieve
+            if not self._units.slots or (own is None and self._hands.open_sieve is None):
+                raise ValueError("fingerprints, for which there is no sieve here")
+            if value not in (64, 128) or (own is not None and value != own.width * 8):
+                raise ValueError(f"fingerprints of {value!r} bits are not those of the sieve here")
+            self._bits = value
+        elif not (isinstance(value, bytes) and value and self._bits):
+            raise ValueError("no fingerprints")
+        elif not self._slots[slots_of(rows_of(value, self._bits // 8))].all():
+            raise ValueError("fingerprints that lie in no unit that was to be handed over")
+
+    def take(self, kind: int, host: str, value: Any) -> None:
+        """Merge an item."""
+        if kind == SIEVE and self._store.sieve is None and self._hands.open_sieve is not None:
+            self._hands.open_sieve()
+        elif kind == DROPPED and self._store.sieve is not None:
+            self._store.sieve.was_dropped(host, value)
+        elif kind == PRINTS and self._hands.ledger.sifter is not None:
+            self._hands.ledger.sifter.keep_prints(value)
+
+    def relieve(self) -> Steps:
+        """Let what has come so far be known, if there is enough of it; and have `knows` be true of
+        the portion that comes next."""
+        sifter = self._hands.ledger.sifter
+        if sifter is not None and sifter.full:
+            yield from settled(self._hands, self._clock)
+        yield from ended(self._hands, self._clock)
+
+    def knows(self, key: bytes) -> bool:
+        """Whether a URL without a row is done here."""
+        return self._store.sieve is not None and self._store.sieve.has(key)
+
+    # When all of it is merged
+
+    def finish(self, reader: Reader) -> Steps:
+        """Have all that has come known to the sieve, and be done here, too. Bears to be repeated.
+        """
+        if self._store.sieve is None:
+            return
+        yield from settled(self._hands, self._clock)
+        come, size, printed = list[Rows](), 0, False
+        for items, _ in reader.chunks():
+            for number, (kind, host, *rest) in enumerate(items, 1):
+                printed = printed or kind == SIEVE
+                if kind == PRINTS:
+                    come.append(rows_of(rest[0], self._store.sieve.width))
+                    size += len(come[-1])
+                elif kind == HOST and printed:
+                    self._count(host, HostRecord.from_bytes(rest[0]))
+                if not number % _ROWS:
+                    self._records.save()
+                    yield False
+            self._records.save()
+            yield False
+            if size > _PIECE:
+                yield from self._take_out(self._store.sieve, merged(*come))
+                come, size = [], 0
+        if come:
+            yield from self._take_out(self._store.sieve, merged(*come))
+
+    def _count(self, host: str, theirs: HostRecord) -> None:
+        """Count pages of *host* that are done, of which there is no row to say so."""
+        record = self._records.touch(host)
+        if theirs.done > record.done:
+            self._hands.ledger.count_done(host, record, theirs.done - record.done)
+
+    def _take_out(self, sieved: Sieved, rows: Rows) -> Steps:
+        """Take what is pending here out of its queue, if it is among *rows*: it is done."""
+        slots = slots_of(rows)
+        for begin, stop in ranges(self._units, int(slots.min()), int(slots.max()) + 1):
+            after = begin
+            while hosts := list(islice(self._store.hosts_between(after, stop), _ROWS)):
+                for host in hosts:
+                    if self._records.of(host).pending:
+                        yield from self._take_out_of(host, sieved, rows)
+                after = host_key(hosts[-1]) + b"\0"
+                yield False
+
+    def _take_out_of(self, host: str, sieved: Sieved, rows: Rows) -> Steps:
+        after = self._records.of(host).head
+        while entries := self._store.rows(host, after, _ROWS):
+            asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
+            for number in np.flatnonzero(found(rows, asked)).tolist():
+                self._take_out_or_leave(entries[number])
+            after = entries[-1].key
+            yield False
+
+    def _take_out_or_leave(self, entry: Entry) -> None:
+        data = self._store.row(entry.identity)
+        if asked_for(entry, UrlState.from_bytes(data or ARCHIVED)):
+            return
+        self._hands.holding.let_go(entry)
+        if self._hands.rework.take_out(entry):
+            self._store.delete_state(entry.identity)
+            due_again(self._hands.revisits, entry.identity)
+
+
+def ranges(units: Units, first: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+    """`Units.prefixes`, as far as they lie in the slots from *first* on, before *end*."""
+    low, high = first.to_bytes(2, "big"), (end - 1).to_bytes(2, "big") + b"\xff"
+    for begin, stop in units.prefixes():
+        if begin < high and stop > low:
+            yield max(begin, low), min(stop, high)

@@ -1,0 +1,272 @@
+"""Hosts go from agent to agent while the crawl goes on: what one of them gives, and what it takes.
+
+What an agent gives to the owner of units that is not itself:
+
+- units that it holds: what it keeps of them in a parcel, then the units themselves in the registry;
+- units that it does not hold, of which it has something all the same, since it was given up and is
+  back, or since they became another's before they had come: only what it has.
+
+A unit is held back here (`Shares.giving`) from before its parcel is packed until it is over; in the
+same way while a parcel is merged. Nothing else stands still, and all of it goes on in portions.
+
+Nothing is forgotten here before the taker has said that it keeps it, and everything bears to be
+done twice: after a kill, or when the members change in between, a parcel is called off and what was
+in it given anew; what was merged of it at the other end finds its way like all that lies there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from scrapy_spider_suite.cluster.handover.dump import Giving, given
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    Clock,
+    Hands,
+    Mask,
+    Moving,
+    Steps,
+    Traces,
+    mask_of,
+    settled,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label, label_in, packed
+from scrapy_spider_suite.cluster.handover.load import Taking
+from scrapy_spider_suite.cluster.handover.receiver import Taker
+from scrapy_spider_suite.cluster.handover.sender import Give, Giver, Parcel
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.frontier.entries import UNITS
+
+PARCEL_URLS: Final = 50_000
+"""About how many URLs a parcel holds, unless one unit has more: so long hosts stand still, and so
+much of a disk is in use."""
+
+PASSES: Final = 8
+"""Most parcels that all units go in, where each takes a pass over the whole store."""
+
+_NONE: Final = Label("", "", "", "", b"")
+"""No parcel."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at who is to have what, if nothing is heard before."""
+_FIRST, _MOST = 2.0, 60.0
+"""Seconds until something is given again to an agent that could not take it."""
+
+
+class HandOver:
+    """The hand-overs of one agent, both ways; `inbox` is for its *courier*.
+
+    It is made before anything is fetched: what was on its way when a process was killed is held
+    back from then on.
+
+    Args:
+        hands, clock: of its frontier.
+        shares: what this agent owns and holds; its `giving` is kept up here.
+        courier: brings parcels.
+        folder: of this agent alone, for parcels that go; made if it is not there.
+        give: `Registry.give`.
+        look: has *shares* know who holds what by now; raises as `Registry` does.
+        changed: called when other units are held back than before.
+
+    Raises:
+        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
+        OSError: there is no such folder.
+    """
+
+    def __init__(
+        self, hands: Hands, shares: Shares, courier: Courier, folder: Path, clock: Clock, *,
+        give: Give, look: Callable[[], Awaitable[None]], changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        self._moving = Moving(hands, shares, clock, changed)
+        self._shares = shares
+        self._folder = folder
+        self._traces = Traces(shares)
+        self._counters = courier.counters
+        self._giver = Giver(self._moving, courier, give, look, self._traces)
+        self.inbox = Taker(self._moving, self._traces)
+        self._left = self._begun()
+        self._merged = Taking(
+            hands, self._moving.units(np.ones(UNITS, np.bool_)), clock, Path(), _NONE
+        )  # fmt: skip
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._waits: dict[int, tuple[float, float]] = {}
+        self._poked = asyncio.Event()
+        self._broken = self._merged.broken_off
+        shares.giving[:] = self._broken
+        for mask in self._left.values():
+            shares.giving |= mask
+        shares.refresh()
+        self.poke()
+
+    # What is asked
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is to be given or taken, or it is not known yet."""
+        if self._left or self._tasks or self._looking is not None or self.inbox.at_work:
+            return True
+        return bool(self._traces.unknown().any()) or bool(self._due())
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What there is to say, by names for the stats."""
+        counts = Counter({f"given_{name}": n for name, n in self._giver.counts.items()})
+        counts.update({f"got_{name}": n for name, n in self.inbox.counts.items()})
+        return dict(counts)
+
+    @property
+    def progress(self) -> int:
+        """Another number whenever anything has got on, also in the midst of a parcel."""
+        counters = self._counters
+        return self._moving.turns.portions + counters.bytes_out + counters.signs
+
+    def poke(self) -> None:
+        """Others own, or hold, what they did not before: called at once, before anything comes."""
+        self._traces.note()
+        self._giver.note()
+        self._poked.set()
+
+    # Life
+
+    async def run(self, crawl: str) -> None:
+        """Give and take, for the crawl with the id *crawl*, until it is cancelled; then once more.
+
+        Raises `FencedError`: this process does not stand for its agent any more; and what a store
+        does that is damaged.
+        """
+        self._moving.crawl = crawl
+        self.inbox.ready.set()
+        try:
+            await self._undo()
+            while True:
+                self._look()
+                try:
+                    async with asyncio.timeout(_LOOK):
+                        await self._poked.wait()
+                except TimeoutError:
+                    pass
+                self._poked.clear()
+        finally:
+            tasks = [*self._tasks.values(), *([self._looking] if self._looking else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._tasks.clear()
+            self._looking = None
+            self._left = self._begun()
+
+    def _begun(self) -> dict[str, Mask]:
+        """The parcels that were begun, and did not end."""
+        found = given(self._moving.hands.store)
+        return {name: mask_of(units) for name, units in found.items()}
+
+    async def _undo(self) -> None:
+        """Call off what an earlier process has begun, and end what it has broken off."""
+        if self._broken:
+            self._broken = False  # what is marked later is of a merge that goes on
+            await self._moving.through(self._merged.settle)
+            held = np.logical_or.reduce([np.zeros(UNITS, np.bool_), *self._left.values()])
+            self._moving.let_go(~held)
+        for name, mask in list(self._left.items()):
+            path = self._folder / name
+            try:
+                label = await asyncio.to_thread(label_in, path)
+            except ParcelError:
+                label = self._label(name, "", mask)
+            await self._giver.call_off(Parcel(label, path, 0, mask))
+            del self._left[name]
+        self._giver.let_go()
+        for path in self._folder.iterdir():
+            if path.is_file():
+                path.unlink()
+
+    def _name(self, number: int) -> str:
+        row = self._shares.row(number)
+        return "" if row is None else row.name
+
+    # What is to go
+
+    def _look(self) -> None:
+        """Begin what is due. Raises what went wrong in what was begun before."""
+        for number, task in list(self._tasks.items()):
+            if task.done():
+                del self._tasks[number]
+                task.result()
+        if self._looking is not None and self._looking.done():
+            done, self._looking = self._looking, None
+            done.result()
+        if self._looking is None and (unknown := self._traces.unknown()).any():
+            self._looking = asyncio.get_running_loop().create_task(self._find(unknown))
+        now = time.monotonic()
+        for number, mask in self._due().items():
+            if number not in self._tasks and self._waits.get(number, (0.0, 0.0))[0] <= now:
+                parcel = self._parcel(number, self._portion(mask))
+                self._begin(self._giver.give(parcel), number)
+
+    def _due(self) -> dict[int, Mask]:
+        """What each other owner is to have."""
+        free = (self._shares.mine | self._traces.found) & ~self._shares.giving
+        masks = {number: mask & free for number, mask in self._giver.heirs().items()}
+        return {number: mask for number, mask in masks.items() if mask.any()}
+
+    def _portion(self, mask: Mask) -> Mask:
+        """As many of the units as go in one parcel."""
+        counters, units = self._moving.hands.ledger.counters, self._moving.units(mask)
+        urls = counters.pending + counters.done + counters.failed
+        held = max(1, int((self._shares.mine | self._traces.found).sum()))
+        most = max(1, PARCEL_URLS * held // max(1, urls))
+        if not units.slots:
+            most = max(most, UNITS // PASSES)
+        part = np.zeros(UNITS, np.bool_)
+        part[np.flatnonzero(mask)[:most]] = True
+        return part
+
+    def _parcel(self, number: int, mask: Mask) -> Parcel:
+        label = self._label(secrets.token_hex(8), self._name(number), mask)
+        return Parcel(label, self._folder / label.parcel, number, mask)
+
+    def _label(self, parcel: str, receiver: str, mask: Mask) -> Label:
+        units = packed(np.flatnonzero(mask).tolist())
+        return Label(parcel, self._moving.crawl, self._shares.name, receiver, units)
+
+    def _begin(self, giving: Awaitable[bool], number: int) -> None:
+        async def work() -> None:
+            if await giving:
+                self._waits.pop(number, None)
+                return
+            wait = min(_MOST, 2 * self._waits.get(number, (0.0, _FIRST / 2))[1])
+            self._waits[number] = time.monotonic() + wait, wait
+
+        task = asyncio.get_running_loop().create_task(work())
+        task.add_done_callback(lambda done: self.poke())
+        self._tasks[number] = task
+
+    async def _find(self, unknown: Mask) -> None:
+        """Look which of those units anything lies here of."""
+        self._traces.begin()
+        moving, found = self._moving, np.zeros(UNITS, np.bool_)
+        units, unit = moving.units(unknown), self._shares.assignment.unit
+
+        def steps() -> Steps:
+            yield from settled(moving.hands, moving.clock)  # of some hosts nothing else is known
+            for host in Giving(moving.hands, units, moving.clock).hosts():
+                if host is None:
+                    yield False
+                elif units.by_host:
+                    found[unit(host, f"https://{host}/")] = True
+                else:
+                    found[unknown] = True  # which of them takes a packing to say
+                    return
+
+        await moving.through(steps)
+        self._traces.looked(unknown, found)

@@ -1,0 +1,408 @@
+"""Long work in portions, between which everything else in the loop has its turn.
+
+The parts of a frontier that a hand-over works with.
+
+The sieve in a hand-over: what waits for it comes to its end first, and it lies still while it is
+read or changed.
+
+All of it goes on in steps of a generator, which are done in the loop of a crawl; what takes longer
+is done in a thread, for which the steps wait.
+
+What giving and taking hosts have in common: the parts of this agent that both work on.
+
+Of which units of others something lies in a store all the same: nobody else knows that.
+
+Which of what waits is to be fetched whatever other agents know of its URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Container, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from itertools import islice
+from threading import Event
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scrapy_spider_suite.cluster.assignment import Ring
+from scrapy_spider_suite.cluster.handover.handover_file import Units
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, Rework
+from scrapy_spider_suite.crawl.queue.leases import Holding
+from scrapy_spider_suite.crawl.queue.traps import Grounds
+from scrapy_spider_suite.errors import JobError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
+from scrapy_spider_suite.frontier.workbench import Workbench
+from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.seen.sieve import Flush
+from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.revisit_plans import Revisits
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import Sieved
+from scrapy_spider_suite.store.seen_transfer import Sifter, unpack
+from scrapy_spider_suite.store.url_states import Ledger
+
+SLICE: Final = 0.005
+"""Seconds that portions go on without a break, and the last of them a little longer."""
+
+WAIT: Final = 0.05
+"""Seconds until work that waits for something else is looked at again."""
+
+
+class Turns:
+    """Whose work it is, of all that there is: never of more than one at a time.
+
+    It takes half of the time of a loop at most. *between* is called after each slice, and may raise
+    anything.
+
+    Attributes:
+        portions: how many have been done, but for those that only waited.
+    """
+
+    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
+        self._between = between
+        self._one = asyncio.Lock()
+        self.portions = 0
+
+    async def run(
+        self, steps: Iterator[bool], goes_on: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Do *steps*, which say whether they wait for something; whether all of them were done.
+
+        It asks *goes_on* before each. Raises what *steps* raise.
+        """
+        while True:
+            async with self._one:
+                begin = time.perf_counter()
+                waits = False
+                while not waits and (used := time.perf_counter() - begin) < SLICE:
+                    if not goes_on():
+                        return False
+                    if (found := next(steps, None)) is None:
+                        return True
+                    waits = found
+                    self.portions += not waits
+                self._between()
+                if not waits:
+                    await asyncio.sleep(used)
+            if waits:
+                await asyncio.sleep(WAIT)
+
+
+class Hands(NamedTuple):
+    """See `giving` and `taking`.
+
+    Attributes:
+        sift: what `Frontier.sift` is.
+        open_sieve: has the store have a sieve, where it has none; None: nobody can.
+    """
+
+    store: RocksStore
+    workbench: Workbench
+    residents: Residents
+    ledger: Ledger
+    health: Health
+    holding: Holding
+    revisits: Revisits
+    grounds: Grounds
+    rework: Rework
+    let_go: Callable[[Entry, float], None]
+    flush: Callable[[], None]
+    sift: Callable[[float], Iterator[None]]
+    open_sieve: Callable[[], None] | None = None
+
+
+def handover_context(frontier: Frontier, store: RocksStore) -> Hands:
+    """Return what hosts of *frontier* are handed over with, and taken; *store* is its store."""
+    return Hands(
+        store, frontier.workbench, frontier.residents, frontier.ledger, frontier.health,
+        frontier.holding, frontier.planner.revisits, frontier.grounds, frontier.rework(store),
+        frontier.let_go, frontier.flush, frontier.sift,
+    )  # fmt: skip
+
+
+Steps = Generator[bool, None, None]
+"""Portions of work; True: it waits for something else."""
+Clock = Callable[[], tuple[float, float]]
+"""The time of the frontier, and wall time."""
+
+_ROWS: Final = 10
+"""Rows of links that are looked at in a step; of those that are new one is enough."""
+_AT_ONCE: Final = 0.004
+"""Seconds for which a step waits for a thread itself: most of what it does takes no longer."""
+
+
+def settled(hands: Hands, clock: Clock, slots: Container[int] | None = None) -> Steps:
+    """Have all links that wait for the sieve by now known to it, and those that are new pending.
+
+    With *slots* only if any of them leads to a host there. Others may work at the same, and do:
+    a flush bears to be stepped by several. Raises `StoreWriteError`, and goes on if it is called
+    again.
+    """
+    sifter = hands.ledger.sifter
+    if sifter is None:
+        return
+    end = sifter.end
+    if slots is not None and not (yield from _waits(hands.store, sifter, slots)):
+        return
+    while sifter.first < end:
+        hands.flush()
+        if sifter.begin() is None and not sifter.decided:
+            yield True  # somebody holds it
+        yield from ended(hands, clock)
+
+
+def ended(hands: Hands, clock: Clock) -> Steps:
+    """Have no flush under way, until the next step of whoever asks for it: then, of what has no
+    row, who is known to the sieve is done."""
+    sifter = hands.ledger.sifter
+    while sifter is not None and (flush := sifter.under_way) is not None:
+        if flush.decided:
+            next(hands.sift(clock()[0]), None)
+        else:
+            # It may be that nobody is at it: it has failed, and waits for its time.
+            hands.flush()
+            yield from beside(_run(hands.store, flush))
+        if sifter.under_way is flush:
+            yield False
+
+
+def _waits(store: RocksStore, sifter: Sifter, slots: Container[int]) -> Generator[bool, None, bool]:
+    """Whether a link that waits leads to a host in *slots*, or is one that did."""
+    after = 0
+    while rows := list(islice(store.fresh(max(after, sifter.first)), _ROWS)):
+        for number, row in rows:
+            _, keys = unpack(number, row)
+            if any(key and int.from_bytes(key[:2], "big") in slots for key in keys):
+                return True
+            after = number + len(keys)
+        yield False
+    return False
+
+
+def still(hands: Hands, sieved: Sieved, work: Callable[[], Generator[Any, None, None]]) -> Steps:
+    """Do the steps that *work* makes, in a thread, while no flush runs or can begin."""
+    while not sieved.hold():
+        flush = sieved.sieve.under_way
+        if flush is None or flush.decided:
+            yield True  # somebody else holds it
+        else:
+            hands.flush()
+            yield from beside(_run(hands.store, flush))
+    try:
+        yield from beside(work())
+    finally:
+        sieved.give_back()
+
+
+def _run(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
+    """The steps of *flush*, after all that it is about is on the medium."""
+    store.sync_log()
+    while flush.step():
+        yield
+
+
+def beside(steps: Generator[Any, None, None]) -> Steps:
+    """Do all *steps* in a thread, between which it can be stopped; raises what they raise."""
+    stop = Event()
+
+    def run() -> None:
+        with closing(steps):
+            for _ in steps:
+                if stop.is_set():
+                    return
+
+    with ThreadPoolExecutor(1, "suite-hand-over") as threads:
+        done = threads.submit(run)
+        try:
+            wait([done], _AT_ONCE)
+            while not done.done():
+                yield True
+        finally:
+            stop.set()
+        done.result()
+
+
+BACKLOG: Final = 2_000
+"""Operations on the store after which they are written."""
+
+RETRY: Final = 1.0
+"""Seconds until a store that could not write is asked again."""
+
+Mask = npt.NDArray[np.bool_]
+"""For each unit whether it is meant."""
+
+logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
+
+
+def mask_of(numbers: frozenset[int]) -> Mask:
+    """Those units."""
+    mask = np.zeros(UNITS, np.bool_)
+    mask[list(numbers)] = True
+    return mask
+
+
+class Moving:
+    """The frontier of *hands* and its *shares*; *clock* tells the time of it, and wall time.
+
+    Args:
+        changed: called when other units are held back than before.
+
+    Attributes:
+        crawl: the id of the crawl; nothing goes on before it is known.
+
+    Raises:
+        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
+    """
+
+    def __init__(
+        self, hands: Hands, shares: Shares, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        self.hands = hands
+        self.shares = shares
+        refuse_sieve(hands, self.units(np.zeros(UNITS, np.bool_)))
+        self.clock = clock
+        self.crawl = ""
+        self.turns = Turns(self._relieve)
+        self.once = Once(logger, "hand-over")
+        self._changed = changed
+
+    def units(self, mask: Mask) -> Units:
+        """Those units, as the storage takes them."""
+        assignment = self.shares.assignment
+        numbers: list[int] = np.flatnonzero(mask).tolist()
+        return Units(
+            numbers, assignment.unit, by_host=assignment.by_host,
+            slots=isinstance(assignment, Ring),
+        )  # fmt: skip
+
+    def hold_back(self, mask: Mask) -> None:
+        """Let nobody fetch those units here until they are let go."""
+        self.shares.giving |= mask
+        self._held()
+
+    def let_go(self, mask: Mask) -> None:
+        """Let those units be fetched again, if they are this agent's."""
+        self.shares.giving &= ~mask
+        self._held()
+
+    def _held(self) -> None:
+        self.shares.refresh()
+        self._changed()
+
+    async def through(
+        self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True, *,
+        tries: int = 0,
+    ) -> bool:  # fmt: skip
+        """Do the steps that *make* gives, and make that durable; see `Turns.run`.
+
+        Where the store cannot write they are made, and done, once more when it can. Raises
+        `StoreWriteError`: it could not *tries* times; 0 is without end.
+        """
+        failed = 0
+        while True:
+            try:
+                self.hands.flush()  # nothing is added to what cannot be written
+                with closing(make()) as steps:
+                    done = await self.turns.run(steps, goes_on)
+                self.hands.flush()
+            except StoreWriteError as error:
+                self.once.say("store", error)
+                failed += 1
+                if failed == tries:
+                    raise
+                await asyncio.sleep(RETRY)
+            else:
+                self.once.over("store")
+                return done
+
+    def _relieve(self) -> None:
+        if self.hands.store.backlog > BACKLOG:
+            self.hands.flush()
+
+
+class Traces:
+    """What is known of the units that this agent, with *shares*, neither owns nor holds.
+
+    Attributes:
+        found: units of which something may lie here, and is to go to their owners.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self.found: Mask = np.zeros(UNITS, np.bool_)
+        self._clean: Mask = np.zeros(UNITS, np.bool_)  # nothing lies here, and nothing comes
+        self._came: Mask = np.zeros(UNITS, np.bool_)  # since the last `begin`
+        self._shares = shares
+
+    def come(self, mask: Mask) -> None:
+        """Something comes, or has come, for those units."""
+        self._clean &= ~mask
+        self.found &= ~mask
+        self._came |= mask
+
+    def gone(self, mask: Mask) -> None:
+        """Nothing of them lies here any more."""
+        self._clean |= mask
+        self.found &= ~mask
+
+    def note(self) -> None:
+        """Others are members than before, or hold something else: called before anything comes."""
+        self.come(self._shares.own | self._shares.mine)
+
+    def unknown(self) -> Mask:
+        """The units that are to be looked at, as far as nothing is going on with them."""
+        shares = self._shares
+        return ~(shares.own | shares.mine | shares.giving | self._clean | self.found)
+
+    def begin(self) -> None:
+        """The store is looked through from now on."""
+        self._came[:] = False
+
+    def looked(self, mask: Mask, found: Mask) -> None:
+        """Of the units of *mask* something was found in those of *found*."""
+        self.found |= found & ~self._came
+        self._clean |= mask & ~found & ~self._came
+
+
+# Plain integers: operators of flags are Python code.
+_START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
+_ENDED: Final = frozenset(
+    event for event, outcome in OUTCOMES.items() if outcome.state is not State.PENDING
+)
+
+
+def asked_for(entry: Entry, state: UrlState) -> bool:
+    """Whether somebody asked for *entry*, which waits, though its URL was known: a spider that said
+    ``dont_filter``, an operator.
+
+    What ``start()`` yields every agent asks for that begins. So that is none of it, unless *state*
+    says that one was sent, which this one follows (a retry).
+    """
+    if not entry.flags & _DONT_FILTER:
+        return False
+    return not entry.flags & _START or state.event in _ENDED
+
+
+def due_again(revisits: Revisits, identity: bytes) -> None:
+    """A page is not pending any more, and nobody has visited it: let it wait for its time, if it
+    has a plan."""
+    plan = revisits.get(identity)
+    if plan is not None and not revisits.waits(identity, plan):
+        revisits.forget(identity)
+        revisits.take_over(identity, plan, waits=True)
+
+
+def refuse_sieve(hands: Hands, units: Units) -> None:
+    """Raise `JobError` where URLs are known by fingerprints that are not those of some units."""
+    if hands.store.sieve is not None and not units.slots:
+        raise JobError(
+            "with SUITE_SEEN = 'sieve' hosts can be handed over with SUITE_ASSIGNMENT = 'ring' only"
+        )

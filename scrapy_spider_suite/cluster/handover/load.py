@@ -1,0 +1,483 @@
+"""URLs that wait at the taker of a parcel, and of which the parcel says more.
+
+A row is found by walking over the queue of its host, so what becomes of it is put off until all of
+the parcel is merged. What was asked for stays, whatever came. Of two rows that ask for the same one
+stays: that of the giver, unless only the other was asked for.
+
+The side of a hand-over that takes: what another agent has given, checked, then merged.
+
+Whatever comes for the units meanwhile is stored as ever; `Holding` keeps it from being fetched
+until all is here. So URLs may be known on both sides: the further state counts (done, failed,
+pending), of two that are pending that of the giver, who knew it first; later clocks count. But what
+was asked for (`asked`) is to be fetched, whatever is known of it, and is pending in the end: rather
+once more, where a hand-over that was called off has left something of it elsewhere, than not at
+all.
+
+Each portion is one batch with the place in the file that it ends at. So a kill in the middle leaves
+half of it, known to be that, and merging goes on there; once it is done, merging does nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+import xxhash
+
+from scrapy_spider_suite.cluster.handover.dump import NAME, NOT_A_URL, ROWS
+from scrapy_spider_suite.cluster.handover.fingerprints import Taken, weight
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    Clock,
+    Hands,
+    Steps,
+    asked_for,
+    due_again,
+    refuse_sieve,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    CLOCK,
+    DROPPED,
+    HOST,
+    KEPT,
+    PRINTS,
+    ROW,
+    SIEVE,
+    STATE,
+    Item,
+    Label,
+    Reader,
+    Units,
+    unpacked,
+)
+from scrapy_spider_suite.cluster.handover.row_kinds import part_of
+from scrapy_spider_suite.cluster.routing import unpack_strange
+from scrapy_spider_suite.crawl.queue.traps import unpack
+from scrapy_spider_suite.errors import JobDamagedError, ParcelError
+from scrapy_spider_suite.frontier.entries import Entry, host_key, sequence_of
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, seconds_until_due
+from scrapy_spider_suite.store.revisit_plans import Plan
+from scrapy_spider_suite.store.rows import MOST, HostRecord, UrlState, unpack_row
+from scrapy_spider_suite.store.seen_index import ARCHIVED
+
+Write = Callable[[str, bytes, UrlState], None]
+"""Writes, of a host, under a state key, that a URL is done or failed."""
+
+_TWICE: Final = b"d"
+_UNTIL: Final = struct.Struct(">Q")
+_ROW, _ASKED, _INSTEAD, _STATE = b"r", b"a", b"i", b"s"
+"""What came: a row, one that was asked for, one instead of which another stays; a state."""
+_UNTRIED: Final = UrlState(State.PENDING)
+
+
+class Mark(NamedTuple):
+    """What came for a URL that was pending.
+
+    Attributes:
+        until: the sequence number of the last row that was here by then.
+        kind: see above.
+        data: a state, packed; or a digest of what a row asks for.
+    """
+
+    until: int
+    kind: bytes
+    data: bytes
+
+    def to_bytes(self) -> bytes:
+        """As a row holds it."""
+        return _UNTIL.pack(self.until) + self.kind + self.data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Mark:
+        """Read it back; earlier releases kept no more than the number. Raises `JobDamagedError`."""
+        at = _UNTIL.size
+        try:
+            return cls(_UNTIL.unpack_from(data)[0], data[at : at + 1] or _ROW, data[at + 1 :])
+        except struct.error as error:
+            raise JobDamagedError(f"what waits twice cannot be read ({error})") from error
+
+
+class Twice:
+    """The marks of a store; *write* writes states that were put off."""
+
+    def __init__(self, hands: Hands, write: Write) -> None:
+        self._hands = hands
+        self._store = hands.store
+        self._records = hands.residents.records
+        self._write = write
+        self._kv = hands.store.kv(NAME)
+
+    @property
+    def left(self) -> bool:
+        """Whether any mark has not come to its end."""
+        return next(self._kv.items(_TWICE), None) is not None
+
+    def row(self, entry: Entry, state: UrlState) -> None:
+        """*entry*, which is about to come, with *state*, waits here already."""
+        self._mark(entry.identity, _ASKED if asked_for(entry, state) else _ROW, _digest(entry))
+
+    def state(self, key: bytes, theirs: UrlState) -> None:
+        """What waits here under this state key is done or failed, as *theirs* says."""
+        self._mark(key, _STATE, theirs.to_bytes())
+
+    def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
+        mark = Mark(self._hands.ledger.counters.sequence, kind, data)
+        self._kv.put(_TWICE + key, mark.to_bytes())
+
+    # When all of it is merged
+
+    def end(self, since: int) -> Iterator[bool]:
+        """Have every mark come to its end; all rows of the parcel have numbers behind *since*."""
+        while (first := next(self._kv.items(_TWICE), None)) is not None:
+            prefix = first[0][: first[0].index(b"\0", len(_TWICE) + 2) + 1]
+            host = prefix[len(_TWICE) + 2 : -1].decode()
+            while (yield from self._walk(host, since)):
+                pass
+            while rows := list(islice(self._kv.items(prefix), ROWS)):
+                for key, data in rows:
+                    self._kv.delete(key)
+                    mark = Mark.from_bytes(data)
+                    if mark.kind == _STATE:  # nothing of it waits any more
+                        self._conclude(host, key[len(_TWICE) :], mark)
+                self._records.save()
+                yield False
+
+    def _walk(self, host: str, since: int) -> Generator[bool, None, bool]:
+        """Go over the queue of *host*; whether that has to be done once more."""
+        after, again = self._records.of(host).head, False
+        while entries := self._store.rows(host, after, ROWS):
+            for entry in entries:
+                mark = self._kv.get(_TWICE + entry.identity)
+                if mark is not None:
+                    again = self._judge(entry, Mark.from_bytes(mark), since) or again
+                after = entry.key
+            self._records.save()
+            yield False
+        return again
+
+    def _judge(self, entry: Entry, mark: Mark, since: int) -> bool:
+        """Take out a marked *entry*, or leave it; whether the queue is to be gone over again."""
+        early = sequence_of(entry.key) <= mark.until
+        if mark.kind == _STATE:
+            data = self._store.row(entry.identity)
+            state = _UNTRIED if data is None else UrlState.from_bytes(data)
+            if early and not asked_for(entry, state) and self._take_out(entry):
+                self._conclude(entry.host, entry.identity, mark)  # at once: it must not be neither
+            else:
+                self._kv.delete(_TWICE + entry.identity)
+            return False
+        same, asked = mark.data == _digest(entry), asked_for(entry, _UNTRIED)
+        if not early:
+            if mark.kind == _INSTEAD and same and not asked:
+                self._take_out(entry)
+            return False
+        if asked and same and mark.kind == _ROW:
+            self._kv.put(_TWICE + entry.identity, mark._replace(kind=_INSTEAD).to_bytes())
+            return True
+        if asked:
+            goes = same and mark.kind == _ASKED
+        else:
+            # A spider's request that the giver had, too, before the one that was asked for.
+            of_parcel = mark.kind == _ASKED and sequence_of(entry.key) > since
+            goes = not (of_parcel and entry.payload is not None)
+        if goes:
+            self._take_out(entry)
+        return False
+
+    def _conclude(self, host: str, key: bytes, mark: Mark) -> None:
+        self._write(host, key, UrlState.from_bytes(mark.data))
+        due_again(self._hands.revisits, key)
+
+    def _take_out(self, entry: Entry) -> bool:
+        self._hands.holding.let_go(entry)
+        return self._hands.rework.take_out(entry)
+
+
+def _digest(entry: Entry) -> bytes:
+    """What *entry* asks for, as far as its identity does not say it."""
+    return xxhash.xxh3_64_digest(entry.payload or b"")
+
+
+_TAKEN: Final = b"t"
+_PLAN: Final = b"p"
+_RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
+_END: Final = -1
+
+
+def _check_record(record: HostRecord) -> None:
+    """Raise `ValueError` for numbers that are beyond all that an agent writes."""
+    sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
+    numbers = (record.pending, record.done, record.failed, record.attempts)
+    if not sane or max(numbers) > MOST:
+        raise ValueError("a host's row with numbers beyond all bounds")
+
+
+def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
+    """Raise anything for what is no row of a mapping that goes with *host*."""
+    part = part_of(name, key, host)
+    if part is None or type(value) is not bytes:
+        raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
+    part.merge(None, value)
+    if name == "revisits" and key.startswith(_PLAN):
+        plan = Plan.from_bytes(value)
+        if unpack_strange(plan.host, plan.row).identity != key[len(_PLAN) :]:
+            raise ValueError(f"a plan for another page than one of {host!r}")
+
+
+class Place(NamedTuple):
+    """How far a parcel is taken: the chunk to go on with, and how many of its items are; *since*
+    is the sequence number of the last row that was here before."""
+
+    at: int
+    items: int
+    since: int = 0
+
+
+class Taking:
+    """Takes the parcel at *path*, which *label* says is to come, into the frontier of *hands*.
+
+    Attributes:
+        counts: how many items of each kind were merged.
+    """
+
+    def __init__(
+        self, hands: Hands, units: Units, clock: Clock, path: Path, label: Label
+    ) -> None:  # fmt: skip
+        refuse_sieve(hands, units)
+        self._printed = Taken(hands, units, clock)
+        self._hands = hands
+        self._store = hands.store
+        self._records = hands.residents.records
+        self._units = units
+        self._clock = clock
+        self._path = path
+        self._label = label
+        self._kv = hands.store.kv(NAME)
+        self._twice = Twice(hands, self._write_state)
+        self.counts: Counter[int] = Counter()
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is here, on disk: the giver may forget it."""
+        return self._place(0).at == _END
+
+    def take(self) -> Steps:
+        """Check the file, all of it, then merge it. Raises `ParcelError`: nothing was changed."""
+        if not self.done:
+            with Reader(self._path) as reader:
+                if self._kv.get(self._key) is None:
+                    yield from self._check(reader)
+                yield from self._merge(reader)
+                yield from self._twice.end(self._place(0).since)
+                yield from self._printed.finish(reader)
+            self._note(Place(_END, 0))
+            self._hands.flush()
+
+    # What was broken off
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether a merge, of whatever parcel, was broken off, and has left URLs that wait twice:
+        nothing may be fetched before `settle` is through."""
+        return self._twice.left
+
+    def settle(self) -> Steps:
+        """See to those URLs: it may be that nobody goes on with that merge. Raises what the store
+        does."""
+        rows = (msgpack.unpackb(data) for _, data in self._kv.items(_TAKEN))
+        since = [Place(*map(int, row)).since for row in rows if row[0] != _END]
+        yield from self._twice.end(min(since, default=self._hands.ledger.counters.sequence))
+
+    # Where
+
+    @property
+    def _key(self) -> bytes:
+        return _TAKEN + self._label.parcel.encode()
+
+    def _place(self, first: int) -> Place:
+        data = self._kv.get(self._key)
+        if data is None:
+            return Place(first, 0, self._hands.ledger.counters.sequence)
+        try:
+            return Place(*map(int, msgpack.unpackb(data)))
+        except (ValueError, TypeError) as error:
+            raise JobDamagedError(f"how far a parcel is taken cannot be read ({error})") from error
+
+    def _note(self, place: Place) -> None:
+        self._kv.put(self._key, msgpack.packb(place))
+
+    # Checking
+
+    def _check(self, reader: Reader) -> Iterator[bool]:
+        if reader.label != self._label or unpacked(self._label.units) != self._units.numbers:
+            raise ParcelError(f"{self._path} is another parcel than was offered")
+        for items, at in reader.chunks():
+            for count, item in enumerate(items, 1):
+                try:
+                    self._check_item(*item)
+                except Exception as error:  # whatever it is: an agent that lies chooses
+                    why = " ".join(str(error).split())[:200]
+                    raise ParcelError(f"{self._path}, before byte {at}: {why}") from error
+                if not count % ROWS:
+                    yield False
+            yield False
+
+    def _check_item(self, kind: int, host: str, *rest: Any) -> None:
+        """Raises anything unless that is an item, of a host of the units."""
+        if kind == CLOCK:
+            (wall,) = rest
+            if not (isinstance(host, str) and -LATEST < wall < 1e12):
+                raise ValueError("no clock of an address")
+            return
+        if kind in (SIEVE, PRINTS) and host == "":
+            self._printed.check(kind, host, rest)
+            return
+        if not isinstance(host, str) or "\0" in host or not self._units.has_host(host):
+            raise ValueError(f"{str(host)[:100]!r} is no host of what was to be handed over")
+        if kind == HOST:
+            _check_record(HostRecord.from_bytes(*rest))
+        elif kind == ROW:
+            row, state, last = rest
+            if UrlState.from_bytes(state).state is not State.PENDING or type(last) is not bool:
+                raise ValueError("a URL that is not pending")
+            self._check_url(host, unpack_strange(host, row).url)
+        elif kind == STATE:
+            name, state = rest
+            known = UrlState.from_bytes(state)
+            if known.state is State.PENDING or type(name) is not bytes or not name:
+                raise ValueError("a URL that is neither done nor failed")
+            url = "" if name.startswith(NOT_A_URL) else name.decode()
+            self._check_url(host, known.url or url, name)
+        elif kind == KEPT:
+            _check_kept(host, *rest)
+        elif kind == DROPPED:
+            self._printed.check(kind, host, rest)
+        else:
+            raise ValueError(f"no item has the number {kind!r}")
+
+    def _check_url(self, host: str, url: str, name: bytes = b"") -> None:
+        known = self._units.by_host or name.startswith(NOT_A_URL)
+        if not known and not self._units.has(host, url):
+            raise ValueError(f"{url[:200]!r} lies in no unit that was to be handed over")
+
+    # Merging
+
+    def _merge(self, reader: Reader) -> Iterator[bool]:
+        place = self._place(reader.first)
+        items, end = reader.chunk(place.at)
+        while items:
+            yield from self._printed.relieve()
+            portion = items[place.items : place.items + ROWS]
+            for item in portion:
+                self._take(item)
+                self.counts[item[0]] += weight(item, self._printed.width)
+            self._records.save()
+            place = place._replace(items=place.items + ROWS)
+            if place.items >= len(items):
+                place = place._replace(at=end, items=0)
+                items, end = reader.chunk(end)
+            self._note(place)
+            yield False
+
+    def _take(self, item: Item) -> None:
+        kind, host, *rest = item
+        if kind == HOST:
+            self._take_host(host, HostRecord.from_bytes(rest[0]))
+        elif kind == ROW:
+            self._take_row(host, *rest)
+        elif kind == STATE:
+            self._take_state(host, host_key(host) + rest[0], UrlState.from_bytes(rest[1]))
+        elif kind == KEPT:
+            self._take_kept(host, *rest)
+        elif kind != CLOCK:
+            self._printed.take(kind, host, *rest)
+        else:
+            now, wall = self._clock()
+            self._hands.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
+
+    def _take_host(self, host: str, theirs: HostRecord) -> None:
+        now, wall = self._clock()
+        record, hands = self._records.touch(host), self._hands
+        record.failures = max(record.failures, theirs.failures)
+        record.crawl_delay = theirs.crawl_delay or record.crawl_delay
+        resident = hands.workbench.hosts.get(host)
+        if resident is not None:
+            hands.residents.set_crawl_delay(resident)
+            wait = seconds_until_due(theirs, resident.gap(), wall)
+            hands.workbench.postpone(resident, now + wait, theirs.why)
+        elif theirs.next_fetch > record.next_fetch:
+            waits = record.due is not None and record.due != RESIDENT
+            if waits:
+                hands.residents.waiting.leave(host, record)
+            record.next_fetch, record.why = theirs.next_fetch, theirs.why
+            if waits:
+                hands.residents.waiting.add(host, record, wall)
+        if theirs.entered is not None:
+            mine = theirs.entered if record.entered is None else record.entered
+            record.entered = min(mine, theirs.entered)
+        if theirs.counted and not record.counted:
+            record.counted = True
+            hands.ledger.domains.count(host, hosts=1)
+        if self._units.by_host:
+            record.attempts += theirs.attempts
+            if theirs.dead and not record.dead:
+                record.dead = theirs.dead
+                hands.ledger.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
+
+    def _known(self, key: bytes) -> bytes | None:
+        """What is known of a URL here, also by its fingerprint."""
+        row = self._store.row(key)
+        return ARCHIVED if row is None and self._printed.knows(key) else row
+
+    def _take_row(self, host: str, row: bytes, packed: bytes, last: bool) -> None:
+        entry, theirs = unpack_row(host, b"", row), UrlState.from_bytes(packed)
+        record, data = self._records.touch(host), self._known(entry.identity)
+        if data is not None:
+            mine = UrlState.from_bytes(data)
+            if mine.state is State.PENDING:
+                self._twice.row(entry, theirs)
+            elif asked_for(entry, theirs):
+                self._hands.ledger.take_back(host, record, mine)
+            else:
+                return
+        now, wall = self._clock()
+        self._hands.ledger.take_over(entry, record, packed, last=last)
+        self._hands.residents.push(entry, record, now, wall)
+
+    def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
+        data = self._known(key)
+        if data is not None and UrlState.from_bytes(data).state is State.PENDING:
+            self._twice.state(key, theirs)
+        else:
+            self._write_state(host, key, theirs)
+
+    def _write_state(self, host: str, key: bytes, theirs: UrlState) -> None:
+        """A URL, which does not wait here, is done or failed, as *theirs* says: if that is further.
+        """
+        record, data = self._records.touch(host), self._known(key)
+        if data is not None:
+            mine = UrlState.from_bytes(data)
+            if _RANK[mine.state] >= _RANK[theirs.state]:
+                return
+            self._hands.ledger.take_back(host, record, mine)
+        self._hands.ledger.take_over_state(key, host, record, theirs)
+
+    def _take_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
+        if name == "revisits" and key.startswith(_PLAN):
+            data = self._store.row(key[1:])
+            waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
+            self._hands.revisits.take_over(key[1:], Plan.from_bytes(value), waits=waits)
+        elif name == "traps" and key == host.encode():
+            if self._hands.grounds.get(host) is None:
+                self._hands.grounds.change(host, unpack(host, value))
+                self._hands.grounds.save()
+        else:
+            kv, part = self._store.kv(name), part_of(name, key, host)
+            kept = None if part is None else part.merge(kv.get(key), value)
+            if kept is not None:
+                kv.put(key, kept)

@@ -1,0 +1,169 @@
+"""The side of a hand-over that takes, as an agent at work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    RETRY,
+    WAIT,
+    Mask,
+    Moving,
+    Traces,
+    logger,
+    mask_of,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    HOST,
+    PRINTS,
+    ROW,
+    STATE,
+    Label,
+    unpacked,
+)
+from scrapy_spider_suite.cluster.handover.load import Taking
+from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteError
+from scrapy_spider_suite.frontier.entries import UNITS
+from scrapy_spider_suite.wording import counted
+
+TRIES: Final = 5
+"""Times that a store may fail to write before a parcel is put off: its giver fetches meanwhile."""
+
+MOST_LATE: Final = 4
+"""Parcels that were put off, after which no others are taken: each of them lies on this disk."""
+
+
+class Taker:
+    """A `courier.Inbox` that merges what comes into the frontier of *moving*.
+
+    Attributes:
+        at_work: how many parcels are being taken.
+        counts: parcels, hosts, urls, bytes.
+    """
+
+    def __init__(self, moving: Moving, traces: Traces) -> None:
+        self.at_work = 0
+        self.counts: Counter[str] = Counter()
+        self.ready = asyncio.Event()
+        self._moving = moving
+        self._traces = traces
+        self._failed: Mask = np.zeros(UNITS, np.bool_)  # held back by what was not taken
+        self._open: set[str] = set()  # parcels that are not over yet, however much is merged
+        self._late: set[str] = set()  # those of them that could not be taken of late
+
+    def kept(self, label: Label) -> bool:
+        """See `courier.Inbox`."""
+        if not self.ready.is_set():
+            raise CourierError("this agent has only just begun")
+        self._check(label)
+        if label.parcel in self._open:
+            return False
+        if self._taking(label, Path()).done:
+            try:
+                self._moving.hands.flush()
+            except StoreWriteError as error:
+                raise CourierError(str(error)) from error
+            return True
+        if len(self._late) >= MOST_LATE:
+            raise CourierError(f"{len(self._late)} parcels that came before wait to be taken")
+        return False
+
+    async def take(self, label: Label, path: Path) -> None:
+        """See `courier.Inbox`."""
+        await self.ready.wait()
+        self._check(label)
+        moving, mask = self._moving, mask_of(unpacked(label.units))
+        self.at_work += 1
+        self._open.add(label.parcel)
+        try:
+            while (moving.shares.giving & mask & ~self._failed).any():
+                await asyncio.sleep(WAIT)  # until what goes from here is gone
+            moving.hold_back(mask)
+            self._failed &= ~mask
+            self._traces.come(mask)
+            await self._take(label, path, mask)
+            self._traces.come(mask)
+            # Not if it was cancelled: what is half merged is not to be fetched.
+            self._over(label, mask)
+        except ParcelError as error:
+            logger.warning("refused parcel %s of %s: %s", label.parcel, label.sender, error)
+            self._over(label, mask)
+            raise
+        except Exception as error:
+            self._failed |= mask  # it comes again, or what takes its place does
+            self._late.add(label.parcel)
+            if not isinstance(error, CourierError):
+                self._tell(label, error)
+            raise
+        finally:
+            self.at_work -= 1
+
+    def _over(self, label: Label, mask: Mask) -> None:
+        self._moving.let_go(mask)
+        self._open.discard(label.parcel)
+        self._late.discard(label.parcel)
+
+    async def _take(self, label: Label, path: Path, mask: Mask) -> None:
+        begin, size = time.perf_counter(), path.stat().st_size
+        logger.info(
+            "taking parcel %s of %s: %s, %d bytes", label.parcel, label.sender,
+            counted(int(mask.sum()), "unit"), size,
+        )  # fmt: skip
+        await self._nothing_is_out(mask)
+        taking = self._taking(label, path)
+        try:
+            await self._moving.through(taking.take, tries=TRIES)
+            await self._on_the_medium()
+        except StoreWriteError as error:
+            raise CourierError(str(error)) from error
+        counts = taking.counts
+        hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
+        self.counts.update(parcels=1, hosts=hosts, urls=urls, bytes=size)
+        logger.info(
+            "took parcel %s of %s: %s, %s, in %.1f s", label.parcel, label.sender,
+            counted(hosts, "host"), counted(urls, "URL"), time.perf_counter() - begin,
+        )  # fmt: skip
+
+    async def _on_the_medium(self) -> None:
+        """The other side forgets it all: also a power failure must leave it here."""
+        for tries in range(TRIES, 0, -1):
+            try:
+                await asyncio.to_thread(self._moving.hands.store.sync_log)
+            except StoreWriteError as error:
+                self._moving.once.say("store", error)
+                if tries == 1:
+                    raise
+                await asyncio.sleep(RETRY)
+            else:
+                return
+
+    def _tell(self, label: Label, error: Exception) -> None:
+        logger.error(
+            "parcel %s of %s was not taken, its hosts stand still here until it is: %r",
+            label.parcel, label.sender, error,
+        )  # fmt: skip
+
+    async def _nothing_is_out(self, mask: Mask) -> None:
+        """Wait until nothing of the units is being fetched, where that goes by host."""
+        units, fronts = self._moving.units(mask), self._moving.hands.residents.fronts
+        while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
+            await asyncio.sleep(WAIT)
+
+    def _taking(self, label: Label, path: Path) -> Taking:
+        moving = self._moving
+        units = moving.units(mask_of(unpacked(label.units)))
+        return Taking(moving.hands, units, moving.clock, path, label)
+
+    def _check(self, label: Label) -> None:
+        own = self._moving.shares.name
+        if (label.crawl, label.receiver) != (self._moving.crawl, own):
+            raise ParcelError(
+                f"a parcel for agent {label.receiver} of the crawl {label.crawl}; this is {own} of "
+                f"{self._moving.crawl}"
+            )

@@ -1,0 +1,448 @@
+"""Carries what `grants` wants to a ledger and back, and says when the ledger is away.
+
+Hosts and addresses from which other processes fetch, too: one politeness for all of them.
+
+Before a fetch begins this process has a grant of the ledger for its host and for its address
+(`agents.ledger`): visits wait for it in the workbench (`storage.permits`), everything else in the
+queue for the wire (`crawl.wire`), and the gate begins no fetch without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from scrapy.exceptions import DownloadTimeoutError
+from scrapy.signals import spider_closed
+
+from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
+from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import Batch, Ledger, address_key, host_key
+from scrapy_spider_suite.cluster.ledger.shared_addresses import Company, Standing
+from scrapy_spider_suite.errors import LedgerError, SettingsError
+from scrapy_spider_suite.frontier.outcomes import Health
+from scrapy_spider_suite.frontier.permits import NEAR
+from scrapy_spider_suite.runtime.clock import boottime
+from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.settings.values import RedisUrl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.frontier.workbench import AddressState, HostState
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+logger = logging.getLogger(__name__)
+
+SOONEST, LATEST = 0.25, 10.0
+"""Seconds until a ledger that failed is asked again: the first time, and after many."""
+
+PAUSE: Final = 0.005
+"""Seconds between calls, in which what is to be said gathers."""
+
+
+class Lending:
+    """Keeps *grants* and *ledger* in touch while `run` runs.
+
+    Args:
+        clock: that of all times of *grants*.
+        news: told the keys for which `Grants.ready` may say something else.
+
+    Attributes:
+        failures: calls that failed so far.
+        away: why the last one did, empty if it did not.
+        damaged: keys under which the ledger has what no ledger wrote, as of late; a few of them.
+    """
+
+    def __init__(
+        self, ledger: Ledger, grants: Grants, *, clock: Callable[[], float] = boottime,
+        news: Callable[[set[str]], None] = lambda keys: None, pause: float = PAUSE,
+    ) -> None:  # fmt: skip
+        self.grants = grants
+        self.failures = 0
+        self.away = ""
+        self.damaged: set[str] = set()
+        self._ledger = ledger
+        self._clock = clock
+        self._news = news
+        self._pause = pause
+        self._closed = False
+        self._one = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    def poke(self) -> None:
+        """`grants` was asked or told something."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Go on until closed, or cancelled."""
+        wait = SOONEST
+        while await self._awaited():
+            try:
+                await self._call()
+                wait = SOONEST
+                await asyncio.sleep(self._pause)
+            except LedgerError:
+                await asyncio.sleep(wait)
+                wait = min(LATEST, 2 * wait)
+
+    async def leave(self, needs: Sequence[Need], within: Collection[Need] = ()) -> tuple[Need, ...]:
+        """Wait until a fetch with *needs* may start, and start it; for what has no visit."""
+        while True:
+            now = self._clock()
+            at = self.grants.ready(needs, now, within)
+            if at <= now:
+                return self.grants.start(needs, now, within)
+            self.poke()
+            changed = self._changed
+            try:
+                async with asyncio.timeout(at - now):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+
+    def end(self, taken: Iterable[Need]) -> None:
+        """A fetch that was started ended now."""
+        self.grants.end(taken, self._clock())
+        self.poke()
+        self._tell()
+
+    async def close(self) -> None:
+        """Return what is not used and say what is owed, in one more call for each batch; never
+        raises. What is out is held until its grant runs out. `run` ends by itself.
+        """
+        self._closed = True
+        self.poke()
+        self.grants.close()
+        try:
+            while await self._call():
+                pass
+        except LedgerError:
+            pass
+        await self._ledger.close()
+
+    async def _awaited(self) -> bool:
+        """Return once there is something to send, False once it is closed."""
+        while not self._closed and (due := self.grants.due(self._clock())) != 0.0:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        return not self._closed
+
+    async def _call(self) -> bool:
+        """One call, if there is anything to be said. Raises `LedgerError`."""
+        async with self._one:
+            return await self._called()
+
+    async def _called(self) -> bool:
+        now = self._clock()
+        sent = self.grants.outgoing(now)
+        if sent is None:
+            return False
+        try:
+            reply = await self._ledger.settle(sent.batch)
+        except BaseException as error:
+            self.grants.failed(sent)
+            if isinstance(error, LedgerError):
+                self._failed(error)
+            raise
+        if self.away:
+            logger.info("%s is back", self._ledger.where)
+            self.away = ""
+        self._report(reply.damaged)
+        self._news(self.grants.answered(sent, reply, now, self._clock()))
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
+        """Wake all that wait."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _failed(self, error: LedgerError) -> None:
+        self.failures += 1
+        if not self.away:
+            logger.warning("%s; no fetch starts on what is shared until it is back", error)
+        self.away = str(error)
+
+    def _report(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key not in self.damaged and len(self.damaged) < 100:
+                self.damaged.add(key)
+                logger.warning(
+                    "%s holds what the suite did not write under %r: nothing is fetched there",
+                    self._ledger.where, key,
+                )  # fmt: skip
+
+
+T = TypeVar("T")
+
+
+NO_GATE: Final = "SUITE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
+
+NO_CLIENT: Final = "{} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
+
+NAME: Final = "shared"
+"""Of the ledger in a Redis: crawls that name the same Redis share it."""
+
+_LEDGER: Final = "SUITE_LEDGER"
+_REDIS: Final = "SUITE_REDIS_URL"
+"""The setting that names the ledger: of agents it lies where they meet."""
+
+_UNKNOWN: Final = 1.0
+"""Seconds until a host is looked at again for which nobody can say more before."""
+
+_PASSES: Final = frozenset({"away", "memory"})
+"""What goes by: the crawl begins all the same, and waits for it."""
+
+Taken = tuple[Need, ...]
+
+_tasks: set[asyncio.Task[None]] = set()
+"""Those that begin and end in a running crawl: the loop itself does not hold them."""
+
+
+def sharing_of(core: CrawlCore, settings: SuiteSettings) -> Sharing | None:
+    """What *core* needs to fetch politely with others by *settings*; None if it fetches alone.
+
+    Raises `SettingsError`: that is no place for a ledger.
+    """
+    if settings.ledger is not None:
+        return Sharing(core, _ledger(settings.ledger, NAME, _LEDGER))
+    if core.agency is None or settings.cluster != "peers" or settings.redis_url is None:
+        return None
+    # Each host is one agent's; its address may be that of others' hosts.
+    return Sharing(core, _ledger(settings.redis_url, core.agency.crawl, _REDIS), agents=True)
+
+
+def replace_sharing(core: CrawlCore, sharing: Sharing | None) -> None:
+    """Have *core*, which crawls, fetch by *sharing* from now on; what is out ends as it began."""
+    old, core.sharing = core.sharing, sharing
+    core.frontier.permits.let_go()
+    core.frontier.permits.lender = sharing
+    loop = asyncio.get_running_loop()
+    opening = [] if sharing is None else [sharing.open_late()]
+    for work in opening if old is None else [*opening, old.close()]:
+        task = loop.create_task(work)
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+
+def _ledger(where: RedisUrl | Path, name: str, setting: str) -> Ledger:
+    if not isinstance(where, RedisUrl):
+        return FileLedger(where.absolute())
+    try:
+        from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
+
+        return RedisLedger(where.url, name)
+    except ModuleNotFoundError as error:
+        raise SettingsError(NO_CLIENT.format(setting)) from error
+    except ValueError as error:
+        raise SettingsError(f"{setting} = {str(where)!r}: {error}") from error
+
+
+class Sharing:
+    """Those of one crawl. It is a `storage.permits.Lender`.
+
+    Stats: ``suite/ledger/…``, in numbers of keys (`agents.asking.Figures`).
+
+    Attributes:
+        company: with *agents*, which share no hosts, knows the addresses that they do; otherwise
+            None, and every host and address is shared.
+    """
+
+    def __init__(self, core: CrawlCore, ledger: Ledger, *, agents: bool = False) -> None:
+        self.company = Company(core, self._met) if agents else None
+        self._core = core
+        self._ledger = ledger
+        # Whatever is longer is cut: a grant runs out, and then others may fetch there.
+        self._longest = core.settings.project.longest_fetch
+        self._process = secrets.token_hex(8)
+        self.grants = Grants(
+            self._process, timeout=self._longest, ahead=NEAR, everything=True
+        )
+        self._lending = Lending(ledger, self.grants, news=self._news)
+        self._running: asyncio.Task[None] | None = None
+        self._closed = False
+        self._asked = 0.0  # when `pause` was
+        # Connected after the scheduler's end: by then every fetch has said how it ended.
+        core.crawler.signals.connect(self.close, spider_closed)
+
+    @property
+    def away(self) -> bool:
+        """Whether the ledger does not answer, and nothing can be fetched without it."""
+        return bool(self._lending.away) and self.company is None
+
+    async def open(self, scheduler: FrontierScheduler) -> None:
+        """Ask the ledger for the first time. Raises `SettingsError`: it will never do.
+
+        One that is away now may come back, and is waited for.
+        """
+        if scheduler.gate is None:
+            raise SettingsError(NO_GATE)
+        self._core.frontier.permits.lender = self
+        await self._ask()
+
+    async def _ask(self) -> None:
+        self._running = watched(self._lending.run(), "grants")
+        try:
+            await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
+        except LedgerError as error:
+            setting = _LEDGER if self.company is None else _REDIS
+            if error.kind not in _PASSES:
+                raise SettingsError(f"{setting}: {error}") from error
+            if self.company is None:  # agents are refused if it does not come back soon
+                logger.warning("%s: %s; nothing is fetched until it answers", setting, error)
+
+    async def open_late(self) -> None:
+        """Begin in a crawl that runs. What will never do is said: nothing is fetched by it."""
+        try:
+            await self._ask()
+        except SettingsError as error:
+            logger.error("%s: nothing is fetched until it is another one", error)
+
+    async def close(self) -> None:
+        """Return what is not used, and say what is owed."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._lending.close()
+        if self._running is not None:
+            await self._running
+        self.publish()
+
+    def publish(self) -> None:
+        """Set the stats."""
+        stats = self._core.crawler.stats
+        for name, value in asdict(self.grants.figures).items():
+            stats.set_value(f"suite/ledger/{name}", value)
+        stats.set_value("suite/ledger/waiting", len(self._core.frontier.permits))
+        if self.company is not None:
+            for name, count in self.company.counts().items():
+                stats.set_value(f"suite/ledger/{name}", count)
+
+    # Fetches
+
+    def pause(self, host: HostState, address: AddressState) -> float:
+        """See `storage.permits.Lender`."""
+        self._asked = now = boottime()
+        if self._is_unknown(address):
+            return _UNKNOWN
+        needs = self._needs(host, address)
+        at = self.grants.ready(needs, now)
+        if at <= now:
+            return 0.0
+        self._lending.poke()
+        return max(_UNKNOWN, at - now) if self._passes_by(needs) else at - now
+
+    def awaits(self, host: HostState, address: AddressState) -> bool:
+        """See `storage.permits.Lender`."""
+        if self.company is not None and self._is_unknown(address):
+            return self.company.will_say(address)
+        needs = self._needs(host, address)
+        return not self._passes_by(needs) and self.grants.awaits(needs, self._asked)
+
+    def drop(self, host: HostState, address: AddressState) -> None:
+        """See `storage.permits.Lender`."""
+        self.grants.drop(self._needs(host, address))
+        self._lending.poke()
+
+    def begin(self, host: HostState, address: AddressState) -> Taken:
+        """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
+        called; what is returned has to be given to `end`.
+        """
+        taken = self.grants.start(self._needs(host, address), self._asked)
+        if taken and self.company is not None:
+            self.company.begun(address)
+        return taken
+
+    def end(self, taken: Taken, host: HostState, address: AddressState) -> None:
+        """The fetch has just ended; the next is asked for, if it could begin right away."""
+        now = boottime()
+        self.grants.end(taken, now)
+        if (host.front or host.more) and max(host.gap(), address.delay) <= NEAR:
+            self.grants.ready(self._needs(host, address), now)
+        self._lending.poke()
+
+    async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
+        """Await *transfer*; cut it off once its grant could run out."""
+        try:
+            async with asyncio.timeout(self._longest) as limit:
+                return await transfer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"cut off after {self._longest:g} s: the ledger lets others go there then"
+            raise DownloadTimeoutError(text) from None
+
+    def heard(self, host: HostState, health: Health) -> None:
+        """An answer of *host*, or its silence, said so of it. A pause that it asked for is one for
+        all who fetch there. That it does not answer may be because of where this process is; it
+        holds for agents of which each has a part of the host.
+        """
+        if self.company is not None:
+            return  # nobody else has the host
+        agency = self._core.agency
+        whole = agency is None or agency.assignment.by_host
+        if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
+            return
+        wait = host.next_fetch - self._core.now()
+        if wait > host.gap():
+            self.grants.postpone(host_key(host.key), boottime() + wait)
+            self._lending.poke()
+
+    # News
+
+    def _news(self, keys: set[str]) -> None:
+        """Let those look again who wait for one of *keys*."""
+        kinds = [key.partition(" ") for key in keys]
+        hosts = {name for kind, _, name in kinds if kind == "host"}
+        self._look_again(hosts, {name for kind, _, name in kinds if kind != "host"})
+
+    def _met(self, addresses: set[str]) -> None:
+        """More is known of *addresses*: let those look again who wait there."""
+        if addresses:
+            self._look_again(set(), addresses)
+
+    def _look_again(self, hosts: set[str], addresses: set[str]) -> None:
+        core = self._core
+        core.frontier.permits.news(hosts, addresses, core.now())
+        if core.wire is not None and (hosts or addresses):
+            core.wire.wake(*hosts, *addresses)
+        core.wake()
+
+    # What is shared
+
+    def _is_unknown(self, address: AddressState) -> bool:
+        """Whether it is not known yet if other agents fetch at *address*, too."""
+        if self.company is None or not _is_paced(address):
+            return False
+        return self.company.standing(address) in (Standing.NEW, Standing.ASK)
+
+    def _passes_by(self, needs: Taken) -> bool:
+        """Whether who lacks one of *needs* is not worth a place, since the ledger is away."""
+        return self.company is not None and bool(needs and self._lending.away)
+
+    def _needs(self, host: HostState, address: AddressState) -> Taken:
+        """What a fetch has to do with: an address only where one is promised anything."""
+        whole = self.company is None
+        need = (Need(host_key(host.key), host.gap()),) if whole else ()
+        if not _is_paced(address):
+            return need
+        if self.company is not None and self.company.standing(address) is not Standing.SHARED:
+            return need
+        return *need, Need(address_key(address.key), address.delay)
+
+
+def _is_paced(address: AddressState) -> bool:
+    """Whether anything is promised to *address* itself."""
+    return bool(address.numeric and address.concurrency)

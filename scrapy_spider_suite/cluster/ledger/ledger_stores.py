@@ -1,0 +1,296 @@
+"""The ledger in a file that the processes of one machine share: an SQLite database.
+
+A call is one transaction, in a thread of its own. SQLite's locks are the kernel's and end with
+their process, and what was half written when it was killed is left out by the next; nothing waits
+for the disk, except as the log is folded into the database now and then.
+
+The clock is ``CLOCK_BOOTTIME``, which nobody sets, and which goes on while the machine sleeps. It
+begins anew with the machine, and so does the ledger: no fetch outlived that. File systems that lie
+on other machines are no place for it.
+
+The ledger in Redis: one script, Redis's time, and keys that are gone when nothing needs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.cluster import redis_server
+from scrapy_spider_suite.cluster.ledger import rate_ledger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import (
+    Account,
+    Batch,
+    Marker,
+    Reply,
+    check,
+    pack,
+    unpack,
+)
+from scrapy_spider_suite.cluster.redis_server import Server
+from scrapy_spider_suite.errors import LedgerError, RegistryError
+from scrapy_spider_suite.runtime.clock import boot_id
+
+_SPARE: Final = 16
+"""Accounts that are over, and are removed with a call, beside as many as it has keys: there are
+never many more than those that are needed."""
+
+_LOCK: Final = ".lock"
+"""Ends the name of the file that is locked while the database is opened."""
+_POLL: Final = 0.05
+"""Seconds between two looks whether it is free."""
+
+_OURS: Final = 0x53554C31
+"""SQLite's mark of whose database it is."""
+_TABLES: Final = f"""
+PRAGMA journal_mode = wal;
+PRAGMA application_id = {_OURS};
+CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY, row BLOB);
+CREATE TABLE IF NOT EXISTS accounts (key TEXT PRIMARY KEY, over REAL, row BLOB) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS overs ON accounts (over);
+"""
+_PURGE: Final = """
+DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDER BY over LIMIT ?)
+"""
+
+
+def boottime() -> int:
+    """Milliseconds since the machine began, those of its sleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class FileLedger:
+    """`ledger.Ledger` in the file *path*, whose folder exists.
+
+    Args:
+        timeout: seconds for which other processes are waited for.
+        clock: milliseconds, as of `boottime`.
+        run: as of `boot_id`.
+    """
+
+    def __init__(
+        self, path: Path, timeout: float = 5.0, *, clock: Callable[[], int] = boottime,
+        run: str | None = None,
+    ) -> None:  # fmt: skip
+        self._path = path
+        self._timeout = timeout
+        self._clock = clock
+        self._run = boot_id() if run is None else run
+        self._thread = ThreadPoolExecutor(1, "ledger")
+        self._file: sqlite3.Connection | None = None
+        self._inode = 0
+        self.where = f"the ledger {path}"
+
+    async def settle(self, batch: Batch) -> Reply:
+        """See `ledger.Ledger`. Raises `ValueError` too: that is no batch."""
+        check(batch)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, batch)
+
+    async def close(self) -> None:
+        """See `ledger.Ledger`."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    def _settle(self, batch: Batch) -> Reply:
+        with self._transaction() as file:
+            now = self._clock()  # the others have finished
+            marker = self._attended(file, batch, now)
+            book = _Book(file, now)
+            answers = rate_ledger.settled(book.account, batch, marker, now)
+            book.write(marker.keep)
+            file.execute(_PURGE, (now, len(book.accounts) + _SPARE))
+        damaged = tuple(key for key, account in book.accounts.items() if account is None)
+        return Reply(int(marker.era), int(marker.longest), answers, damaged)
+
+    def _attended(self, file: sqlite3.Connection, batch: Batch, now: int) -> Marker:
+        row = file.execute("SELECT row FROM marker").fetchone()
+        try:
+            old = None if row is None else Marker.unpack(row[0])
+        except ValueError as error:
+            text = f"{self.where} holds what the suite did not write"
+            raise LedgerError(text, "damaged") from error
+        if old is not None and old.run != self._run:
+            file.execute("DELETE FROM accounts")  # times of another clock
+        marker = rate_ledger.attended(old, batch, now, self._run, now)
+        if (packed := marker.pack()) != (row and row[0]):
+            file.execute("REPLACE INTO marker VALUES (1, ?)", (packed,))
+        return marker
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            file = self._opened()
+            file.execute("BEGIN IMMEDIATE")
+            try:
+                yield file
+            except BaseException:
+                file.execute("ROLLBACK")
+                raise
+            file.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            self._close()
+            raise self._said(error) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        """The database that has the path's name now: one that was removed is nobody else's."""
+        if self._file is not None and self._seen() != self._inode:
+            self._close()
+        if self._file is None:
+            self._file = sqlite3.connect(
+                self._path, self._timeout, isolation_level=None, check_same_thread=False
+            )
+            with self._alone():
+                self._prepare(self._file)
+            self._inode = self._seen()
+        return self._file
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        # SQLite does not wait for others while it changes the journal of a new file. The lock is a
+        # file of its own: anybody may hold the folder's, and for as long as a crawl takes.
+        lock = os.open(f"{self._path}{_LOCK}", os.O_RDONLY | os.O_CREAT, 0o666)
+        until = time.monotonic() + self._timeout
+        try:
+            while not _locked(lock):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"another process has locked {self._path}{_LOCK}")
+                time.sleep(_POLL)
+            yield
+        finally:
+            os.close(lock)
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        (whose,) = file.execute("PRAGMA application_id").fetchone()
+        if whose != _OURS:
+            if file.execute("SELECT 1 FROM sqlite_master").fetchone() or whose:
+                raise LedgerError(f"{self.where} is a database of somebody else", "damaged")
+            file.executescript(_TABLES)
+        file.execute("PRAGMA synchronous = normal")
+
+    def _seen(self) -> int:
+        try:
+            return os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _said(self, error: Exception) -> LedgerError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            text = f"{self.where} holds what the suite did not write: {error}"
+            return LedgerError(text, "damaged")
+        if code == sqlite3.SQLITE_FULL:
+            return LedgerError(f"{self.where} cannot grow: {error}", "memory")
+        return LedgerError(f"{self.where} cannot be used: {error}", "away")
+
+
+def _locked(file: int) -> bool:
+    """Whether the lock of *file* is this process's now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class _Book:
+    """The accounts of one call, read as they are needed; None for those that are damaged."""
+
+    def __init__(self, file: sqlite3.Connection, now: int) -> None:
+        self._file = file
+        self._now = now
+        self.accounts: dict[str, Account | None] = {}
+
+    def account(self, key: str) -> Account | None:
+        """What is known of *key*."""
+        if key not in self.accounts:
+            row = self._file.execute("SELECT row FROM accounts WHERE key = ?", (key,)).fetchone()
+            try:
+                known = Account() if row is None else Account.unpack(row[0], self._now)
+            except ValueError:
+                known = None
+            self.accounts[key] = known
+        return self.accounts[key]
+
+    def write(self, keep: float) -> None:
+        """Write all of them back, if there is anything to be known."""
+        known = [(key, each) for key, each in self.accounts.items() if each is not None]
+        rows = [(key, each.expires(keep), each.pack()) for key, each in known]
+        over = [(key,) for key, expires, _ in rows if expires <= self._now]
+        self._file.executemany(
+            "REPLACE INTO accounts VALUES (?, ?, ?)", [row for row in rows if row[1] > self._now]
+        )
+        self._file.executemany("DELETE FROM accounts WHERE key = ?", over)
+
+
+_NAME: Final = re.compile(r"[\w.:-]{1,100}")
+
+
+class RedisLedger:
+    """`ledger.Ledger` under ``suite:ledger:{NAME}`` in one Redis.
+
+    A host of 20 characters takes some 250 bytes there, for as long as a delay.
+
+    Args:
+        url: of Redis.
+        name: of the ledger: crawls that use the same are polite together.
+        timeout: seconds that a call may take.
+
+    Raises:
+        ValueError: there is no such URL, or a ledger cannot have that name.
+    """
+
+    def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name for a ledger: 1 to 100 of letters, _ . : -")
+        self._server = Server(url, timeout)
+        self._script = redis_server.timed("ledger")
+        self._marker = f"suite:ledger:{{{name}}}"
+        self._looked = False
+        self.where = f"Redis at {self._server.where}"
+
+    async def settle(self, batch: Batch) -> Reply:
+        """See `ledger.Ledger`. Raises `ValueError` too: that is no batch."""
+        check(batch)
+        keys = batch.all_keys()
+        data = pack(batch, {key: index for index, key in enumerate(keys)})
+        names = [self._marker, *(f"{self._marker}:{key}" for key in keys)]
+        try:
+            if not self._looked:
+                await self._refuse_eviction()
+            found = await self._server.run(self._script, names, data)
+        except RegistryError as error:
+            self._looked = False  # the next one that answers may be another server
+            raise LedgerError(self._named(error), error.kind) from error
+        try:
+            return unpack(found[0], batch, keys)
+        except (ValueError, TypeError, IndexError) as error:
+            text = f"{self.where} answers what the suite did not write: {error}"
+            raise LedgerError(text, "damaged") from error
+
+    async def close(self) -> None:
+        """See `ledger.Ledger`."""
+        await self._server.close()
+
+    def _named(self, error: RegistryError) -> str:
+        # Of the keys of fetches the script reports each by itself; the marker is what is left.
+        known = error.kind != "type" or self._marker in str(error)
+        return str(error) if known else f"{error} ({self._marker})"
+
+    async def _refuse_eviction(self) -> None:
+        if evicting := await self._server.evicting():
+            raise LedgerError(evicting, "eviction")
+        self._looked = True

@@ -1,0 +1,376 @@
+"""Which rows of other agents' outboxes are here already: of each sender intervals of numbers.
+
+Letters come at least once. That a URL comes twice does no harm, but a request that is not to be
+filtered would be fetched twice. So each row is noted in the batch in which what it holds is kept: a
+receiver that dies within a letter takes the rest of it when it comes again, and no more.
+
+The letters of one agent: from its outbox to others, and from others into its frontier.
+
+A row leaves the outbox when its receiver has it on disk. What comes is on disk before its sender is
+told. Both go on a portion at a time, while the crawl goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.cluster.messages import Letter, Packer, Receipt, Transport
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.routing import LEAST, Routing, arrived
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.runtime.tasks import Once, watched
+from scrapy_spider_suite.store.interface import KV
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL: Final = struct.Struct(">QQ")
+_MOST: Final = 256
+"""Intervals of a sender; of rows before those that are known nothing is."""
+_SENDERS: Final = 500
+"""Of which the intervals are in memory, some 30 KB each at most: anybody may make up names."""
+_GAP: Final = 10_000
+"""Numbers that a letter may leave out: a sender that was killed leaves out a thousand."""
+
+
+class KnownRows:
+    """The intervals in *kv*, which change with the next batch of the store."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._of: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
+
+    def covers(self, letter: Letter) -> bool:
+        """Whether all rows of *letter* have come."""
+        return self.has(letter.sender, letter.first, letter.last)
+
+    def has(self, sender: str, first: int, last: int) -> bool:
+        """Whether the rows of *sender* from *first* to *last* have come."""
+        return any(each[0] <= first and last <= each[1] for each in self._known(sender))
+
+    def add(self, letter: Letter) -> None:
+        """The rows of *letter* are here, or will be with the next batch."""
+        if letter.last - letter.first < len(letter.rows) + _GAP:
+            self.put(letter.sender, letter.first, letter.last)
+        # Otherwise no agent sends that; it would hide what is sent later.
+
+    def put(self, sender: str, first: int, last: int) -> None:
+        """The rows of *sender* from *first* to *last* are here, or will be with the next batch."""
+        known = self._known(sender)
+        if known and known[-1][1] + 1 == first:
+            known[-1] = known[-1][0], last
+        else:
+            kept = []
+            for each in known:
+                if each[1] + 1 < first or each[0] > last + 1:
+                    kept.append(each)
+                else:
+                    first, last = min(first, each[0]), max(last, each[1])
+            known[:] = sorted([*kept, (first, last)])[-_MOST:]
+        self._kv.put(sender.encode(), b"".join(_INTERVAL.pack(*each) for each in known))
+
+    def _known(self, sender: str) -> list[tuple[int, int]]:
+        known = self._of.get(sender)
+        if known is None:
+            data = self._kv.get(sender.encode()) or b""
+            whole = len(data) - len(data) % _INTERVAL.size
+            known = self._of[sender] = list(_INTERVAL.iter_unpack(data[:whole]))
+            if len(self._of) > _SENDERS:
+                self._of.popitem(last=False)
+        self._of.move_to_end(sender)
+        return known
+
+
+BEAT: Final = 0.5
+"""Seconds in which rows for a letter gather."""
+_PORTION: Final = 100
+"""Rows, or URLs, that are handled between two turns of the loop: some milliseconds."""
+_LETTERS: Final = 8
+"""Letters that are made durable at once."""
+_SPARE: Final = 32
+"""Letters to one receiver for which there is room when rows have taken the rest: for messages."""
+_UNPACKED: Final = 8
+"""Bytes that may be read for each of a letter: rows are packed to a fifth or so."""
+
+
+def nobody_listens(sender: str, message: list[Any]) -> None:
+    """Refuse every message."""
+    raise ValueError("no messages are expected")
+
+
+def to_anybody(to: str) -> bool:
+    """Send rows to everybody."""
+    return True
+
+
+def from_anybody(letter: Letter) -> bool:
+    """Take every letter."""
+    return True
+
+
+class Mail:
+    """One per agent; *shares* says who there is.
+
+    *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
+    is the time of the frontier. *news* is told when URLs have come, *heard* what an agent has sent
+    by `tell`. Letters that *takes* does not want stay with their senders; rows go to those of whom
+    *agrees* is true, and otherwise wait in the outbox.
+
+    Attributes:
+        unread: rows that came and could not be read.
+        too_large: rows that fit into no letter; the URLs in them are not fetched.
+        taken: rows that came and are kept.
+    """
+
+    def __init__(
+        self, frontier: Frontier, routing: Routing, transport: Transport, packer: Packer,
+        known: KnownRows, shares: Shares, *, written: Callable[[], Awaitable[None]],
+        clock: Callable[[], float], news: Callable[[], None],
+        heard: Callable[[str, list[Any]], None] = nobody_listens,
+        takes: Callable[[Letter], bool] = from_anybody,
+        agrees: Callable[[str], bool] = to_anybody,
+    ) -> None:  # fmt: skip
+        self.unread = 0
+        self.too_large = 0
+        self.taken = 0
+        self.transport = transport
+        self._frontier = frontier
+        self._routing = routing
+        self._outbox = routing.outbox
+        self._packer = packer
+        self._known = known
+        self._shares = shares
+        self._written = written
+        self._clock = clock
+        self._news = news
+        self._heard = heard
+        self._takes, self._agrees = takes, agrees
+        self._spare = 0 if heard is nobody_listens else _SPARE
+        self._messages = 0
+        self._letters: deque[Letter] = deque()
+        self._kept: list[Receipt] = []
+        self._next: dict[str, int] = {}
+        self._came, self._due = asyncio.Event(), asyncio.Event()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._once = Once(logger, f"letters, agent {shares.name}")
+
+    async def start(self) -> None:
+        """Begin. Raises `OSError`: the transport cannot."""
+        await self.transport.start(self._received, self._acknowledged)
+        for step in (self._take, self._post):
+            self._tasks.append(watched(step(), "letters"))
+
+    async def close(self) -> None:
+        """Stop; what was not acknowledged is sent again by the next run."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.transport.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owed to anybody, and nothing came that is not on disk."""
+        return not (len(self._outbox) or self._letters or self._kept)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Those of the transport, and its own."""
+        own = {"rows_taken": self.taken, "unread": self.unread, "too_large": self.too_large}
+        return self.transport.counters.as_dict() | own
+
+    def tell(self, to: str, message: Sequence[Any]) -> bool:
+        """Send *message* to the agent *to*, if there is room; it may get lost with either process.
+
+        Rows on their way to one that agrees no more are taken back: it never acknowledges them.
+        """
+        if to in self._next and not self._agrees(to):
+            self._withdraw(to)
+        self._messages += 1
+        row = self._messages, msgpack.packb(list(message))
+        return self.transport.send(to, self._packer.pack([row], self._shares.epoch))
+
+    def hear(self, on: bool) -> None:
+        """Take what comes, or let it lie: then whoever has sent it keeps it."""
+        if on:
+            self._open.set()
+        else:
+            self._open.clear()
+
+    def reroute(self) -> None:
+        """Others own what they owned not before: see to whom rows of the outbox are to go."""
+        self._routing.reroute(self._shares.owner)
+        self._due.set()
+
+    # In
+
+    def _received(self, letter: Letter) -> None:
+        self._letters.append(letter)
+        self._came.set()
+
+    async def _take(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._letters:
+                await self._open.wait()
+                if self._letters[0].last < LEAST:
+                    self._listen(self._letters.popleft())
+                    continue
+                if not self._takes(self._letters[0]):
+                    self._letters.popleft()
+                    continue
+                await self._keep(self._letters[0])
+                self._kept.append(self._letters.popleft().receipt)
+                if len(self._kept) >= _LETTERS:
+                    await self._tell()
+            if self._kept:
+                await self._tell()
+
+    async def _keep(self, letter: Letter) -> None:
+        if self._known.covers(letter):
+            return
+        whole = letter.last - letter.first == len(letter.rows) - 1
+        for number, row in enumerate(letter.rows, letter.first):
+            if whole and self._known.has(letter.sender, number, number):
+                continue  # an earlier process died within the letter
+            urls = self._take_row(letter.sender, number, row) if whole else self._schedule_row(row)
+            if urls > 1 or number % _PORTION == 0:
+                await asyncio.sleep(0)
+        self._known.add(letter)
+        self.taken += len(letter.rows)
+        await asyncio.sleep(0)
+
+    def _take_row(self, sender: str, number: int, row: bytes) -> int:
+        """`_schedule_row`, and note that it has come in the batch that keeps what it holds.
+
+        Links are noted after the last of them: that some are looked up twice does no harm.
+        """
+        entries = self._entries(row)
+        if len(entries) == 1:
+            self._known.put(sender, number, number)
+        self._frontier.schedule(entries, self._clock(), came=True)
+        if len(entries) != 1:
+            self._known.put(sender, number, number)
+        return len(entries)
+
+    def _listen(self, letter: Letter) -> None:
+        """It is from no outbox, but what another agent said by `tell`."""
+        self.transport.acknowledge(letter.receipt)
+        for row in letter.rows:
+            try:
+                message = msgpack.unpackb(row)
+                if not isinstance(message, list) or not message:
+                    raise TypeError("a message that is none")
+                self._heard(letter.sender, message)
+            except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+                self.unread += 1
+                self._once.say("unread", f"a message of {letter.sender}: {error}")
+
+    def _schedule_row(self, row: bytes) -> int:
+        """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
+        that are."""
+        entries = self._entries(row)
+        self._frontier.schedule(entries, self._clock(), came=True)
+        return len(entries)
+
+    def _entries(self, row: bytes) -> list[Entry]:
+        """What *row* holds; one that cannot be read is counted, and holds nothing."""
+        try:
+            return list(arrived([row]))
+        except LetterError as error:
+            self.unread += 1
+            self._once.say("unread", error)
+            return []
+
+    async def _tell(self) -> None:
+        await self._written()
+        for receipt in self._kept:
+            self.transport.acknowledge(receipt)
+        self._kept.clear()
+        self._news()
+
+    # Out
+
+    def _acknowledged(self, to: str, first: int, last: int) -> None:
+        self._outbox.drop(to, first, last)
+        self._due.set()
+
+    async def _post(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(BEAT):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            self._due.clear()
+            for to in self._outbox.receivers:
+                if not self._is_there(to):
+                    await self._readdress(to)
+                elif self._agrees(to):
+                    await self._post_to(to)
+
+    def _is_there(self, to: str) -> bool:
+        """Whether *to* is another agent that owns anything, or nobody is."""
+        table = self._shares.table
+        if table is None:
+            return True
+        return to != self._shares.name and any(member.name == to for member in table.members)
+
+    async def _post_to(self, to: str) -> None:
+        while self.transport.room(to) > self._spare:
+            # What is sent stands in the database: no number is given twice.
+            await self._written()
+            rows = self._next_rows(to)
+            if not rows or not self._agrees(to):
+                break
+            try:
+                letter = self._packer.pack(rows, self._shares.epoch)
+            except LetterTooLargeError as error:
+                self.too_large += 1
+                logger.error("%s: what is in it is not fetched", error)
+                self._outbox.drop(to, rows[0][0], rows[0][0])
+                continue
+            if not self.transport.send(to, letter):
+                break
+            self._next[to] = letter.last + 1
+            await asyncio.sleep(0)
+
+    def _next_rows(self, to: str) -> list[tuple[int, bytes]]:
+        """What comes next for *to*, about as much as a letter may hold."""
+        bounds = self.transport.bounds
+        left = min(bounds.raw, _UNPACKED * bounds.packed)
+        found: list[tuple[int, bytes]] = []
+        for number, row in self._outbox.rows(to, self._next.get(to, 0)):
+            if found and number != found[-1][0] + 1:
+                break  # a letter says that it holds all from its first to its last
+            found.append((number, row))
+            left -= len(row)
+            if left < 0:
+                break
+        return found
+
+    async def _readdress(self, to: str) -> None:
+        """Have others, or this agent, take what *to* was to have: it owns nothing any more."""
+        self._withdraw(to)
+        while rows := list(islice(self._outbox.rows(to), _PORTION)):
+            for number, row in rows:
+                # In one turn of the loop, so in one batch.
+                self._schedule_row(row)
+                self._outbox.drop(to, number, number)
+            await asyncio.sleep(0)
+        self._news()
+
+    def _withdraw(self, to: str) -> None:
+        self.transport.withdraw(to)
+        self._next.pop(to, None)

@@ -1,0 +1,548 @@
+"""One agent among the others of its crawl in Redis: heartbeats, what changes, the end.
+
+Everything that Redis says goes to `shares`; what the crawl does with it is its own business. Redis
+may be away for as long as the lease lasts, and longer: the agent goes on with what it has while it
+may, then starts no fetch, and goes on when Redis is back.
+
+An agent whose crawl meets in Redis: its membership, its hand-overs, and who asks it what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from scrapy_spider_suite.agents.listening import Listener
+from scrapy_spider_suite.cluster.agreement import fixed_of
+from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import Courier
+from scrapy_spider_suite.cluster.membership import (
+    HEARTBEAT,
+    SKEW_MAX,
+    Candidate,
+    Lease,
+    Post,
+    State,
+    Tokens,
+    View,
+    clock_off,
+    seat_of,
+)
+from scrapy_spider_suite.cluster.mode import HAS_ENDED
+from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.registry import Joined, Registry
+from scrapy_spider_suite.cluster.transports.redis_streams import Streams
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
+from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
+from scrapy_spider_suite.control.calling import Calling
+from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
+from scrapy_spider_suite.runtime.clock import boottime
+from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.settings.values import endpoint
+from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.agent import Agency
+    from scrapy_spider_suite.cluster.ledger.shared_addresses import Company
+
+logger = logging.getLogger(__name__)
+
+WHILE_IDLE: Final = 1.0
+"""Seconds between heartbeats of an agent that has nothing to do: the end takes two rounds."""
+PATIENCE: Final = 30.0
+"""Seconds for which Redis is asked when an agent starts, while `_PASSES` is the answer."""
+_PASSES: Final = ("away", "ending")
+"""Why an agent that starts cannot take part yet: Redis is away; the others are about to close."""
+_LONG: Final = 1e9
+"""Seconds of a lease without an end, for the stats."""
+_FIRST, _MOST = 0.5, 5.0
+"""Seconds until a Redis that failed is asked again: at first, and at most."""
+
+
+def no_time() -> float:
+    """No seconds: nothing is under way."""
+    return 0.0
+
+
+class Peer:
+    """What *candidate* says that this agent is, in *registry*.
+
+    Args:
+        changed: called when this agent owns or holds other units than before.
+        post: what the agent says of itself, with each heartbeat.
+        idle: whether it has nothing to do, as of now.
+        over: called once, when the crawl has ended everywhere, or with the reason why this agent
+            has to end: ``removed``, ``replaced``, ``drained``, ``refused``.
+        hear: see `Mail.hear`; an agent that has gone takes nothing any more.
+
+    Attributes:
+        ended: the crawl is over: all agents are idle.
+        away: what is wrong with Redis; empty while it answers.
+        moved: units that this agent took, since nobody held them any more.
+    """
+
+    def __init__(
+        self, registry: Registry, candidate: Callable[[], Awaitable[Candidate]], shares: Shares, *,
+        changed: Callable[[], None], post: Callable[[], Post], idle: Callable[[], bool],
+        over: Callable[[str], None], joined: Callable[[Joined], None],
+        hear: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        self.ended = False
+        self.away = ""
+        self.moved = 0
+        self.registry = registry
+        self._candidate = candidate
+        self._shares = shares
+        self._changed, self._post, self._idle = changed, post, idle
+        self._over, self._joined, self._hear = over, joined, hear
+        self._known: Tokens | None = None
+        self._held = shares.mine  # as of then
+        self._poked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._draining = False
+        self._skew, self._clock_off = 0.0, False
+
+    # Life
+
+    async def open(self) -> None:
+        """Take part, and learn who holds what.
+
+        Raises:
+            JoinRefusedError: it must not, as it is, or not within `PATIENCE` seconds.
+            RegistryError: Redis cannot be used, or not within `PATIENCE` seconds.
+        """
+        until, wait, told = time.monotonic() + PATIENCE, _FIRST, False
+        while True:
+            try:
+                await self._join()
+                if self.registry.answer.ended:
+                    logger.warning(HAS_ENDED)
+                return
+            except (RegistryError, JoinRefusedError) as error:
+                away = isinstance(error, RegistryError)
+                why = f"SUITE_REDIS_URL: {error}" if away else str(error)
+                if error.kind not in _PASSES or time.monotonic() + wait > until:
+                    raise type(error)(why, error.kind) from error
+                if not told:
+                    logger.warning("%s; it is asked again for %g s", why, PATIENCE)
+                told = True
+                self.away = str(error) if away else ""
+                await asyncio.sleep(wait)
+                wait = min(_MOST, 2 * wait)
+
+    def start(self) -> None:
+        """Send heartbeats from now on."""
+        self._task = watched(self._run(), "heartbeats")
+
+    async def close(self, quiet: Callable[[], float] = no_time) -> None:
+        """Stop, and say that this agent will be back; *quiet* is that of `Registry.rest`."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(RegistryError, FencedError):  # its lease runs out by itself
+            await self.registry.rest(quiet)
+        await self.registry.close()
+
+    def poke(self) -> None:
+        """Something has happened that others should hear of now."""
+        self._poked.set()
+
+    def may_fetch(self, delay: float = 0.0) -> bool:
+        """See `Members`."""
+        return self.registry.lease.may_fetch(boottime(), time.time(), delay)
+
+    def drain(self) -> None:
+        """Hand over everything, then end."""
+        self._draining = True
+        self.poke()
+
+    @property
+    def facts(self) -> dict[str, int | float]:
+        """What there is to say, by names for the stats."""
+        view, skew = self.registry.view, self.registry.skew
+        seconds = self.registry.lease.seconds(boottime(), time.time())
+        return {
+            "agents": len(view.members), "epoch": view.epoch, "taken": self.moved,
+            "away": int(bool(self.away)),
+            "skew": 0.0 if skew is None else round(skew.offset, 3),
+            "lease": round(max(0.0, min(seconds, _LONG)), 1),
+        }  # fmt: skip
+
+    # Heartbeats
+
+    async def _run(self) -> None:
+        wait = _FIRST
+        while True:
+            try:
+                await self._beat()
+                self._back()
+                wait = _FIRST
+                await self._sleep(WHILE_IDLE if self._idle() else HEARTBEAT)
+            except RegistryError as error:
+                self._failed(error)
+                await asyncio.sleep(wait)
+                wait = min(_MOST, 2 * wait)
+            except FencedError as error:
+                if not await self._again(error):
+                    return
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
+        except TimeoutError:
+            pass
+        self._poked.clear()
+
+    async def _beat(self) -> None:
+        answer = await self.registry.renew(self._post)
+        self._look_at_clock()
+        await self._learn()
+        row = self.registry.row
+        if self._draining or (row is not None and row.state is not State.ACTIVE):
+            await self._drain()
+        if answer.ended != self.ended:
+            self.ended = answer.ended
+            if self.ended:
+                self._over("")
+
+    def _look_at_clock(self) -> None:
+        """Leases bear a clock that is set while the agent runs; phases, and times in logs, do not.
+        """
+        skew = self.registry.skew
+        why = "" if skew is None else clock_off(skew.offset, self._skew)
+        if why and not self._clock_off:
+            logger.warning(why)
+        self._clock_off = bool(why)
+
+    async def _again(self, error: FencedError) -> bool:
+        """This process is not the member any more: join again, if that is of use."""
+        if not error.again:
+            if self.registry.answer.code == State.LEFT:
+                self._drained()  # no answer came when it left
+            else:
+                logger.error("%s: this agent ends", error)
+                self._over(_reason(str(error)))
+            return False
+        logger.warning("%s: it joins again", error)
+        try:
+            await self._join()
+        except RegistryError as away:
+            self._failed(away)
+            await asyncio.sleep(_MOST)
+        except FencedError:
+            await asyncio.sleep(_FIRST)
+        except JoinRefusedError as refused:
+            logger.error("%s: this agent ends", refused)
+            self._over("refused")
+            return False
+        return True
+
+    async def _join(self) -> None:
+        if not self.registry.lease.live(boottime(), time.time()):
+            # Others may hold by now what it held.
+            self._shares.become(0)
+            self._changed()
+        candidate = await self._candidate()
+        self._skew = candidate.skew
+        joined = await self.registry.join(candidate)
+        self._shares.become(joined.number)
+        self._joined(joined)
+        await self._learn(anew=True)
+        self._back()
+        answer = self.registry.answer
+        if answer.claims > answer.now and not self._shares.mine.any():
+            logger.info(
+                "Redis was started a moment ago, or has lost data: agents that held something may "
+                "be on their way; what nobody has claimed is taken in %.0f s",
+                (answer.claims - answer.now) / 1000,
+            )  # fmt: skip
+
+    # What changes
+
+    async def _learn(self, *, anew: bool = False) -> None:
+        """Ask who holds what if that may have changed since it was asked; take what is free."""
+        registry, shares = self.registry, self._shares
+        other = shares.epoch != registry.view.epoch
+        if other:
+            await self._meet(registry.view)
+        else:
+            shares.hear(registry.view)
+        known = self._known
+        answer = registry.answer
+        if known is not None and known.era != answer.era:
+            await self._claim(known)
+        moved = known is None or (known.era, known.moves) != (answer.era, answer.moves)
+        if moved or other or anew:
+            await self._look()
+        # Who is dead frees what it held.
+        free = shares.free()
+        if len(free) and (await registry.seize(free, shares.epoch)).units.size:
+            await self._look()
+
+    async def _meet(self, view: View) -> None:
+        shares = self._shares
+        try:
+            # It takes long where many are new.
+            table = await asyncio.to_thread(shares.table_of, view.members)
+            if shares.meet(view, table):
+                members = ", ".join(member.name for member in view.members)
+                logger.info("agents that share the crawl: %s", members or "none")
+        except SettingsError as error:
+            logger.error("%s: this agent ends", error)
+            self._over("refused")
+        self._changed()
+
+    async def _claim(self, known: Tokens) -> None:
+        """Redis has lost who holds what: say what this agent held."""
+        mine = self._held.nonzero()[0].astype("u2")  # it may have had another number then
+        if len(mine):
+            claimed = await self.registry.claim(mine, known.at)
+            logger.warning(
+                "Redis was restarted, or has lost data: this agent has claimed %d of the %s that "
+                "it held", len(claimed.units), counted(len(mine), "unit"),
+            )  # fmt: skip
+
+    async def _look(self) -> None:
+        before = self._shares.mine
+        self._known = await self.registry.tokens()
+        self._shares.hold(self._known)
+        self._held = self._shares.mine
+        taken = int((self._held & ~before).sum())
+        self.moved += taken
+        self._changed()
+
+    async def look(self) -> None:
+        """Ask anew who holds what: this agent has given something away. Raises as `Registry`."""
+        await self._look()
+
+    # Going
+
+    async def _drain(self) -> None:
+        """One step of it."""
+        row = self.registry.row
+        self._hear(True)  # it is a member still, as the heartbeat said
+        if row is not None and row.state is State.ACTIVE and not await self.registry.leave():
+            self._draining = False
+            logger.error("there is no other agent that could take what this one has: it stays")
+        elif not self._shares.mine.any() and self._idle():
+            # What comes from now on would stay here.
+            self._hear(False)
+            if await self.registry.left():
+                self._drained()
+
+    def _drained(self) -> None:
+        logger.info("this agent has handed over everything, and ends")
+        self._over("drained")
+
+    # Redis
+
+    def _failed(self, error: RegistryError) -> None:
+        if not self.away:
+            logger.warning("%s; this agent goes on with what it has", error)
+        self.away = str(error)
+
+    def _back(self) -> None:
+        if self.away:
+            logger.info("Redis is back")
+            self.away = ""
+
+
+def _reason(text: str) -> str:
+    return next((each for each in ("removed", "taken") if each in text), "fenced")
+
+
+FOLDER = "handover"
+"""In the job directory, for parcels that go and that come."""
+_AGAIN = 1.0
+"""Seconds after which hand-overs go on that a process had to leave that was not the member."""
+
+
+class Peering:
+    """The `cluster.members.Members` of *agency*, a process with that *incarnation*.
+
+    Raises:
+        ValueError: the crawl has no name for Redis, or there is no such URL.
+    """
+
+    def __init__(self, agency: Agency, incarnation: int) -> None:
+        core, job = agency.core, agency.job
+        settings = core.settings
+        self._agency = agency
+        self._job = job
+        self._url = "" if settings.redis_url is None else settings.redis_url.url
+        self._kv = core.store.kv("agent")
+        lease = Lease(settings.project.longest_fetch)
+        self._registry = Registry(self._url, agency.crawl, lease, incarnation=incarnation)
+        self._peer = Peer(
+            self._registry, self._candidate, agency.shares, changed=self._changed,
+            post=agency.post, idle=lambda: agency.at_rest, over=agency.over, joined=self._joined,
+            hear=agency.hear,
+        )  # fmt: skip
+        self.transport = Streams(self._url, agency.crawl, agency.name, incarnation)
+        calling = Calling(job.folder, job.file.id, agency.name)
+        self._listener = Listener(self._url, agency.crawl, agency.name, calling)
+        self._courier: Courier | None = None
+        self._handover: HandOver | None = None
+        self._id = ""
+        self._lapses = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Life
+
+    async def open(self) -> None:
+        """See `Members`."""
+        await self._peer.open()
+
+    def start(self) -> None:
+        """See `Members`."""
+        self._peer.start()
+        self._tasks = [
+            watched(self._hand_over(), "hand-overs"), watched(self._listener.run(), "calls"),
+        ]  # fmt: skip
+        if (company := self._company) is not None:
+            self._tasks.append(watched(company.run(self._registry), "addresses"))
+
+    @property
+    def _company(self) -> Company | None:
+        sharing = self._agency.core.sharing
+        return None if sharing is None else sharing.company
+
+    async def close(self, *, over: bool = False) -> None:
+        """See `Members`."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._courier is not None:
+            await self._courier.close()
+        company = self._company
+        await self._peer.close(no_time if company is None else company.quiet_in)
+
+    async def _hand_over(self) -> None:
+        while self._handover is not None:
+            with reading(self._agency.core.store):
+                try:
+                    await self._handover.run(self._id)
+                except FencedError:
+                    await asyncio.sleep(_AGAIN)  # the next heartbeat says what comes of it
+                    continue
+            return
+
+    # Joining
+
+    async def _candidate(self) -> Candidate:
+        """What joins: with an address at which parcels are taken already."""
+        if self._courier is None:
+            await self._receive()
+        agency, job = self._agency, self._job
+        settings, terms = agency.core.settings, agency.phasing and agency.phasing.terms
+        return Candidate(
+            name=agency.name, job=job.file.id, seat=seat_of(job.folder),
+            grace=settings.agent_grace, weight=settings.agent_weight,
+            fixed=fixed_of(settings, agency.assignment), idle=agency.finished,
+            most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
+            address="" if self._courier is None else self._courier.address,
+            id=(self._kv.get(b"crawl") or b"").decode(),
+            number=int(self._kv.get(b"number") or b"0"),
+        )  # fmt: skip
+
+    async def _receive(self) -> None:
+        core, folder = self._agency.core, self._job.folder / FOLDER
+        courier = await self._make_courier(core.settings, folder / "in")
+        hands = handover_context(core.frontier, self._job.store)._replace(open_sieve=self._open_sieve)
+        self._handover = HandOver(
+            hands, self._agency.shares, courier, folder / "out",
+            lambda: (core.now(), time.time()), give=self._registry.give, look=self._peer.look,
+            changed=self._agency.changed,
+        )  # fmt: skip
+        await courier.start(self._handover.inbox)
+        self._courier = courier
+
+    def _open_sieve(self) -> None:
+        """Have a sieve whatever SUITE_SEEN is: another agent has one, and hands it over."""
+        core = self._agency.core
+        core.open_seen(replace(core.settings, seen="sieve"))
+        core.frontier.use_sieve(active=core.settings.seen == "sieve")
+
+    async def _make_courier(self, settings: SuiteSettings, folder: Path) -> Courier:
+        rate, name = settings.handover_rate, self._agency.name
+        if settings.handover_dir is not None:
+            return FolderCourier(settings.handover_dir, self._agency.crawl, name, rate)
+        if settings.cluster_key is None:
+            key = await self._registry.secret()
+        else:
+            key = settings.cluster_key.text
+        host, port = endpoint(settings.agent_address) if settings.agent_address else ("", 0)
+        host = host or await asyncio.to_thread(own_address, self._url)
+        return TcpCourier(host, port, key.encode(), folder, rate)
+
+    def _joined(self, joined: Joined) -> None:
+        self._id = joined.id
+        lapsed, self._lapses = self._registry.lapses != self._lapses, self._registry.lapses
+        if lapsed and not joined.kept and (company := self._company) is not None:
+            company.forget()
+        self._kv.put(b"crawl", joined.id.encode())
+        self._kv.put(b"number", str(joined.number).encode())
+        self._agency.core.write()
+        logger.info(
+            "this is agent %s, number %d, of the crawl %s%s", self._agency.name, joined.number,
+            self._agency.crawl, ": it is back, and has what it had" if joined.kept else "",
+        )  # fmt: skip
+
+    def _changed(self) -> None:
+        if self._handover is not None:
+            self._handover.poke()
+        self._agency.changed()
+
+    # What is asked
+
+    @property
+    def ended(self) -> bool:
+        """See `Members`."""
+        return self._peer.ended
+
+    @property
+    def busy(self) -> bool:
+        """See `Members`."""
+        return self._handover is None or self._handover.busy
+
+    def may_fetch(self, delay: float = 0.0) -> bool:
+        """See `Members`."""
+        return self._peer.may_fetch(delay)
+
+    def drain(self) -> None:
+        """See `Members`."""
+        self._peer.drain()
+
+    @property
+    def stats(self) -> dict[str, int | float]:
+        """See `Members`."""
+        found: dict[str, Any] = {f"cluster/{n}": v for n, v in self._peer.facts.items()}
+        if self._handover is not None:
+            found |= {f"handover/{n}": v for n, v in self._handover.facts.items()}
+        if self._courier is not None:
+            found |= {f"courier/{n}": v for n, v in self._courier.counters.as_dict().items()}
+        return found | {f"calls/{n}": v for n, v in asdict(self._listener.counters).items()}
+
+
+def own_address(url: str) -> str:
+    """The address of this machine from which it reaches *url*; takes a look-up of its name."""
+    parts = urlsplit(url)
+    with suppress(OSError, ValueError):
+        place = parts.hostname or "127.0.0.1", parts.port or 6379
+        family = socket.getaddrinfo(*place, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(family[4])  # sends nothing
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"

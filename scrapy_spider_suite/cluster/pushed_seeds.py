@@ -1,0 +1,441 @@
+"""Seeds that others push to Redis, taken by one taker at a time and lost by none.
+
+They go from where they were pushed to a list of the taker's own, in one step, and are removed from
+there when the taker has stored them. Whoever is killed between the two finds them there again, and
+tells by their mark whether they are those that it has stored already.
+
+What a message of the list of seeds says, where a spider has no reading of its own.
+
+The meaning is scrapy-redis's: a URL, or a JSON object with ``url``, ``method``, ``meta`` and, under
+any other name, a field of a form. Nothing in it is ever run.
+
+Seeds that others push to Redis while the crawl runs, as with scrapy-redis.
+
+A batch is taken when the crawl has room for it, made requests of in slices, and removed from Redis
+once the job has it; with it the job stores which batch that was and how far it has come, so that
+after a kill no message is missing and none is taken twice. All of it is asynchronous: the blocking
+calls of scrapy-redis's spiders are put out of use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgpack  # type: ignore[import-untyped]
+from scrapy import FormRequest, Request, signals
+
+from scrapy_spider_suite.cluster.redis_server import Server, alone, require_client
+from scrapy_spider_suite.crawl.seeds import Plant, Sown, bad_store, note_bad
+from scrapy_spider_suite.errors import JobError, RegistryError
+from scrapy_spider_suite.runtime.event_loop import Turns
+from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
+from scrapy_spider_suite.settings.values import RedisUrl
+from scrapy_spider_suite.signals import settings_changed, settings_changing
+from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
+from scrapy_spider_suite.wording import counted
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+logger = logging.getLogger(__name__)
+
+LONGEST: Final = 1 << 20
+"""Bytes of a message; of a longer one comes one byte more than that, and the rest is dropped."""
+_ENOUGH: Final = 4 << 20
+"""Bytes of messages after which no more are taken at once."""
+_TAKE, _STORED, _COUNT = alone("take"), alone("stored"), alone("count")
+
+
+class Taken(NamedTuple):
+    """Messages that are the taker's, until it removes them."""
+
+    mark: bytes
+    messages: list[bytes]
+
+
+class Pushed:
+    """What is pushed to *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
+
+    *taker* names whoever takes it, also after a restart, and nobody else. All that asks Redis
+    raises `RegistryError`.
+    """
+
+    def __init__(self, server: Server, key: str, kind: str, taker: str) -> None:
+        self._server = server
+        self._kind = kind
+        self.key = key
+        self.taken_key = f"{key}:taken:{taker}"
+
+    async def take(self, count: int) -> Taken | None:
+        """Take *count* messages at most; None if there are none.
+
+        The same as before, if those were not removed.
+        """
+        found = await self._server.run(
+            _TAKE, [self.key, self.taken_key], self._kind, str(count), str(_ENOUGH), str(LONGEST),
+            uuid.uuid4().hex,
+        )  # fmt: skip
+        return Taken(found[0], found[1:]) if found else None
+
+    async def remove(self, mark: bytes) -> None:
+        """Remove what was taken with *mark*."""
+        await self._server.run(_STORED, [self.taken_key], mark)
+
+    async def count(self, key: str) -> int:
+        """How many entries the list or sorted set *key* has; 0 for anything else."""
+        return int((await self._server.run(_COUNT, [key]))[0])
+
+    async def close(self) -> None:
+        """Let go of the server."""
+        await self._server.close()
+
+
+_WEB = ("http://", "https://")
+
+
+def read_object(text: str) -> Request | None:
+    """The request of the JSON object *text*; None if it is no such object.
+
+    Raises `ValueError` if what it says makes no request.
+    """
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        said: dict[str, Any] = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    url, method = said.pop("url", None), said.pop("method", "GET")
+    meta = said.pop("meta", None) or {}
+    if not isinstance(url, str) or not isinstance(method, str) or not isinstance(meta, dict):
+        raise ValueError("expected texts as url and method, and an object as meta")
+    if not said:
+        return Request(url, method=method.upper(), meta=meta)
+    form = {name: _field(value) for name, value in said.items()}
+    return FormRequest(url, method=method.upper(), meta=meta, formdata=form)
+
+
+def _field(value: Any) -> str | list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else str(value)
+
+
+def requests_of(made: object) -> list[Request]:
+    """The requests that ``make_request_from_data()`` of a spider has *made*: one, several, none.
+
+    Raises `ValueError` for one that is none of the web: a message is no way to files of this
+    machine.
+    """
+    if made is None:
+        return []
+    found = [made] if isinstance(made, Request) else list(cast(Iterable[object], made))
+    for each in found:
+        if not isinstance(each, Request):
+            raise ValueError(f"a {type(each).__name__} is no request")
+        if not each.url.lower().startswith(_WEB):
+            raise ValueError("no web address")
+        if not each.method.isascii() or not each.method.isalpha():
+            raise ValueError("no method")
+    return cast(list[Request], found)
+
+
+_LOOK = 0.5
+"""Seconds between two looks for messages."""
+_AWAY = 5.0
+"""Longest time, in seconds, between two looks while Redis cannot be used."""
+_ANSWER = 10.0
+"""Seconds that Redis has to answer."""
+_IN_MEMORY = 10_000
+"""Pending requests beyond which a crawl without a store takes no more."""
+_SHOWN = 300  # characters of a bad message that are kept
+_TOLD = 5  # bad messages of a run that are logged
+
+
+def pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
+    """The seeds that are pushed for the spider of *core*, if it takes such: it has a `redis_key`.
+
+    *plant* makes those pending that are mere URLs. Raises `SettingsError`.
+    """
+    crawler = core.crawler
+    key = None if crawler.spider is None else SeedKey.of(crawler.settings, crawler.spider)
+    if key is None or not is_crawl(crawler):
+        return None
+    return PushedSeeds(core, key, plant)
+
+
+class PushedSeeds:
+    """One per crawl.
+
+    Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``.
+
+    Attributes:
+        busy: whether messages that were taken are yet to become requests.
+    """
+
+    def __init__(self, core: CrawlCore, key: SeedKey, plant: Plant) -> None:
+        # Without a job nobody comes back for what this process has taken.
+        taker = uuid.uuid4().hex if core.job is None else core.job.file.id
+        self._core, self._key, self._plant, self._taker = core, key, plant, taker
+        self._pushed = self._at(core.settings)
+        self._next: Pushed | None = None  # where seeds are taken from after the batch at hand
+        self._lines = SeedLines(key.key, normal=core.normalizer)
+        self._row, self._notes = key.key.encode(), core.store.kv("pushed_seeds")
+        self._bad = bad_store(core.store)
+        self._mark, self._done, self._sown = b"", 0, Sown()
+        if (note := self._notes.get(self._row)) is not None:
+            self._mark, self._done, sown = msgpack.unpackb(note)
+            self._sown = Sown(**sown)
+        self._turns = Turns()
+        self._told = 0
+        self._lost = ""  # what is wrong with Redis
+        self._first = True
+        self._active = core.now()
+        self._task: asyncio.Task[None] | None = None
+        self.busy = False
+        core.crawler.signals.connect(self._check, settings_changing)
+        core.crawler.signals.connect(self._changed, settings_changed)
+
+    def _url(self, settings: SuiteSettings) -> RedisUrl:
+        return settings.redis_url or server_of(self._core.crawler.settings)
+
+    def _at(self, settings: SuiteSettings) -> Pushed:
+        """The messages in the Redis of *settings*."""
+        url = self._url(settings)
+        return Pushed(Server(url.url, _ANSWER), self._key.key, self._key.kind, self._taker)
+
+    def _check(self, new: SuiteSettings) -> None:
+        url = self._url(new)
+        require_client(url.url, url)
+
+    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if old.redis_url != new.redis_url:
+            self._next = self._at(new)
+
+    async def _move(self) -> None:
+        """Take seeds from another Redis from now on, if that was asked for."""
+        if self._next is not None:
+            before, self._pushed, self._next = self._pushed, self._next, None
+            self._first = True
+            await before.close()
+
+    def begin(self) -> None:
+        """Take what is pushed, until `stop`."""
+        crawler = self._core.crawler
+        self._core.awaits_seeds = True
+        self._read = _take_over(crawler)
+        crawler.signals.connect(self._ended, signals.spider_closed)
+        self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Take no more; what is not stored comes again in another run of the job."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _ended(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        pause = _LOOK
+        try:
+            while not self._core.stopping:
+                more = False
+                try:
+                    await self._move()
+                    if self._has_room:
+                        more = await self._take()
+                        self._is_there()
+                        pause = _LOOK
+                except RegistryError as error:
+                    self._is_lost(error)
+                    pause = min(2 * pause, _AWAY)
+                except Exception as error:  # or nobody would take seeds, nor end the crawl
+                    self._failed(error)
+                    pause = _AWAY
+                self._mind_idleness()
+                if not more:
+                    await asyncio.sleep(pause)
+        finally:
+            await self._pushed.close()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether there is a place for more: what waits is little, or must wait for its hosts."""
+        core = self._core
+        engine, pending = core.crawler.engine, core.frontier.pending
+        if engine is None or engine.paused:
+            return False
+        if core.agency is not None and not core.agency.owns:
+            return False  # it leaves, and would have to wait until others have taken them
+        if not core.store.durable and pending > _IN_MEMORY:
+            return False
+        wait = core.frontier.wait(core.now())
+        return pending < core.settings.project.most_requests or wait is None or wait > 0
+
+    async def _take(self) -> bool:
+        """Take a batch; whether there was one."""
+        if self._first:
+            await self._tell_of_requests()
+            self._first = False
+        taken = await self._pushed.take(self._key.batch)
+        if taken is None:
+            return False
+        self.busy, stored = True, False
+        self._active = self._core.now()  # also for what is another agent's, or no seed
+        try:
+            with reading(self._core.store):
+                stored = await self._store(taken)
+        finally:
+            self.busy = False
+        if stored:
+            await self._pushed.remove(taken.mark)
+        return stored
+
+    async def _tell_of_requests(self) -> None:
+        number = await self._pushed.count(self._key.requests)
+        if number:
+            logger.warning(
+                "%s holds %s of scrapy-redis's scheduler, pickled, which the suite does not read: "
+                "let that scheduler fetch what is there, or push the URLs to %s",
+                self._key.requests, counted(number, "request"), self._key.key,
+            )  # fmt: skip
+
+    async def _store(self, taken: Taken) -> bool:
+        """Make requests of what was *taken* and the job does not have; whether it has all."""
+        core = self._core
+        if taken.mark != self._mark:
+            self._mark, self._done = taken.mark, 0
+        while self._done < len(taken.messages) and not core.stopping:
+            self._take_in(taken.messages[self._done])
+            self._done += 1
+            if self._turns.over or self._done == len(taken.messages):
+                note = [self._mark, self._done, asdict(self._sown)]
+                self._notes.put(self._row, msgpack.packb(note))
+                await core.written()
+                await self._turns.leave()
+        return self._done == len(taken.messages) and not core.store.dirty
+
+    # One message
+
+    def _take_in(self, message: bytes) -> None:
+        core, stats = self._core, self._core.crawler.stats
+        self._sown.lines += 1
+        stats.inc_value("suite/redis/taken")
+        # Whoever pushes is not the operator: private addresses are for those that settings allow.
+        core.pushed = True
+        try:
+            if len(message) > LONGEST:
+                raise ValueError(f"longer than {LONGEST} bytes")
+            self._make_pending(self._read_message(message))
+        except JobError:
+            raise
+        except Exception as error:  # whatever a message has the project's code do, or its meta ours
+            self._note_bad(message, str(error) or type(error).__name__)
+        else:
+            self._sown.seeds += 1
+        finally:
+            core.pushed = False
+
+    def _read_message(self, message: bytes) -> Seed | Sequence[Request]:
+        """What *message* asks for. Raises anything."""
+        if self._read is not None:
+            text = message.decode(self._key.encoding) if self._key.decoded else message
+            return requests_of(self._read(text))
+        text = message.decode(self._key.encoding)
+        request = read_object(text)
+        if request is not None:
+            return requests_of(request)
+        read = self._lines.read(text.encode())
+        if isinstance(read, Seed):
+            return read
+        raise ValueError("no seed" if read is None else read.why)
+
+    def _make_pending(self, found: Seed | Sequence[Request]) -> None:
+        if isinstance(found, Seed):
+            self._sown.new += self._plant([found])
+            return
+        engine = self._core.crawler.engine
+        for request in found:
+            if engine is not None:  # as it is while seeds are taken
+                engine.crawl(request)
+
+    def _note_bad(self, message: bytes, why: str) -> None:
+        text = message[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+        # An error may quote half a character, which no store takes.
+        why = " ".join(why.split())[:_SHOWN].encode("utf-8", "replace").decode()
+        bad = BadLine(self._key.key, self._sown.lines, text, why)
+        note_bad(self._bad, self._row, self._sown, bad)
+        self._core.crawler.stats.inc_value("suite/redis/bad")
+        self._told += 1
+        if self._told <= _TOLD:
+            last = "; others are in `scrapy frontier report bad-seeds`" * (self._told == _TOLD)
+            logger.warning("no seed, and left out: %s%s", bad, last)
+
+    # Redis, and the end
+
+    def _is_lost(self, error: RegistryError) -> None:
+        self._active = self._core.now()  # nobody can know whether there is nothing to do
+        if self._lost != error.kind:
+            self._core.crawler.stats.inc_value("suite/redis/away")
+            logger.warning("%s (%s); the crawl goes on with what it has", error, self._key.key)
+        self._lost = error.kind
+
+    def _failed(self, error: Exception) -> None:
+        self._active = self._core.now()
+        if self._lost != repr(error):
+            logger.exception("seeds of %s cannot be taken; it is tried again", self._key.key)
+        self._lost = repr(error)
+
+    def _is_there(self) -> None:
+        if self._lost:
+            logger.info("Redis is back: seeds of %s are taken again", self._key.key)
+        self._lost = ""
+
+    def _mind_idleness(self) -> None:
+        """See whether there was nothing to do for longer than is to be waited for more."""
+        core, limit = self._core, self._key.max_idle
+        if core.frontier.pending:
+            self._active = core.now()
+        awaits = not limit or core.now() - self._active < limit
+        if core.awaits_seeds and not awaits:
+            core.wake()
+        core.awaits_seeds = awaits
+
+
+def _take_over(crawler: Crawler) -> Any:
+    """Put out of use how the spider itself asks Redis; return what reads a message for it, if any.
+
+    scrapy-redis's spiders ask in blocking calls, at their start and whenever they are idle, and
+    drop what they have taken if they are killed. All of it goes through two attributes, which they
+    set; a method of that name is the project's own.
+    """
+    spider: Any = crawler.spider
+    if "fetch_data" in vars(spider):
+        spider.fetch_data = _no_data
+        spider.count_size = _no_size
+        idle = getattr(spider, "spider_idle", None)
+        if getattr(idle, "__module__", "").startswith("scrapy_redis."):
+            crawler.signals.disconnect(idle, signals.spider_idle)
+    return getattr(spider, "make_request_from_data", None)
+
+
+def _no_data(key: str, number: int) -> Sequence[bytes]:
+    """Stands for a batch of messages: the suite takes them."""
+    return ()
+
+
+def _no_size(key: str) -> int:
+    """Stands for the number of messages."""
+    return 0

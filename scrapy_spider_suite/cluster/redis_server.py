@@ -1,0 +1,234 @@
+"""The Lua scripts of `registry` and others, each atomic in Redis; they lie in ``lua/``.
+
+One Redis server, asked with a time-out: whatever goes wrong is a `RegistryError` of one line.
+
+Nothing is asked twice by itself: a script that was not answered may have run, and its caller knows
+what that means. Nothing blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Sequence
+from importlib.resources import files
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from scrapy_spider_suite.errors import RegistryError, SettingsError
+
+NAMES: Final = ("join", "renew", "leave", "move", "look", "order", "meet")
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+WORLD: Final = _read("world")
+"""Where scripts get the time from. It is text and no argument, so that no caller can set it."""
+
+
+class Script(NamedTuple):
+    """One script."""
+
+    text: str
+    sha: str
+    """By which Redis knows it."""
+
+
+def _script(text: str) -> Script:
+    # The digest is Redis's own, and protects nothing.
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def alone(name: str) -> Script:
+    """The script *name*, which needs nothing of the registry's."""
+    return _script(_read(name))
+
+
+def timed(name: str) -> Script:
+    """The script *name*, which is told the time and the run of the server, and nothing else."""
+    return _script(WORLD + _read(name))
+
+
+def fenced(name: str) -> Script:
+    """The script *name*, which does nothing for a process that is not the member any more."""
+    return _script(WORLD + _read("rows") + _read("fence") + _read(name))
+
+
+def load() -> dict[str, Script]:
+    """All scripts of the registry by their names."""
+    common = WORLD + _read("rows") + _read("common")
+    return {name: _script(common + _read(name)) for name in NAMES}
+
+
+T = TypeVar("T")
+
+LOST: Final = (OSError, TimeoutError, RuntimeError)
+"""What goes wrong with connections, beside the client's own errors; the last is uvloop's word for
+one that the system gave up while nobody used it, and that the client writes to all the same."""
+
+_AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, *LOST)
+_PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
+_SAYS: Final = (
+    ("memory", re.compile(r"\bOOM\b|> 'maxmemory'"), "is out of memory: raise its maxmemory"),
+    ("type", re.compile(r"\bWRONGTYPE\b"), "holds a value of another type under our name"),
+    ("damaged", re.compile(r"suite-damaged (\S+)"), "holds what the suite did not write"),
+)
+
+
+def place(url: str) -> str:
+    """Where *url* leads, without a password."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.hostname or ''}{port}{parts.path}"
+
+
+def connect(url: str, timeout: float) -> Any:
+    """A client for *url* that gives up after *timeout* seconds, and does not try again by itself.
+
+    Raises `ValueError`: there is no such URL.
+    """
+    return Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )  # fmt: skip
+
+
+def require_client(url: str, shown: object) -> None:
+    """Raise `SettingsError`, in which *url* is *shown*, if there can be no client for it."""
+    try:
+        connect(url, 1.0).connection_pool.make_connection()  # which does not connect yet
+    except Exception as error:  # whatever redis-py finds wrong with it
+        raise SettingsError(f"no connection can be made to {shown}: {error}") from None
+
+
+def said(error: Exception, where: str, key: str = "") -> RegistryError:
+    """What went wrong with the server at *where*, as the one error that callers know.
+
+    *key* is what was asked about; without it an error that does not name its key has none.
+    """
+    text = " ".join(str(error).split()) or "no answer in time"
+    # For redis-py a wrong password is a connection that failed; it will be wrong the next time too.
+    if isinstance(error, _AWAY) and not _PASSWORD.search(text):
+        return RegistryError(f"Redis at {where} is away: {text}", "away")
+    for kind, sign, meaning in _SAYS:
+        if found := sign.search(text):
+            named = found[1] if found.groups() else key if kind == "type" else ""
+            text = f"Redis at {where} {meaning}" + (f" ({named})" if named else "")
+            return RegistryError(text, kind)
+    return RegistryError(f"Redis at {where} refuses: {text}", "refused")
+
+
+def end_if_cancelled() -> None:
+    """Raise `CancelledError` if the running task was cancelled: redis-py may have swallowed it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+class Server:
+    """Runs scripts in one Redis.
+
+    Args:
+        url: as redis-py takes it: ``redis://``, ``rediss://`` or ``unix://``.
+        timeout: seconds that a call may take, connecting included.
+
+    Raises:
+        ValueError: there is no such URL.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.where = place(url)
+        self._timeout = timeout
+        self._client = connect(url, timeout)
+
+    async def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
+        """What *script* answers. Raises `RegistryError`; it may have run all the same."""
+        key = keys[0] if len(keys) == 1 else ""
+        return await self._asked(self._run(script, keys, *arguments), key)
+
+    async def evicting(self) -> str:
+        """What to tell if it throws keys away when it is full; empty if it does not.
+
+        Raises `RegistryError`.
+        """
+        memory: dict[str, Any] = await self._asked(self._client.info("memory"))
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if not memory.get("maxmemory", 0) or policy == "noeviction":
+            return ""
+        return (f"Redis at {self.where} throws keys away when it is full: its maxmemory-policy is "
+                f"{policy}, expected noeviction")  # fmt: skip
+
+    async def types(self, keys: Sequence[str]) -> list[str]:
+        """What is under each of *keys*. Raises `RegistryError`."""
+        return [(await self._asked(self._client.type(key))).decode() for key in keys]
+
+    async def names(self, pattern: str) -> list[str]:
+        """The keys that fit *pattern*, a glob. Raises `RegistryError`."""
+        return await self._asked(self._scan(pattern))
+
+    async def _scan(self, pattern: str) -> list[str]:
+        return [
+            key.decode("utf-8", "replace")
+            async for key in self._client.scan_iter(match=pattern, count=10_000)
+        ]
+
+    async def agreed(self, key: str, value: str) -> str:
+        """What stands under *key*: *value*, if nothing did. Raises `RegistryError`."""
+        await self._asked(self._client.set(key, value, nx=True), key)
+        found = await self._asked(self._client.get(key), key)
+        return value if found is None else found.decode("utf-8", "replace")
+
+    async def close(self) -> None:
+        """Close its connections; never raises."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._client.aclose()
+        except (exceptions.RedisError, *_AWAY):
+            pass
+
+    async def _run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
+        try:
+            found = await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
+        except exceptions.NoScriptError:
+            found = await self._client.eval(script.text, len(keys), *keys, *arguments)
+        answer: list[Any] = found
+        return answer
+
+    async def _asked(self, answer: Awaitable[T], key: str = "") -> T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                found = await answer
+        except (exceptions.RedisError, *_AWAY) as error:
+            end_if_cancelled()
+            raise said(error, self.where, key) from error
+        end_if_cancelled()
+        return found
+
+
+_CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
+
+
+EVERY: Final = "suite:{*}:crawl"
+"""What the first key of every crawl fits."""
+
+
+def prefix_of(crawl: str) -> str:
+    """What the keys of *crawl* begin with. Raises `ValueError`: no crawl can have that name."""
+    if not _CRAWL.fullmatch(crawl):
+        raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+    return f"suite:{{{crawl}}}:"
+
+
+def crawl_of(key: str) -> str:
+    """Whose first key *key* is; "" if it is none."""
+    before, after = EVERY.split("*")
+    name = key.removeprefix(before).removesuffix(after)
+    return name if _CRAWL.fullmatch(name) and f"{prefix_of(name)}crawl" == key else ""

@@ -1,0 +1,304 @@
+"""What other agents are to have: rows in the database until they say that they keep them (K21).
+
+A row goes in with the commit of the page that led there, so that a kill finds each URL on disk: in
+the outbox or with its owner. Rows of one receiver are numbered through for the life of the job,
+with a gap from run to run. They begin anywhere, and gaps are of any length: so the rows of a
+directory that was lost, or of an earlier state of one, and those of the next of the same agent
+have other numbers.
+
+Rows of queues that another agent has made: read as `records` reads them, and not believed.
+
+Whose a URL is: this agent's, or another's, to whom it goes through the outbox (K2, K21).
+
+Whatever comes into the frontier comes by here: links of pages, redirects, requests that a spider
+made, and what other agents have sent, which goes on to whom it belongs to by now.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import JobDamagedError, LetterError
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
+from scrapy_spider_suite.seen import FingerprintCache
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.rows import POLICY_MAX, pack_row, unpack_row
+from scrapy_spider_suite.store.seen_transfer import Way, entry_of, pacing_of, url_of
+from scrapy_spider_suite.store.url_states import is_mark
+from scrapy_spider_suite.urls.normalize import host_of
+
+_NUMBER: Final = struct.Struct(">Q")
+LEAST: Final = 1 << 32
+"""The lowest number of a row: lower ones are for letters that come from no outbox."""
+_BITS: Final = 62
+_AHEAD: Final = 1_000
+"""Numbers that are set aside at a time: a run that is killed leaves some of them unused."""
+_GAP_BITS: Final = 40
+_ROW, _NEXT = b"r", b"n"
+
+
+class Outbox:
+    """The rows in *kv*, by the names of their receivers. Raises `JobDamagedError`.
+
+    Attributes:
+        put_in: rows that were put in or were there, since it was made.
+        dropped: rows that were dropped.
+    """
+
+    def __init__(self, kv: KV) -> None:
+        self.put_in = self.dropped = 0
+        self._kv = kv
+        self._next: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
+        self._all = 0
+        self._set_aside: dict[str, int] = {}
+        for key, _ in kv.items(_ROW):
+            self._count(_receiver(key[len(_ROW) : -_NUMBER.size - 1]), 1)
+        for key, value in kv.items(_NEXT):
+            name = _receiver(key[len(_NEXT) :])
+            number = _number(value) + secrets.randbits(_GAP_BITS)
+            self._next[name] = self._set_aside[name] = number
+        self.put_in = len(self)
+
+    def __len__(self) -> int:
+        """How many rows wait, or are on their way."""
+        return self._all
+
+    @property
+    def receivers(self) -> dict[str, int]:
+        """How many rows each receiver is to have; none without any."""
+        return dict(self._waiting)
+
+    def put(self, to: str, row: bytes) -> None:
+        """Let *to* have *row*; part of the store's next batch."""
+        number = self._next.get(to) or LEAST + secrets.randbits(_BITS)
+        if number >= self._set_aside.get(to, 0):
+            self._set_aside[to] = number + _AHEAD
+            self._kv.put(_NEXT + to.encode(), _NUMBER.pack(number + _AHEAD))
+        self._next[to] = number + 1
+        self._kv.put(_prefix(to) + _NUMBER.pack(number), row)
+        self._count(to, 1)
+        self.put_in += 1
+
+    def rows(self, to: str, since: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The rows for *to*, those of the moment, numbered *since* or higher, in order."""
+        prefix = _prefix(to)
+        for key, row in self._kv.items(prefix, _NUMBER.pack(since)):
+            yield _number(key[len(prefix) :]), row
+
+    def drop(self, to: str, first: int, last: int) -> int:
+        """*to* keeps the rows from *first* to *last*: forget them; how many there were."""
+        prefix, dropped = _prefix(to), 0
+        for number, _ in self.rows(to, first):
+            if number > last:
+                break
+            self._kv.delete(prefix + _NUMBER.pack(number))
+            dropped += 1
+        self._count(to, -dropped)
+        self.dropped += dropped
+        return dropped
+
+    def _count(self, to: str, change: int) -> None:
+        self._all += change
+        self._waiting[to] = self._waiting.get(to, 0) + change
+        if not self._waiting[to]:
+            del self._waiting[to]
+
+
+def _prefix(to: str) -> bytes:
+    return _ROW + to.encode() + b"\0"
+
+
+def _receiver(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise JobDamagedError(f"the outbox names no agent ({error})") from error
+
+
+def _number(data: bytes) -> int:
+    try:
+        return int(_NUMBER.unpack(data)[0])
+    except struct.error as error:
+        raise JobDamagedError(f"the outbox has a number that is none ({error})") from error
+
+
+def unpack_strange(host: object, row: object, mark: object = "") -> Entry:
+    """The entry of *host* in the *row* of another agent's queue, with its *mark*.
+
+    Raises `ValueError`, or what `unpack_row` does: there is none that could have been stored there.
+    """
+    if not isinstance(host, str) or "\0" in host or not isinstance(row, bytes):
+        raise ValueError(f"{str(host)[:100]!r} has no such row")
+    entry = unpack_row(host, b"", row)
+    if not entry.url or entry.volatile:
+        raise ValueError("a URL that is not pending")
+    if entry.url.count("/") < 2:
+        raise ValueError(f"{entry.url[:200]!r} is no URL")
+    homes = {host}
+    if entry.payload is not None:
+        homes.add(host_of(entry.url))  # a spider may have chosen another slot than its host
+    elif host_of(entry.url) != host:
+        raise ValueError(f"{entry.url[:200]!r} is no URL of {host[:100]!r}")
+    if not entry.identity.startswith(tuple(map(host_key, homes))):
+        raise ValueError("a URL that is known by another host")
+    if not (isinstance(mark, str) and is_mark(mark)):
+        raise ValueError(f"{str(mark)[:100]!r} is nothing that is known of a seed")
+    entry.mark = mark
+    return entry
+
+
+_A_ROW: Final = 50
+"""Links of a row, at most: a letter holds whole rows."""
+_ROW_BYTES: Final = 4_000
+"""Bytes of them, unless it is one: with where they came from they fit into the largest datagram."""
+_LINKS, _ENTRY = range(2)
+# Plain integers: operators of flags are Python code.
+_START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
+_WEB: Final = ("http://", "https://")
+
+Owner = Callable[[str, str], str]
+"""The name of the agent that is to have a URL: of its host, and itself."""
+
+
+class Routing:
+    """Keeps what is *own*, the name of this agent, and puts all else into *outbox*.
+
+    *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* URLs that
+    were sent last none is sent again, but where what failed gets another chance when a link leads
+    there (*anyway*). With *shared_seeds* every agent is given all of them, and those of others are
+    nobody's business here; where a seed redirects to is.
+
+    Attributes:
+        shared_seeds: may be changed.
+        spared: URLs that were not sent, since they had been.
+        foreign_seeds: seeds that others are given, too.
+    """
+
+    def __init__(
+        self, outbox: Outbox, owner: Owner, own: str, *, by_host: bool = True, cache: int = 0,
+        shared_seeds: bool = True,
+    ) -> None:  # fmt: skip
+        self.outbox = outbox
+        self.own = own
+        self.spared = 0
+        self.foreign_seeds = 0
+        self._owner = owner
+        self._by_host = by_host
+        self.shared_seeds = shared_seeds
+        self._sent = FingerprintCache(cache)
+
+    def resize(self, cache: int) -> None:
+        """Of so many bytes of URLs that were sent last none is sent again."""
+        self._sent.resize(cache)
+
+    def reroute(self, owner: Owner) -> None:
+        """Others own other URLs from now on: what was sent to them may be wanted once more."""
+        self._owner = owner
+        self._sent.clear()
+
+    def own_links(self, way: Way, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
+        """Those of *keys*, state keys of links that came by *way*, that stay here."""
+        own: list[bytes] = []
+        others: dict[str, list[bytes]] = {}
+        prefix, owner = b"\0\0\0", ""  # no host has such a key, whatever its slot
+        for key in keys:
+            if not (self._by_host and key.startswith(prefix)):  # most lead to one host
+                host = pacing_of(key)
+                prefix, owner = host_key(host), self._owner(host, url_of(key))
+            if owner == self.own:
+                own.append(key)
+            else:
+                others.setdefault(owner, []).append(key)
+        for to, foreign in others.items():
+            new = foreign if anyway else self._sent.new(foreign)
+            self.spared += len(foreign) - len(new)
+            for row in _rows_of(new):
+                self.outbox.put(to, msgpack.packb([_LINKS, *way, *row]))
+        return own
+
+    def owns(self, entry: Entry) -> bool:
+        """Whether *entry* is this agent's to fetch; a file is, which is no URL of the web."""
+        return not self.other(entry)
+
+    def other(self, entry: Entry) -> str:
+        """The agent whose *entry* is; "" if that is this one."""
+        owner = self._owner(entry.host, entry.url)
+        return "" if owner == self.own or not entry.url.startswith(_WEB) else owner
+
+    def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
+        """Whether *entry* stays here; if not it is on its way. One that is volatile must stay.
+
+        It is *given* if it did not come of a page or a letter, but of what this agent was given.
+        """
+        owner = self._owner(entry.host, entry.url)
+        if owner == self.own:
+            return True
+        if given and entry.flags & _START and self.shared_seeds:
+            self.foreign_seeds += 1
+            return False
+        if entry.volatile or not entry.url.startswith(_WEB):
+            return True
+        more = anyway or entry.mark or entry.flags & _DONT_FILTER
+        if more or self._sent.new([entry.identity]):
+            row = [_ENTRY, entry.host, pack_row(entry)]
+            self.outbox.put(owner, msgpack.packb([*row, entry.mark] if entry.mark else row))
+        else:
+            self.spared += 1
+        return False
+
+
+def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
+    """The *keys* of a row, row by row."""
+    row: list[bytes] = []
+    size = 0
+    for key in keys:
+        if row and (len(row) == _A_ROW or size + len(key) > _ROW_BYTES):
+            yield row
+            row, size = [], 0
+        row.append(key)
+        size += len(key)
+    if row:
+        yield row
+
+
+def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
+    """What the *rows* of another agent's outbox hold. Raises `LetterError` if that is nothing.
+
+    Nothing in them is believed: the identity of a link is made anew of its host and URL.
+    """
+    for row in rows:
+        try:
+            kind, *rest = msgpack.unpackb(row)
+            if kind == _LINKS:
+                yield from _links(rest)
+            elif kind == _ENTRY:
+                entry = unpack_strange(*rest)
+                if not entry.url.startswith(_WEB):
+                    raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
+                yield entry
+            else:
+                raise ValueError(f"no kind of row has the number {kind!r}")
+        except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
+            raise LetterError(f"a row of another agent cannot be read ({error})") from error
+
+
+def _links(rest: list[Any]) -> Iterator[Entry]:
+    depth, referrer, priority, beyond, policy, *keys = rest
+    numbers = (depth, priority, beyond, policy)
+    whole = all(isinstance(number, int) for number in numbers)
+    if not (whole and isinstance(referrer, str) and all(isinstance(key, bytes) for key in keys)):
+        raise TypeError("links that are none")
+    if min(depth, beyond) < 0 or not 0 <= policy <= POLICY_MAX:
+        raise ValueError(f"links at depth {depth}, {beyond} beyond, by policy {policy}")
+    way = Way(depth, referrer, priority, beyond, policy)
+    for key in keys:
+        host, url = pacing_of(key), url_of(key)
+        if not url.startswith(_WEB) or host_of(url) != host:
+            raise ValueError(f"{url[:200]!r} is no link to {host[:200]!r}")
+        yield entry_of(key, way)

@@ -1,0 +1,521 @@
+"""Reading a Redis stream as the one consumer of its one group, whatever becomes of either.
+
+Letters that are to be put into inboxes on a server, and those that lie there: what is due when.
+
+``now`` is an argument, in seconds. Invariant: a letter that was put and is neither acknowledged nor
+cleared comes up in `Posts.due` again and again.
+
+Letters through Redis Streams.
+
+=============================== =================================================================
+key                             what
+=============================== =================================================================
+``suite:{CRAWL}:inbox:NAME``    letters for agent NAME, one an entry, in the field ``letter``
+``suite:{CRAWL}:receipts:NAME`` what others say that they keep, in the field ``receipts``
+=============================== =================================================================
+
+Each is read by its agent alone, as the one consumer of one group, whatever process it is: what a
+process took and did not acknowledge is still pending for the next one, which reads that first. An
+entry is removed once its letter is kept. The sender looks now and then whether a letter that was
+not acknowledged still lies in the inbox, and puts it there again if not, so a stream, a group, a
+receipt or a server's whole memory may be lost: letters then come twice.
+
+What is written is written by scripts that look whether the process is still the one that stands for
+the agent (``lua/fence.lua``). One that was stopped while others took its place may still read, and
+takes nothing away: what it has read stays pending, and nobody is told that it is kept.
+
+A full inbox takes no letters, so a slow or absent agent fills the server up to a bound; a server
+that is away, out of memory or has something else under a key is asked again, less and less often.
+What stands in a stream is data of strangers: see `letters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from scrapy_spider_suite.cluster.messages import (
+    Acknowledged,
+    Bounds,
+    Letter,
+    MailCounters,
+    Packed,
+    Receipt,
+    Received,
+    encode_name,
+    pack_receipts,
+    unpack,
+    unpack_receipts,
+)
+from scrapy_spider_suite.cluster.redis_server import LOST, connect, fenced, place, said
+from scrapy_spider_suite.errors import FencedError, LetterError, LetterTooLargeError
+from scrapy_spider_suite.runtime.tasks import Once, forever
+
+logger = logging.getLogger(__name__)
+
+_LOST: Final = "NOGROUP", "UNBLOCKED"
+"""How a server's error begins when stream or group are gone: the second in some releases,
+to a client that waited."""
+
+GROUP: Final = "agents"
+CONSUMER: Final = "agent"
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+"""Its name in the stream, and its fields; none for one that was removed while it was pending."""
+
+
+class GroupReader:
+    """Reads the stream under *key*.
+
+    Args:
+        timeout: seconds for which an answer is waited for.
+        block: seconds for which the server waits for something to come, less than *timeout*.
+        pending: whether an entry is pending until it is acknowledged, or forgotten once it is read.
+    """
+
+    def __init__(
+        self, client: Any, key: str, timeout: float, block: float, *, pending: bool
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._timeout = timeout
+        self._block = int(1000 * block)
+        self._pending = pending
+        self.made = 0
+        """How often the group was made: more than once if it was lost."""
+
+    async def read(self, count: int, after: str | bytes = ">") -> list[Entry]:
+        """Up to *count* entries that were never read, once there are some; or none after *block*.
+
+        With a name of an entry for *after*, those that are pending behind it; ``0`` for all.
+
+        Raises:
+            RedisError, OSError, TimeoutError: the server failed, or has something else under the
+                key.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await self._client.xreadgroup(
+                    GROUP,
+                    CONSUMER,
+                    {self._key: after},
+                    count=count,
+                    block=self._block if after == ">" else None,
+                    noack=not self._pending,
+                )
+        except ResponseError as error:
+            if not str(error).startswith(_LOST):
+                raise
+            await self._make()
+            return []
+        return list(_entries(answer))
+
+    async def _make(self) -> None:
+        """Make the group, and the stream, so that all that is in it is read."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._client.xgroup_create(self._key, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):  # another process was faster
+                raise
+        self.made += 1
+
+
+def _entries(answer: Any) -> Iterator[Entry]:
+    """The entries in *answer*, which has other shapes under RESP3 and in newer clients."""
+    streams = answer.values() if isinstance(answer, dict) else [each[1] for each in answer or ()]
+    for entries in streams:
+        for entry in entries:
+            for name, fields in [entry] if isinstance(entry, tuple) else entry:
+                yield name, fields or {}
+
+
+FIRST_PAUSE, MOST_PAUSE = 0.25, 10.0
+"""Seconds until a letter that was not taken is offered again: at first, and at most."""
+
+MOST_CHECK: Final = 600.0
+"""Seconds between two looks whether a letter still lies where it was put, at most."""
+
+
+@dataclass(slots=True, eq=False)
+class Post:
+    """A letter on its way."""
+
+    to: str
+    letter: Packed
+    entry: bytes = b""
+    """Where it lies; empty while it was put nowhere."""
+
+    when: float = 0.0
+    """When to put it somewhere, or to look whether it still lies there."""
+
+    pause: float = FIRST_PAUSE
+    check: float = 0.0
+
+
+class Posts:
+    """The letters for all receivers.
+
+    Args:
+        window: letters to one receiver that may be on their way.
+        check: seconds until it is looked for the first time whether a letter still lies there;
+            twice as long each further time.
+    """
+
+    def __init__(self, window: int, check: float) -> None:
+        self._window = window
+        self._check = check
+        self._posts: dict[str, dict[tuple[int, int], Post]] = {}
+
+    def __iter__(self) -> Iterator[Post]:
+        for posts in self._posts.values():
+            yield from posts.values()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._posts.values()))
+
+    def room(self, to: str) -> int:
+        """How many letters `put` takes for *to*."""
+        return self._window - len(self._posts.get(to, ()))
+
+    def put(self, to: str, letter: Packed) -> bool:
+        """Take *letter*, unless there is no room. One that is here already is here once."""
+        posts = self._posts.setdefault(to, {})
+        key = letter.first, letter.last
+        if key not in posts:
+            if len(posts) >= self._window:
+                return False
+            posts[key] = Post(to, letter)
+        return True
+
+    def due(self, now: float, most: int) -> list[Post]:
+        """The first *most* letters that it is time for."""
+        found = []
+        for post in self:
+            if post.when <= now:
+                found.append(post)
+                if len(found) == most:
+                    break
+        return found
+
+    def wake(self) -> float | None:
+        """When there is something due; None: never."""
+        return min((post.when for post in self), default=None)
+
+    def lies(self, post: Post, entry: bytes, now: float) -> bool:
+        """It lies at *entry*: look again later. Whether it is somewhere else than it was."""
+        moved = entry != post.entry
+        post.check = self._check if moved else min(2 * post.check, MOST_CHECK)
+        post.entry, post.when, post.pause = entry, now + post.check, FIRST_PAUSE
+        return moved
+
+    def refused(self, post: Post, now: float) -> None:
+        """It was not taken: offer it again later."""
+        post.when = now + post.pause
+        post.pause = min(2 * post.pause, MOST_PAUSE)
+
+    def acknowledged(self, to: str, first: int, last: int) -> bool:
+        """Its receiver keeps it. False: it is not here, or not any more."""
+        return self._posts.get(to, {}).pop((first, last), None) is not None
+
+    def clear(self, to: str) -> int:
+        """Forget the letters for *to*; how many they were."""
+        return len(self._posts.pop(to, ()))
+
+
+BOUNDS: Final = Bounds(48 << 10, 1 << 20, 1 << 20)
+"""Letters of some 1,500 URLs."""
+
+BATCH: Final = 16
+"""Letters that are put into inboxes by one message to the server."""
+
+RECEIPTS: Final = 200
+"""Receipts that are sent, and entries of receipts that are read, by one."""
+
+RECEIPTS_MAX: Final = 10_000
+"""Entries of receipts that nobody has read: older ones are forgotten, as receipts may be."""
+
+_FENCED: Final = -1
+"""What a script answers that has done nothing, as this process is not the member any more."""
+
+_TROUBLE: Final = (RedisError, *LOST)
+
+_Asked = tuple[str, str, tuple[Any, ...]]
+"""The name of a script, the key that it is about, and what else it is given."""
+
+
+class Streams:
+    """A `transport.Transport` over a Redis server.
+
+    Args:
+        url: of the server, as redis-py takes it; three connections are made to it.
+        crawl: what the crawl's keys are named by.
+        name: this agent.
+        incarnation: of its process, by which it has joined: without that nothing is written.
+            Receipts for another one's letters do not count, since the rows of a directory that is
+            lost may have had the same numbers.
+        window: letters to one receiver that may be on the way.
+        inbox: letters that may lie in an inbox.
+        unkept: letters that may have been handed on and not acknowledged.
+        check: seconds until a letter that was not acknowledged is looked for in the inbox.
+        timeout: seconds for which an answer of the server is waited for.
+        block: seconds for which the server is asked to wait for something to read, less than
+            *timeout*.
+
+    Raises:
+        ValueError: there is no such URL, or *name* is no name.
+    """
+
+    bounds = BOUNDS
+
+    def __init__(
+        self, url: str, crawl: str, name: str, incarnation: int, *, window: int = 16,
+        inbox: int = 500, unkept: int = 32, check: float = 15.0, timeout: float = 10.0,
+        block: float = 2.0,
+    ) -> None:  # fmt: skip
+        encode_name(name)
+        self.counters = MailCounters()
+        self._client, self._where, self._timeout = connect(url, timeout), place(url), timeout
+        self._name, self._incarnation = name, incarnation
+        self._prefix = f"suite:{{{crawl}}}:"
+        self._fence = f"{self._prefix}members", name, f"{incarnation:016x}"
+        self._scripts = {each: fenced(each).text for each in ("post", "tell", "drop")}
+        self._inbox, self._mine = self._key("inbox", name), self._key("receipts", name)
+        self._letters = GroupReader(self._client, self._inbox, timeout, block, pending=True)
+        self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
+        self._posts = Posts(window, check)
+        self._most, self._unkept, self._check = inbox, unkept, check
+        self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
+        self._look_at = 0.0
+        self._handed: dict[Receipt, set[bytes]] = {}  # unkept letters, with their entries
+        self._kept: list[Receipt] = []  # to be told to their senders
+        self._done: dict[bytes, None] = {}  # entries to be removed, in order
+        self._work, self._space = asyncio.Event(), asyncio.Event()
+        self._what = f"letters through Redis, agent {name}"
+        self._once = Once(logger, self._what)
+        self._received: Received | None = None
+        self._acknowledged: Acknowledged | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._prefix}{kind}:{name}"
+
+    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+        """Begin to send and to receive; a server that is away is asked until it is there."""
+        self._received, self._acknowledged = received, acknowledged
+        for step, key in (
+            (self._write, ""), (self._read_letters, self._inbox),
+            (self._read_receipts, self._mine),
+        ):  # fmt: skip
+            failed = partial(self._failed, key=key)
+            work = forever(step, failed, self._once.over, self._what)
+            self._tasks.append(asyncio.create_task(work))
+
+    def room(self, to: str) -> int:
+        """How many letters `send` takes for *to*."""
+        return self._posts.room(to)
+
+    def send(self, to: str, letter: Packed) -> bool:
+        """Take *letter* for *to*, if there is room."""
+        before = len(self._posts)
+        if not self._posts.put(to, letter):
+            return False
+        if len(self._posts) > before:
+            self.counters.took(letter)
+            self._work.set()
+        return True
+
+    def acknowledge(self, receipt: Receipt) -> None:
+        """The rows of that letter are kept."""
+        entries = self._handed.pop(receipt, None)
+        if entries is not None:
+            self._done |= dict.fromkeys(entries)
+            self._kept.append(receipt)
+            self.counters.receipts += 1
+            self._work.set()
+
+    def withdraw(self, to: str) -> None:
+        """Forget what is on its way to *to*; what lies in its inbox lies there."""
+        self.counters.withdrawn += self._posts.clear(to)
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """Stop; tell senders within *seconds* what is kept."""
+        self._received = self._acknowledged = None
+        tasks, self._tasks = self._tasks, []
+        await _end(tasks)
+        if tasks and seconds > 0:
+            with suppress(FencedError, *_TROUBLE):
+                async with asyncio.timeout(seconds):
+                    while self._kept or self._done:
+                        await self._tell()
+        with suppress(*_TROUBLE):
+            async with asyncio.timeout(self._timeout):
+                await self._client.aclose()
+
+    def _failed(self, error: Exception, key: str = "") -> str:
+        """Count it and say so; what kind of trouble it is, "" if it is no trouble of the server.
+
+        *key* is where something was to be read or written.
+        """
+        self.counters.failed += 1
+        if isinstance(error, FencedError):
+            self._once.say("fenced", error)
+            return "fenced"
+        if not isinstance(error, _TROUBLE):
+            return ""
+        trouble = said(error, self._where, key)
+        self._once.say(trouble.kind, trouble)
+        return trouble.kind
+
+    # Writing
+
+    async def _write(self) -> None:
+        """Wait until there is something to write, and write it."""
+        now = asyncio.get_running_loop().time()
+        when = 0.0 if self._kept or self._done else self._posts.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if when is None else max(0.0, when - now)):
+                await self._work.wait()
+        self._work.clear()
+        await self._tell()
+        await self._post()
+
+    async def _tell(self) -> None:
+        """Remove entries whose letters are kept, and tell their senders."""
+        done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
+        asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
+        for sender in dict.fromkeys(receipt.sender for receipt in kept):
+            data = pack_receipts(self._name, [each for each in kept if each.sender == sender])
+            asked.append(("tell", self._key("receipts", sender), (RECEIPTS_MAX, data)))
+        if asked:
+            # What the server refuses is not tried again: the letter comes again, or its sender
+            # finds it gone from the inbox and sends it again.
+            await self._ask(asked)
+            del self._kept[: len(kept)]
+            for entry in done:
+                del self._done[entry]
+            self._space.set()
+
+    async def _post(self) -> None:
+        """Put letters into inboxes, and look whether others still lie there."""
+        clock = asyncio.get_running_loop().time
+        posts = self._posts.due(clock(), BATCH)
+        if posts:
+            answers = await self._ask(
+                ("post", self._key("inbox", post.to), (self._most, post.letter.data, post.entry))
+                for post in posts
+            )
+            for post, answer in zip(posts, answers, strict=True):
+                self._posted(post, answer, clock())
+
+    def _posted(self, post: Post, answer: object, now: float) -> None:
+        if isinstance(answer, bytes):
+            again = bool(post.entry)
+            if self._posts.lies(post, answer, now):
+                self.counters.sent += 1
+                self.counters.resent += again
+        else:
+            self.counters.full += answer is None
+            self._posts.refused(post, now)
+
+    async def _ask(self, asked: Iterable[_Asked]) -> list[Any]:
+        """The answers of scripts; those that the server refuses are counted. Raises `FencedError`.
+        """
+        members, *who = self._fence
+        pipe, keys = self._client.pipeline(transaction=False), []
+        for name, key, given in asked:
+            pipe.eval(self._scripts[name], 2, members, key, *who, *given)
+            keys.append(key)
+        async with asyncio.timeout(self._timeout):
+            answers: list[Any] = await pipe.execute(raise_on_error=False)
+        for answer, key in zip(answers, keys, strict=True):
+            if isinstance(answer, Exception):
+                self._failed(answer, key)
+        if _FENCED in answers:
+            why = f"this process is not the member {self._name} any more, says Redis at"
+            raise FencedError(f"{why} {self._where}: its letters wait", again=True)
+        return answers
+
+    # Reading
+
+    async def _read_letters(self) -> None:
+        """Hand on what lies in the inbox, as far as there is space for what is not kept yet."""
+        while (space := self._unkept - len(self._handed) - len(self._done)) <= 0:
+            self._space.clear()
+            await self._space.wait()
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at:
+            self._look_at, self._after = now + self._check, "0"
+        entries = await self._letters.read(space, self._after)
+        self.counters.remade = max(0, self._letters.made - 1) + max(0, self._receipts.made - 1)
+        if self._after != ">":
+            self._after = entries[-1][0] if entries else ">"
+        for entry in entries:
+            self._take(*entry)
+
+    def _take(self, entry: bytes, fields: dict[bytes, bytes]) -> None:
+        if entry in self._done:
+            return
+        try:
+            letter = self._letter(fields)
+        except LetterError as error:
+            self._refuse(error)
+            self._done[entry] = None
+            self._work.set()
+            return
+        known = self._handed.setdefault(letter.receipt, set())
+        if known:
+            self.counters.repeated += entry not in known
+        elif self._received is not None:
+            self.counters.received += 1
+            self._received(letter)
+        known.add(entry)
+
+    def _letter(self, fields: dict[bytes, bytes]) -> Letter:
+        if fields.keys() != {b"letter"}:
+            raise LetterError("an entry of the inbox that is no letter")
+        return unpack(fields[b"letter"], BOUNDS)
+
+    async def _read_receipts(self) -> None:
+        """Let go of what others keep."""
+        entries = await self._receipts.read(RECEIPTS)
+        for _, fields in entries:
+            try:
+                self._release(fields)
+            except LetterError as error:
+                self._refuse(error)
+        if entries:
+            await self._ask([("drop", self._mine, (GROUP, *(entry for entry, _ in entries)))])
+
+    def _release(self, fields: dict[bytes, bytes]) -> None:
+        if fields.keys() != {b"receipts"}:
+            raise LetterError("an entry that holds no receipts")
+        receiver, numbers = unpack_receipts(fields[b"receipts"])
+        for incarnation, first, last in numbers:
+            mine = incarnation == self._incarnation
+            if mine and self._posts.acknowledged(receiver, first, last):
+                self.counters.acknowledged += 1
+                if self._acknowledged is not None:
+                    self._acknowledged(receiver, first, last)
+
+    def _refuse(self, error: LetterError) -> None:
+        kind = "oversized" if isinstance(error, LetterTooLargeError) else "malformed"
+        self.counters.refuse(kind)
+        self._once.say(kind, f"refused {error}")
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """End *tasks*, whatever it takes."""
+    # Until Python 3.12 wait_for(), which redis-py sends with, may swallow a cancellation.
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)

@@ -1,0 +1,343 @@
+"""Parcels over a folder that all agents share, on a network file system for one.
+
+Below it each crawl has a folder, and in that each agent, named by what they are called:
+
+=================== ============================================================
+``ID.part``         a parcel that is being written, by its giver
+``ID.parcel``       one that is whole
+``ID.taking``       one that its taker is at work on, and removes: half of it may be merged
+``ID.kept``         the receipt for a parcel that this agent gave: the label
+``ID.refused``      or why it cannot be taken
+=================== ============================================================
+
+Everything but a part appears by a renaming, so that nobody reads what is half there. Who may write
+to the folder is for its owner to say: there is no key. What is in the files is checked all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    PIECE,
+    CourierCounters,
+    Inbox,
+    Label,
+    Throttle,
+    as_file,
+    check_room,
+    label_in,
+    one_line,
+    part_of,
+)
+from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.tasks import Once, watched
+
+logger = logging.getLogger(__name__)
+
+LOOK: Final = 1.0
+"""Seconds between two looks for what has come."""
+
+SILENCE: Final = 60.0
+"""Seconds after which a taker that has touched nothing counts as away."""
+
+AGAIN: Final = 60.0
+"""Most seconds until what could not be taken is taken, if it can be by then."""
+
+OLD: Final = 7 * 86_400.0
+"""Seconds after which what nobody has asked for any more is removed."""
+
+_PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".parcel", ".taking", ".kept", ".refused"
+_TEXT: Final = 1_000
+_AT_ONCE: Final = 16
+"""Pieces that are written in one go in another thread: 1 MiB."""
+
+
+class FolderCourier:
+    """A `courier.Courier` of the agent *name* over the shared *folder*; *rate* as of `TcpCourier`.
+
+    Args:
+        crawl: parcels of another one are never met.
+        look: seconds between two looks for what has come.
+    """
+
+    def __init__(
+        self, folder: Path, crawl: str, name: str, rate: float = 0.0, *, look: float = LOOK,
+        silence: float = SILENCE,
+    ) -> None:  # fmt: skip
+        self.counters = CourierCounters()
+        self._folder = folder / as_file(crawl)
+        self._own = self._folder / as_file(name)
+        self._throttle = Throttle(rate)
+        self._look, self._silence = look, silence
+        self._inbox: Inbox | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._seen: dict[str, tuple[int, float]] = {}  # when a parcel was touched, and heard of
+        self._later: dict[str, tuple[float, float]] = {}  # what could not be taken: until when
+        self._at = "", 0.0  # what is being taken, since when
+        self._once = Once(logger, "hand-over")
+
+    @property
+    def address(self) -> str:
+        """See `courier.Courier`: nobody needs one."""
+        return ""
+
+    async def start(self, inbox: Inbox) -> None:
+        """See `courier.Courier`."""
+        await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(_remove_old, self._own)
+        self._inbox = inbox
+        self._tasks = [
+            watched(self._take_all(), "hand-overs"), watched(self._touch_all(), "hand-overs"),
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        """See `courier.Courier`. Folders in which nothing lies are removed."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(self._remove_empty)
+
+    def _remove_empty(self) -> None:
+        with suppress(OSError):
+            self._own.rmdir()
+            self._folder.rmdir()
+
+    # Giving
+
+    async def deliver(self, path: Path, label: Label, address: str) -> None:
+        """See `courier.Courier`."""
+        try:
+            if not await self._answered(label):
+                await self._bring(path, label)
+                await self._wait(label)
+        except OSError as error:
+            self.counters.broken += 1
+            raise CourierError(f"{self._folder}: {error.strerror}") from error
+        self.counters.delivered += 1
+
+    async def _wait(self, label: Label) -> None:
+        """Return once the receiver keeps the parcel. Raises `CourierError`: it is away."""
+        whole, loop = self._there(label), asyncio.get_running_loop()
+        touched, since = self._seen.get(label.parcel, (0, loop.time()))
+        while not await self._answered(label):
+            now = await asyncio.to_thread(_touched, *whole)
+            if now != touched:
+                touched, since = self._seen[label.parcel] = now, loop.time()
+                self.counters.signs += 1
+            elif loop.time() - since > self._silence:
+                self.counters.broken += 1
+                raise CourierError(f"{label.receiver} has not looked into its folder of late")
+            await asyncio.sleep(self._look)
+
+    async def _answered(self, label: Label) -> bool:
+        """Whether the receiver keeps the parcel. Raises `ParcelError`: it cannot."""
+        kept, refused = (self._own / f"{label.parcel}{end}" for end in (_KEPT, _REFUSED))
+        text = await asyncio.to_thread(_read, refused)
+        if text is not None:
+            self.counters.bad += 1
+            raise ParcelError(f"{label.receiver}: {text}")
+        return await asyncio.to_thread(_read, kept) is not None
+
+    async def _bring(self, path: Path, label: Label) -> None:
+        part = self._place(label, _PART)
+        whole = part.with_suffix(_WHOLE)
+        if await asyncio.to_thread(_touched, *self._there(label)):
+            return
+        await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
+        size = path.stat().st_size
+        at = await asyncio.to_thread(part_of, part, label, size)
+        check_room(part.parent, size - at)
+        self.counters.resumed += at > 0
+        loop = asyncio.get_running_loop()
+        while at < size:
+            wanted = min(PIECE * _AT_ONCE, size - at)
+            await asyncio.sleep(self._throttle.wait(wanted, loop.time()))
+            await asyncio.to_thread(_copy, path, part, at, wanted)
+            self.counters.send(label, at, wanted)
+            at += wanted
+        await asyncio.to_thread(_finish, part, whole)
+
+    def withdraw(self, label: Label) -> None:
+        """See `courier.Courier`."""
+        self.counters.withdraw(label)
+        self._seen.pop(label.parcel, None)
+        mine = [self._own / f"{label.parcel}{end}" for end in (_KEPT, _REFUSED)]
+        for path in (*mine, *(self._place(label, end) for end in (_PART, _WHOLE))):
+            with suppress(OSError):
+                path.unlink()
+
+    def _there(self, label: Label) -> tuple[Path, ...]:
+        """Where it may lie as a whole."""
+        return self._place(label, _WHOLE), self._place(label, _TAKING)
+
+    def _place(self, label: Label, end: str) -> Path:
+        return self._folder / as_file(label.receiver) / f"{label.parcel}{end}"
+
+    # Taking
+
+    async def _take_all(self) -> None:
+        while True:
+            paths = await self._lying()
+            stems = {path.stem for path in paths}
+            self._later = {stem: each for stem, each in self._later.items() if stem in stems}
+            for path in paths:
+                await self._try(path)
+            await asyncio.sleep(self._look)
+
+    async def _lying(self) -> list[Path]:
+        """What is whole here, as far as that can be seen."""
+        try:
+            paths = await asyncio.to_thread(_whole_in, self._own)
+        except OSError as error:
+            self._once.say("folder", f"{self._own}: {error.strerror}")
+            return []
+        self._once.over("folder")
+        return paths
+
+    async def _touch_all(self) -> None:
+        """Let givers see that this agent is there, whatever it is at work on."""
+        while True:
+            for path in await self._lying():
+                if self._shows(path.stem):
+                    with suppress(OSError):
+                        await asyncio.to_thread(os.utime, path, follow_symlinks=False)
+            await asyncio.sleep(self._silence / 6)
+
+    def _shows(self, stem: str) -> bool:
+        """Whether the giver of that parcel is to wait: not if it could not be taken of late.
+
+        Unless this agent has been at work on it for a while since.
+        """
+        taken, since = self._at
+        long = asyncio.get_running_loop().time() - since > self._silence / 2
+        return stem not in self._later or (taken == stem and long)
+
+    async def _try(self, path: Path) -> None:
+        """Take what lies at *path*; if that cannot be, it stays there, and its turn comes again."""
+        loop = asyncio.get_running_loop()
+        begin, (until, wait) = loop.time(), self._later.get(path.stem, (0.0, 0.0))
+        if begin < until:
+            return
+        self._at = path.stem, begin
+        try:
+            await self._take(path)
+        except Exception as error:
+            self._say(path, error)
+            wait = min(AGAIN, max(2 * wait, self._look))
+            self._later[path.stem] = loop.time() + wait, wait
+        else:
+            self._later.pop(path.stem, None)
+        finally:
+            self._at = "", 0.0
+
+    def _say(self, path: Path, error: Exception) -> None:
+        if isinstance(error, SuiteError):
+            self._once.say("later", f"cannot take a parcel now: {one_line(error)}")
+        elif isinstance(error, OSError):
+            self._once.say("file", f"{path}: {error.strerror}")
+        else:
+            logger.error(
+                "hand-over: %s cannot be taken; report this", path.name, exc_info=error
+            )  # fmt: skip
+
+    async def _take(self, path: Path) -> None:
+        """Take what lies at *path*, and say so. Raises `CourierError`: it cannot be taken now."""
+        assert self._inbox is not None
+        try:
+            label = await asyncio.to_thread(label_in, path)
+            if label.parcel != path.stem:
+                raise ParcelError("a parcel under the name of another one")
+        except ParcelError as error:
+            self._refuse(path, error)  # nobody is known who could be told
+            return
+        size = path.stat().st_size
+        try:
+            if not self._inbox.kept(label):  # if that raises, its giver can still take it away
+                path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
+                await self._inbox.take(label, path)
+        except ParcelError as error:
+            self._refuse(path, error)
+            await asyncio.to_thread(self._answer, label, _REFUSED, one_line(error))
+        else:
+            self.counters.received += 1
+            self.counters.bytes_in += size
+            for kind in ("later", "file"):
+                self._once.over(kind)
+            await asyncio.to_thread(self._answer, label, _KEPT, label.receiver)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    def _answer(self, label: Label, end: str, text: str) -> None:
+        place = self._folder / as_file(label.sender)
+        place.mkdir(parents=True, exist_ok=True)
+        files.replace(place / f"{label.parcel}{end}", text.encode())
+
+    def _refuse(self, path: Path, error: ParcelError) -> None:
+        self.counters.bad += 1
+        self._once.say("bad", f"refused: {one_line(error)}")
+        with suppress(OSError):
+            path.unlink()
+
+
+def _whole_in(folder: Path) -> list[Path]:
+    """The parcels in *folder* that are whole. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return sorted(path for path in folder.iterdir() if path.suffix in (_WHOLE, _TAKING))
+
+
+def _touched(*paths: Path) -> int:
+    """When the taker has last touched one of *paths*, in units of its own; 0: none is there."""
+    last = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            last = max(last, path.stat(follow_symlinks=False).st_mtime_ns)
+    return last
+
+
+def _remove_old(folder: Path) -> None:
+    """Receipts, and what was never finished, that have outlived whoever wanted them."""
+    oldest = time.time() - OLD
+    for path in folder.iterdir():
+        with suppress(OSError):
+            last = path.stat(follow_symlinks=False).st_mtime
+            if path.suffix not in (_WHOLE, _TAKING) and last < oldest:
+                path.unlink()
+
+
+def _read(path: Path) -> str | None:
+    """What *path* says, if it is a file; fit to be shown. Raises `OSError`."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with open(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(f"{path.name} is no file")
+        text = file.read(_TEXT).decode("utf-8", "replace")
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _copy(path: Path, to: Path, at: int, size: int) -> None:
+    """Let *size* bytes of *path* from *at* on be the end of *to*. Raises `OSError`."""
+    with path.open("rb") as file, to.open("ab") as part:
+        if part.tell() != at:
+            raise OSError(f"another one writes to {to.name}")
+        file.seek(at)
+        part.write(file.read(size))
+
+
+def _finish(part: Path, whole: Path) -> None:
+    files.sync(part)
+    part.replace(whole)
+    files.sync(whole.parent)

@@ -1,0 +1,624 @@
+"""A TCP connection between two agents that share a key: who has it not gets nothing said.
+
+====== ===========================================================================
+bytes  what, in network order
+====== ===========================================================================
+8, 32  from the caller: `MAGIC`, and what it drew
+8, 32  from the other: likewise
+32     its proof: keyed BLAKE2b (RFC 7693) of its role and of both draws
+32     from the caller: its own proof
+4, 1   then frames, both ways: bytes of the body, and the `Kind`
+n      body: at most `FRAME_MAX` bytes
+16     keyed BLAKE2b of the frame's number in its direction, from 0, and of the frame
+====== ===========================================================================
+
+The keys of both directions are derived from the shared key and both draws. So a frame that was made
+for another connection, direction or place is noticed, as is one that was changed, left out or sent
+twice. What goes over the wire can be read by others, though.
+
+Parcels that have come over TCP as a whole: they lie here until they are taken.
+
+Parcels over TCP, from agent to agent, each a connection of its own (see `channel`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import IntEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    PIECE,
+    CourierCounters,
+    Inbox,
+    Label,
+    Throttle,
+    as_file,
+    check_room,
+    intact,
+    label_in,
+    label_of,
+    one_line,
+    part_of,
+)
+from scrapy_spider_suite.cluster.messages import KEY_MIN
+from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
+from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.settings.values import endpoint
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAGIC: Final = b"SUITE-C\1"
+FRAME_MAX: Final = 1 << 17
+"""Bytes of a body."""
+
+SILENCE: Final = 30.0
+"""Seconds without a byte after which a connection counts as cut."""
+
+GREETING: Final = 10.0
+"""Seconds that proving oneself may take."""
+
+_DRAW: Final = 32
+_PROOF: Final = 32
+_MAC: Final = 16
+_HEAD: Final = struct.Struct(">IB")
+_NUMBER: Final = struct.Struct(">Q")
+_PURPOSE: Final = b"suite parcels 01"
+_CALLER, _CALLED = b"caller", b"called"
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    OFFER = 1
+    """The giver has a parcel: its label, and its size."""
+
+    AT = 2
+    """The taker wants it, from that byte on."""
+
+    DATA = 3
+    KEPT = 4
+    """The taker keeps all of it."""
+
+    WAIT = 5
+    """The taker is at work."""
+
+    LATER = 6
+    """The taker cannot take it now, and says why."""
+
+    REFUSED = 7
+    """The taker cannot take it at all, and says why."""
+
+
+_KINDS: Final = frozenset(Kind)
+
+
+class Frame(NamedTuple):
+    """A frame that is genuine."""
+
+    kind: Kind
+    body: bytes
+
+
+class ChannelError(Exception):
+    """A connection that is of no use any more; never leaves this package.
+
+    Attributes:
+        kind: the counter of `CourierCounters` that it belongs to.
+    """
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+class Secret:
+    """The *key* that agents share, as this package uses it. Raises `ValueError`: it is too short.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < KEY_MIN:
+            raise ValueError(f"the key that the agents share has {len(key)} bytes, not {KEY_MIN}")
+        self._key = blake2b(key, person=_PURPOSE).digest()
+
+    def proof(self, role: bytes, draws: bytes) -> bytes:
+        """What only who has the key can say."""
+        return blake2b(b"proof " + role + draws, key=self._key, digest_size=_PROOF).digest()
+
+    def seal(self, role: bytes, draws: bytes) -> Callable[[bytes], bytes]:
+        """Signs the frames of who has that *role*."""
+        key = blake2b(b"frames " + role + draws, key=self._key, digest_size=32).digest()
+        return lambda data: blake2b(data, key=key, digest_size=_MAC).digest()
+
+
+class Channel:
+    """A connection on which both sides have proved that they have the key.
+
+    All of it raises `ChannelError`.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        seal: Callable[[bytes], bytes], theirs: Callable[[bytes], bytes],
+        silence: float = SILENCE,
+    ) -> None:  # fmt: skip
+        self._reader = reader
+        self._writer = writer
+        self._seal, self._theirs = seal, theirs
+        self._silence = silence
+        self._sent = self._received = 0
+
+    async def send(self, kind: Kind, body: bytes = b"") -> None:
+        """Send a frame; returns when there is room for another."""
+        head = _HEAD.pack(len(body), kind)
+        mac = self._seal(_NUMBER.pack(self._sent) + head + body)
+        self._sent += 1
+        await within(self._silence, self._write(b"".join((head, body, mac))))
+
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def receive(self) -> Frame:
+        """The next frame."""
+        head = await within(self._silence, self._reader.readexactly(_HEAD.size))
+        size, kind = _HEAD.unpack(head)
+        if size > FRAME_MAX:
+            raise ChannelError("oversized", f"a frame of {size:,} bytes")
+        data = await within(self._silence, self._reader.readexactly(size + _MAC))
+        number, body = _NUMBER.pack(self._received), data[:size]
+        if not hmac.compare_digest(self._theirs(number + head + body), data[size:]):
+            raise ChannelError("forged", "a frame that its sender did not send, or not there")
+        if kind not in _KINDS:
+            raise ChannelError("malformed", f"a frame of kind {kind}")
+        self._received += 1
+        return Frame(Kind(kind), body)
+
+
+async def call(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: Secret,
+    silence: float = SILENCE,
+) -> Channel:  # fmt: skip
+    """A channel to whom one has connected to. Raises `ChannelError`."""
+    mine = os.urandom(_DRAW)
+    writer.write(MAGIC + mine)
+    data = await within(GREETING, reader.readexactly(len(MAGIC) + _DRAW + _PROOF))
+    draws = mine + _draw_in(data[:-_PROOF])
+    if not hmac.compare_digest(data[-_PROOF:], secret.proof(_CALLED, draws)):
+        raise ChannelError("forged", "it has another key")
+    writer.write(secret.proof(_CALLER, draws))
+    own, theirs = (secret.seal(role, draws) for role in (_CALLER, _CALLED))
+    return Channel(reader, writer, own, theirs, silence)
+
+
+async def answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: Secret,
+    silence: float = SILENCE,
+) -> Channel:  # fmt: skip
+    """A channel to who has connected. Raises `ChannelError`."""
+    data = await within(GREETING, reader.readexactly(len(MAGIC) + _DRAW))
+    mine = os.urandom(_DRAW)
+    draws = _draw_in(data) + mine
+    writer.write(MAGIC + mine + secret.proof(_CALLED, draws))
+    proof = await within(GREETING, reader.readexactly(_PROOF))
+    if not hmac.compare_digest(proof, secret.proof(_CALLER, draws)):
+        raise ChannelError("forged", "it has another key")
+    own, theirs = (secret.seal(role, draws) for role in (_CALLED, _CALLER))
+    return Channel(reader, writer, own, theirs, silence)
+
+
+def _draw_in(greeting: bytes) -> bytes:
+    if not greeting.startswith(MAGIC):
+        raise ChannelError("malformed", "it is no agent of this version")
+    return greeting[len(MAGIC) :]
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """What *work* comes to. Raises `ChannelError` if that takes longer, or the line is cut."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError as error:
+        raise ChannelError("broken", f"nothing came for {seconds:g} s") from error
+    except asyncio.IncompleteReadError as error:
+        raise ChannelError("broken", "the connection was closed") from error
+    except OSError as error:
+        raise ChannelError("broken", error.strerror or str(error)) from error
+
+
+AGAIN: Final = 60.0
+"""Seconds until what could not be taken is taken, if nobody offers it before."""
+
+_WHOLE = ".parcel"
+
+
+class Landing:
+    """What lies in *folder*, which is of one agent alone; *counters* are those of its courier.
+
+    Once half of a parcel is merged its hosts stand still here. So it is taken also if nobody asks
+    for it any more.
+    """
+
+    def __init__(self, folder: Path, counters: CourierCounters) -> None:
+        self._folder = folder
+        self._counters = counters
+        self._inbox: Inbox | None = None
+        self._takes: dict[str, asyncio.Task[None]] = {}
+        self._again: dict[str, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    def open(self, inbox: Inbox) -> None:
+        """Take what lies here, and from now on what comes. Raises `OSError`."""
+        self._inbox = inbox
+        for path in sorted(self._folder.glob(f"*{_WHOLE}")):
+            try:
+                label = label_in(path)
+            except ParcelError as error:
+                logger.warning("hand-over: %s; it is removed", one_line(error))
+                path.unlink()
+                continue
+            self._begin(label, path)
+
+    async def close(self) -> None:
+        """Stop; what is not taken stays here."""
+        self._closed = True
+        for timer in self._again.values():
+            timer.cancel()
+        tasks = [*self._takes.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def kept(self, label: Label) -> bool:
+        """See `Inbox.kept`."""
+        assert self._inbox is not None
+        return self._inbox.kept(label)
+
+    def place(self, label: Label) -> Path:
+        """Where that parcel is to lie."""
+        return self._folder / f"{as_file(label.sender)}.{label.parcel}{_WHOLE}"
+
+    def take(self, label: Label) -> asyncio.Task[None]:
+        """Have it taken: what raises as `Inbox.take` does, but nothing that nobody foresaw."""
+        return self._takes.get(label.parcel) or self._begin(label, self.place(label))
+
+    def _begin(self, label: Label, path: Path) -> asyncio.Task[None]:
+        if (timer := self._again.pop(label.parcel, None)) is not None:
+            timer.cancel()
+        task = asyncio.get_running_loop().create_task(self._take_and_remove(label, path))
+        self._takes[label.parcel] = task
+        task.add_done_callback(lambda done: self._over(label, path, done))
+        return task
+
+    async def _take_and_remove(self, label: Label, path: Path) -> None:
+        assert self._inbox is not None
+        try:
+            await self._inbox.take(label, path)
+        except ParcelError:
+            path.unlink(missing_ok=True)
+            raise
+        except (SuiteError, OSError):
+            raise
+        except Exception as error:
+            logger.exception("hand-over: parcel %s cannot be taken; report this", label.parcel)
+            raise CourierError(f"an error in taking it: {one_line(error)}") from error
+        self._counters.received += 1
+        path.unlink(missing_ok=True)
+
+    def _over(self, label: Label, path: Path, task: asyncio.Task[None]) -> None:
+        del self._takes[label.parcel]
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # Perhaps nobody waits for it any more; who offers it again hears of it.
+        logger.debug("hand-over: parcel %s was not taken: %s", label.parcel, one_line(error))
+        if path.is_file() and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._again[label.parcel] = loop.call_later(AGAIN, self._begin, label, path)
+
+
+MOST: Final = 64
+"""Connections of other agents at once, and as many of those of whom it is not known yet."""
+
+_BUSY: Final = 5.0
+"""Seconds after which a taker that is at work says so."""
+_AT: Final = struct.Struct(">Q")
+_PART: Final = ".part"
+
+
+class TcpCourier:
+    """A `courier.Courier` over TCP.
+
+    Args:
+        host: where others reach this agent, a name or an address.
+        port: 0 for any that is free.
+        key: what all agents share, 16 bytes or more.
+        folder: of this agent alone, for what comes; made if it is not there.
+        rate: bytes a second that go out, 0 for any number.
+        listen: the address to listen at, if it is not that of *host*: "" for all of this machine.
+
+    Raises:
+        ValueError: the key is too short.
+    """
+
+    def __init__(
+        self, host: str, port: int, key: bytes, folder: Path, rate: float = 0.0, *,
+        listen: str | None = None, silence: float = SILENCE,
+    ) -> None:  # fmt: skip
+        self.counters = CourierCounters()
+        self._host, self._port = host, port
+        self._listen = host if listen is None else listen
+        self._secret = Secret(key)
+        self._folder = folder
+        self._throttle = Throttle(rate)
+        self._silence = silence
+        self._server: asyncio.Server | None = None
+        self._landing = Landing(folder, self.counters)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._serving: dict[asyncio.Task[None], str] = {}  # the parcel, once it is known
+        self._once = Once(logger, "hand-over")
+
+    @property
+    def address(self) -> str:
+        """See `courier.Courier`: ``HOST:PORT``."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
+
+    async def start(self, inbox: Inbox) -> None:
+        """See `courier.Courier`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._server = await asyncio.start_server(self._connected, self._listen, self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._landing.open(inbox)
+
+    async def close(self) -> None:
+        """See `courier.Courier`."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._landing.close()
+
+    def withdraw(self, label: Label) -> None:
+        """See `courier.Courier`: a receiver removes what it has of one when another one comes."""
+        self.counters.withdraw(label)
+
+    # Giving
+
+    async def deliver(self, path: Path, label: Label, address: str) -> None:
+        """See `courier.Courier`."""
+        try:
+            connection = await _connection(address)
+            async with _closing(connection[1]):
+                line = await call(*connection, self._secret, self._silence)
+                await self._offer(line, path, label)
+        except ChannelError as error:
+            self.counters.refuse(error.kind)
+            raise CourierError(f"{label.receiver} at {address}: {error}") from error
+        except OSError as error:
+            raise CourierError(f"{path}: {error.strerror}") from error
+        self.counters.delivered += 1
+
+    async def _offer(self, line: Channel, path: Path, label: Label) -> None:
+        size = path.stat().st_size
+        row = [getattr(label, name) for name in Label.__slots__]
+        await line.send(Kind.OFFER, msgpack.packb([size, *row]))
+        wanted = False
+        while (frame := await line.receive()).kind is not Kind.KEPT:
+            if frame.kind is Kind.AT and not wanted:
+                wanted = True
+                await self._send(line, path, label, _number(frame, size), size)
+            elif frame.kind is Kind.LATER:
+                raise CourierError(f"{label.receiver}: {_text(frame)}")
+            elif frame.kind is Kind.REFUSED:
+                self.counters.bad += 1
+                raise ParcelError(f"{label.receiver}: {_text(frame)}")
+            elif frame.kind is Kind.WAIT:
+                self.counters.signs += 1
+            else:
+                raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
+
+    async def _send(
+        self, line: Channel, path: Path, label: Label, at: int, size: int
+    ) -> None:  # fmt: skip
+        self.counters.resumed += at > 0
+        loop = asyncio.get_running_loop()
+        with path.open("rb") as file:
+            file.seek(at)
+            while at < size:
+                piece = file.read(min(PIECE, size - at))
+                if not piece:
+                    raise CourierError(f"{path} has become shorter")
+                await asyncio.sleep(self._throttle.wait(len(piece), loop.time()))
+                await line.send(Kind.DATA, piece)
+                self.counters.send(label, at, len(piece))
+                at += len(piece)
+
+    # Taking
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            writer.close()
+            return
+        if len(self._unproved) >= MOST:  # who has not the key keeps nobody out
+            oldest = next(iter(self._unproved))
+            del self._unproved[oldest]
+            oldest.cancel()
+            self.counters.refuse("crowded")
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        self._unproved[task] = None
+
+        def served(done: asyncio.Task[None]) -> None:
+            self._connections.discard(done)
+            self._unproved.pop(done, None)
+            self._serving.pop(done, None)
+            writer.close()  # one that is cancelled before it began has not closed it
+
+        task.add_done_callback(served)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection. Never raises, unless it is cancelled."""
+        async with _closing(writer):
+            try:
+                line = await answer(reader, writer, self._secret, self._silence)
+                self._admit()
+                await self._receive(line)
+            except ChannelError as error:
+                self._refuse(error.kind, error)
+            except Exception:
+                logger.exception("hand-over: an agent was not served; report this")
+
+    def _admit(self) -> None:
+        """The connection of this task is of who has the key. Raises `ChannelError`: too many are.
+        """
+        own = asyncio.current_task()
+        assert own is not None
+        self._unproved.pop(own, None)
+        if len(self._serving) >= MOST:
+            raise ChannelError("crowded", f"{MOST} parcels are coming already")
+        self._serving[own] = ""
+
+    async def _receive(self, line: Channel) -> None:
+        try:
+            size, label = _offer_in(await line.receive())
+            await self._alone(label.parcel)
+            await self._fetch_and_take(line, label, size)
+        except ParcelError as error:
+            self._refuse("bad", error)
+            await line.send(Kind.REFUSED, one_line(error).encode())
+        except (OSError, SuiteError) as error:
+            self._once.say("later", f"cannot take a parcel now: {one_line(error)}")
+            await line.send(Kind.LATER, one_line(error).encode())
+        else:
+            self._once.over("later")
+            await line.send(Kind.KEPT)
+
+    async def _alone(self, parcel: str) -> None:
+        """Whoever offers a parcel again has no use for the connection before."""
+        own = asyncio.current_task()
+        others = [task for task, known in self._serving.items() if known == parcel]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if own is not None:
+            self._serving[own] = parcel
+
+    async def _fetch_and_take(self, line: Channel, label: Label, size: int) -> None:
+        if self._landing.kept(label):
+            return
+        whole = self._landing.place(label)
+        if not whole.is_file():
+            await self._fetch(line, label, size, whole.with_suffix(_PART))
+            whole.with_suffix(_PART).replace(whole)
+        # A connection that is cut does not keep what is whole from being taken.
+        await self._waiting(line, asyncio.shield(self._landing.take(label)))
+
+    async def _fetch(self, line: Channel, label: Label, size: int, path: Path) -> None:
+        """Have all of the parcel at *path*. Raises `ParcelError`: it is none."""
+        for old in self._folder.glob(f"{as_file(label.sender)}.*{_PART}"):
+            if old != path:
+                old.unlink(missing_ok=True)
+        at = await self._waiting(line, asyncio.to_thread(part_of, path, label, size))
+        check_room(self._folder, size - at)
+        self.counters.resumed += at > 0
+        await line.send(Kind.AT, _AT.pack(at))
+        with path.open("ab") as file:
+            while at < size:
+                frame = await line.receive()
+                if frame.kind is not Kind.DATA or not 0 < len(frame.body) <= size - at:
+                    raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
+                file.write(frame.body)
+                at += len(frame.body)
+                self.counters.bytes_in += len(frame.body)
+        if await self._waiting(line, asyncio.to_thread(_is_whole, path, label, size)):
+            return
+        path.unlink(missing_ok=True)
+        raise ParcelError("it is damaged, or another one than was offered")
+
+    async def _waiting(self, line: Channel, work: Awaitable[Any]) -> Any:
+        """What *work* comes to; meanwhile the other side is told to wait."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([task], timeout=min(_BUSY, self._silence / 3)))[0]:
+                await line.send(Kind.WAIT)
+        except BaseException:
+            task.cancel()
+            raise
+        return task.result()
+
+    def _refuse(self, kind: str, why: Exception) -> None:
+        self.counters.refuse(kind)
+        self._once.say(kind, f"refused: {one_line(why)}")
+
+
+@asynccontextmanager
+async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to *address*. Raises `ChannelError`; `CourierError`: there can be none."""
+    try:
+        host, port = endpoint(address, whole=True)
+        return await within(GREETING, asyncio.open_connection(host, port))
+    except ValueError as error:  # also of what turns a name into one for name servers
+        raise CourierError(f"{address!r} is no address to bring anything to") from error
+
+
+def _offer_in(frame: Frame) -> tuple[int, Label]:
+    if frame.kind is not Kind.OFFER:
+        raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
+    try:
+        size, *row = msgpack.unpackb(frame.body)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ChannelError("malformed", f"an offer that cannot be read ({error})") from error
+    if type(size) is not int or size < 1:
+        raise ChannelError("malformed", "an offer of nothing")
+    return size, label_of(row)
+
+
+def _number(frame: Frame, most: int) -> int:
+    try:
+        (at,) = _AT.unpack(frame.body)
+    except struct.error as error:
+        raise ChannelError("malformed", "a place that is none") from error
+    if at > most:
+        raise ChannelError("malformed", "a place behind the end")
+    return int(at)
+
+
+def _text(frame: Frame) -> str:
+    """What the other side says, fit to be shown."""
+    text = frame.body[:300].decode("utf-8", "replace")
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _is_whole(path: Path, label: Label, size: int) -> bool:
+    """Whether the parcel at *path* is that one, all of it. Raises `OSError`."""
+    if path.stat().st_size != size or intact(path) != size:
+        return False
+    try:
+        return label_in(path) == label
+    except ParcelError:
+        return False

@@ -1,0 +1,665 @@
+"""The datagrams in which letters and what is said about them travel over UDP.
+
+====== ==================================================================================
+bytes  what, in network order
+====== ==================================================================================
+2, 1   ``SD`` and the version
+1      kind: `Kind`
+8      who sends it: BLAKE2b of the name
+8      call: drawn by the sender of letters for each of its connections
+8      answer: what the receiver of letters gave for this call; zeros in a ``HELLO``
+8      number of the letter within the connection, from 0; 0 where there is none
+n      body: a letter, or a `Report`
+16     keyed BLAKE2b (RFC 7693) of all before, under the key of this direction of this pair
+====== ==================================================================================
+
+All agents share one key; that of a direction is derived from it and the names of both ends, so a
+datagram counts at the agent for which it was made, and nowhere else. A genuine datagram that is
+played back says a call and an answer that are over, see `receiving`.
+
+What one sender's letters have come to, over UDP: which have arrived, and which are kept.
+
+A connection is known by what its sender drew for it, the *call*, and by what this process made of
+the call, the *answer*. An answer is a keyed hash of the call and of how many connections there were
+from this sender, so it is good until the next connection begins and in no other process: whoever
+plays back what was sent before names a connection that is over. Nothing is remembered of a call
+until its answer comes back with a letter.
+
+``now`` is an argument, in seconds. Invariant: what is kept has arrived.
+
+Letters on their way to one receiver over UDP: what is sent when, and when again.
+
+A connection begins when the receiver has answered a ``HELLO``, and lasts until the receiver says
+that it knows it no more. Within it letters are numbered. A letter is *unheard* until a report says
+that it has arrived, then only waited for until a report says that it is *kept*. An unheard letter
+is sent again when three later ones have arrived, or after a time that follows the round trips (RFC
+6298); how many may be unheard at once grows with what arrives and is halved by losses (RFC 5681).
+
+Everything is decided here and nothing done: ``now`` is an argument, in seconds, and packets are
+returned. Invariant: every letter that was put and is not kept is waiting or flying.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import struct
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from scrapy_spider_suite.cluster.messages import KEY_MIN, MailCounters, Packed, Receipt, encode_name
+
+VERSION: Final = 1
+"""Third byte of each datagram."""
+
+
+NONE: Final = bytes(8)
+"""No answer yet."""
+
+_MAGIC: Final = b"SD"
+_HEAD: Final = struct.Struct(">2sBB8s8s8sQ")
+_REPORT: Final = struct.Struct(">QQH")
+_MAC: Final = 16
+_PURPOSE: Final = b"suite letters 01"
+
+OVERHEAD: Final = _HEAD.size + _MAC
+"""Bytes of a datagram besides its body."""
+
+COMMON_MAX: Final = 1_400
+"""Bytes of a datagram that fits an Ethernet frame, behind a tunnel too: no larger one but alone."""
+
+DATAGRAM_MAX: Final = 8_192
+"""Bytes of the largest datagram: what is longer is refused unread."""
+
+
+_LISTED: Final = "on the list: SUITE_AGENTS may differ there"
+_DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
+
+
+class Kind(IntEnum):
+    """What a datagram is."""
+
+    HELLO = 1
+    """The sender of letters asks for a connection."""
+
+    WELCOME = 2
+    """Its receiver answers."""
+
+    LETTER = 3
+    REPORT = 4
+    """The receiver says what it has, and what it keeps."""
+
+    STALE = 5
+    """The receiver does not know the connection (any more)."""
+
+    UNLISTED = 6
+    """The receiver has another list, on which the sender is not."""
+
+
+class Packet(NamedTuple):
+    """A datagram, taken apart."""
+
+    kind: Kind
+    call: bytes
+    answer: bytes = NONE
+    number: int = 0
+    body: bytes = b""
+
+
+class Report(NamedTuple):
+    """What a receiver says of a connection's letters: it holds everything, so any can be lost."""
+
+    heard: int
+    """All letters below this number have arrived."""
+
+    heard_beyond: int
+    """Bit *i* is letter *heard* + *i*."""
+
+    kept: int
+    """All letters below this number are kept."""
+
+    kept_beyond: int
+
+    def pack(self) -> bytes:
+        """As the body of a datagram."""
+        heard = _bits(self.heard_beyond)
+        return _REPORT.pack(self.heard, self.kept, len(heard)) + heard + _bits(self.kept_beyond)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Report:
+        """Of the body of a datagram. Raises `PacketError`: it is none."""
+        if len(body) < _REPORT.size:
+            raise PacketError("malformed", "a report that is too short")
+        heard, kept, length = _REPORT.unpack_from(body)
+        beyond, rest = body[_REPORT.size :][:length], body[_REPORT.size + length :]
+        return cls(heard, int.from_bytes(beyond, "little"), kept, int.from_bytes(rest, "little"))
+
+    def has_heard(self, number: int) -> bool:
+        """Whether that letter has arrived."""
+        return number < self.heard or bool(self.heard_beyond >> (number - self.heard) & 1)
+
+    def has_kept(self, number: int) -> bool:
+        """Whether that letter is kept."""
+        return number < self.kept or bool(self.kept_beyond >> (number - self.kept) & 1)
+
+    @property
+    def highest(self) -> int:
+        """The highest letter that has arrived; -1 for none."""
+        return self.heard + self.heard_beyond.bit_length() - 1
+
+
+class PacketError(Exception):
+    """A datagram that is refused; never leaves this package.
+
+    Attributes:
+        kind: the counter of `MailCounters` that it belongs to.
+    """
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+class StrangerError(PacketError):
+    """A genuine datagram of an agent that is not listed here.
+
+    Attributes:
+        answer: the datagram that says so to whoever sent it.
+    """
+
+    def __init__(self, why: str, answer: bytes) -> None:
+        super().__init__("unknown", why)
+        self.answer = answer
+
+
+class Sealer:
+    """Makes datagrams of packets, and packets of genuine datagrams.
+
+    Args:
+        name: the agent that it is for.
+        others: those it exchanges letters with.
+        key: what all of them share, `KEY_MIN` bytes or more.
+
+    Raises:
+        ValueError: the key is too short, or a name is none.
+    """
+
+    def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
+        if len(key) < KEY_MIN:
+            raise ValueError(f"the key that the agents share has {len(key)} bytes, not {KEY_MIN}")
+        secret = blake2b(key, person=_PURPOSE).digest()
+        own = _identity(name)
+        self._own, self._secret = own, secret
+        self._names = {_identity(other): other for other in others}
+        # Copies of a hash that has taken in its key are made in half the time.
+        self._out = {other: _mac_of(secret, own, _identity(other)) for other in others}
+        self._in = {sender: _mac_of(secret, sender, own) for sender in self._names}
+
+    def seal(self, to: str, packet: Packet) -> bytes:
+        """The datagram for *to*."""
+        return self._sealed(packet, self._out[to].copy())
+
+    def _sealed(self, packet: Packet, mac: blake2b) -> bytes:
+        kind, call, answer, number, body = packet
+        head = _HEAD.pack(_MAGIC, VERSION, kind, self._own, call, answer, number)
+        mac.update(head)
+        mac.update(body)
+        return b"".join((head, body, mac.digest()))
+
+    def open(self, datagram: bytes) -> tuple[str, Packet]:
+        """Who sent it, and what it is.
+
+        Raises:
+            StrangerError: it is genuine, but for its sender, who is not known.
+            PacketError: it is malformed, oversized, forged, or from somebody who is not known.
+        """
+        if len(datagram) > DATAGRAM_MAX:
+            raise PacketError("oversized", f"a datagram of {len(datagram)} bytes")
+        if len(datagram) < OVERHEAD or not datagram.startswith(_MAGIC):
+            raise PacketError("malformed", "a datagram that is none of an agent's")
+        _, version, kind, sender, call, answer, number = _HEAD.unpack_from(datagram)
+        base = self._in.get(sender)
+        if base is None:
+            raise self._unknown(datagram, sender, Packet(kind, call))
+        if not _genuine(datagram, base.copy()):
+            name = self._names[sender]
+            raise PacketError("forged", f"a datagram that is not from {name}: {_DIFFER}")
+        if version != VERSION or kind not in _KINDS:
+            raise PacketError("malformed", f"a datagram of version {version}, kind {kind}")
+        body = datagram[_HEAD.size : -_MAC]
+        return self._names[sender], Packet(Kind(kind), call, answer, number, body)
+
+    def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
+        """Of an agent that is not listed: if it has the key it may learn that, in no more bytes."""
+        why = f"a datagram of an agent that is not {_LISTED}"
+        asks = packet.kind in (Kind.HELLO, Kind.LETTER)
+        if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
+            return PacketError("unknown", why)
+        mac = _mac_of(self._secret, self._own, sender)
+        return StrangerError(why, self._sealed(Packet(Kind.UNLISTED, packet.call), mac))
+
+
+_KINDS: Final = frozenset(Kind)
+
+
+def _genuine(datagram: bytes, mac: blake2b) -> bool:
+    mac.update(memoryview(datagram)[:-_MAC])
+    return hmac.compare_digest(mac.digest(), datagram[-_MAC:])
+
+
+def _identity(name: str) -> bytes:
+    """How *name* is written in a datagram."""
+    return blake2b(encode_name(name), digest_size=8).digest()
+
+
+def _mac_of(secret: bytes, sender: bytes, receiver: bytes) -> blake2b:
+    """A hash with the key for what goes from *sender* to *receiver*."""
+    key = blake2b(sender + receiver, key=secret, digest_size=32, person=_PURPOSE).digest()
+    return blake2b(key=key, digest_size=_MAC)
+
+
+def _bits(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "little")
+
+
+REPORT_DELAY: Final = 0.01
+"""Seconds for which a report waits for more to say."""
+
+REPORT_LETTERS: Final = 8
+"""Letters of which a report does not wait longer."""
+
+STALE_PAUSE: Final = 0.05
+"""Seconds between two answers to letters of connections that are over."""
+
+
+class Verdict(Enum):
+    """What a letter is to the connection that it came by."""
+
+    NEW = auto()
+    REPEATED = auto()
+    BEYOND = auto()
+    """Its sender has more on the way than was agreed; it will come again."""
+
+
+class Marks:
+    """Numbers that are marked: all below `below`, and some beyond."""
+
+    def __init__(self) -> None:
+        self.below = 0
+        self.beyond = 0  # bit i: number below + i
+
+    def __contains__(self, number: int) -> bool:
+        return number < self.below or bool(self.beyond >> (number - self.below) & 1)
+
+    def add(self, number: int) -> None:
+        """Mark *number*."""
+        if number >= self.below:
+            self.beyond |= 1 << (number - self.below)
+            ones = (~self.beyond & (self.beyond + 1)).bit_length() - 1
+            self.below += ones
+            self.beyond >>= ones
+
+
+class Incoming:
+    """The letters of one sender, of which *window* may be unkept at a time.
+
+    Args:
+        secret: random bytes that no other process has.
+    """
+
+    def __init__(self, window: int, secret: bytes) -> None:
+        self._window = window
+        self._secret = secret
+        self._connections = 0
+        self._stale_at = float("-inf")
+        self._begin(NONE, NONE)
+
+    def _begin(self, call: bytes, answer: bytes) -> None:
+        self._call, self._answer = call, answer
+        self._heard, self._kept = Marks(), Marks()
+        self._unkept: dict[Receipt, list[int]] = {}
+        self._unreported = 0
+        self._report_at: float | None = None
+
+    def hello(self, packet: Packet) -> Packet:
+        """The answer to somebody who wants to send letters."""
+        answer = self._answer if packet.call == self._call else self._answer_to(packet.call)
+        return Packet(Kind.WELCOME, packet.call, answer)
+
+    def knows(self, packet: Packet) -> bool:
+        """Whether *packet* is of the connection that holds; one that was answered begins thus."""
+        if (packet.call, packet.answer) == (self._call, self._answer) != (NONE, NONE):
+            return True
+        if packet.answer != self._answer_to(packet.call):
+            return False
+        self._connections += 1
+        self._begin(packet.call, packet.answer)
+        return True
+
+    def stale(self, packet: Packet, now: float) -> list[Packet]:
+        """What to say about a letter of an unknown connection: now and then, that it is unknown."""
+        if now < self._stale_at + STALE_PAUSE:
+            return []
+        self._stale_at = now
+        return [Packet(Kind.STALE, packet.call, packet.answer)]
+
+    def arrived(self, number: int, now: float) -> Verdict:
+        """Take note of a letter."""
+        if number >= self._kept.below + self._window:
+            return Verdict.BEYOND
+        self._unreported += 1
+        self._report_by(now if self._unreported >= REPORT_LETTERS else now + REPORT_DELAY)
+        if number in self._heard:
+            return Verdict.REPEATED
+        self._heard.add(number)
+        return Verdict.NEW
+
+    def expect(self, number: int, receipt: Receipt) -> None:
+        """A letter that arrived is kept once `keep` is called with *receipt*."""
+        self._unkept.setdefault(receipt, []).append(number)
+
+    def keep(self, receipt: Receipt, now: float) -> bool:
+        """It is kept; False for a letter that came by another connection, or was kept before."""
+        numbers = self._unkept.pop(receipt, ())
+        for number in numbers:
+            self._kept.add(number)
+        if numbers:
+            self._report_by(now + REPORT_DELAY)
+        return bool(numbers)
+
+    def wake(self) -> float | None:
+        """When there is something to report."""
+        return self._report_at
+
+    def due(self, now: float) -> list[Packet]:
+        """The report, if it is time for one; it counts as sent."""
+        if self._report_at is None or now < self._report_at:
+            return []
+        self._report_at = None
+        self._unreported = 0
+        heard, kept = self._heard, self._kept
+        body = Report(heard.below, heard.beyond, kept.below, kept.beyond).pack()
+        return [Packet(Kind.REPORT, self._call, self._answer, 0, body)]
+
+    def _report_by(self, when: float) -> None:
+        self._report_at = when if self._report_at is None else min(when, self._report_at)
+
+    def _answer_to(self, call: bytes) -> bytes:
+        """What makes a connection of *call*."""
+        text = call + self._connections.to_bytes(8, "big")
+        return blake2b(text, key=self._secret, digest_size=8).digest()
+
+
+FIRST_WAIT: Final = 0.25
+"""Seconds until something is sent again, while nothing is known of the round trip."""
+
+LEAST_WAIT: Final = 0.2
+"""Seconds, at least: the loop of a process that crawls may be late by that."""
+
+MOST_WAIT: Final = 10.0
+"""Seconds, at most: how late it is noticed that a receiver is back."""
+
+FIRST_PROBE, MOST_PROBE = 2.0, 30.0
+"""Seconds without news until a letter that has arrived is sent again, to get a report of it."""
+
+REORDERED: Final = 3
+"""How many later letters arrive before one is taken for lost."""
+
+FIRST_BURST, LEAST_BURST = 16.0, 2.0
+"""Letters that may be unheard at first, and at least."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A letter that is not kept yet."""
+
+    letter: Packed
+    number: int = -1  # within the connection; -1: not sent over it
+    sent: float = 0.0  # when it was sent last
+    tries: int = 0  # over any connection
+
+
+def _order(flight: Flight) -> float:
+    """Which goes first: by number, then those that have none, as they came."""
+    return flight.number if flight.number >= 0 else math.inf
+
+
+class Wait:
+    """How long to wait for a report: the smoothed round trip and four times its deviation."""
+
+    def __init__(self) -> None:
+        self.trip = 0.0
+        self._deviation = 0.0
+        self._factor = 1
+
+    @property
+    def seconds(self) -> float:
+        """Until a letter of which nothing was heard is sent again."""
+        usual = self.trip + 4 * self._deviation if self.trip else FIRST_WAIT
+        return min(max(usual, LEAST_WAIT) * self._factor, MOST_WAIT)
+
+    def took(self, seconds: float) -> None:
+        """A letter that was sent once was reported after *seconds*."""
+        if not self.trip:
+            self.trip, self._deviation = seconds, seconds / 2
+        else:
+            self._deviation += (abs(self.trip - seconds) - self._deviation) / 4
+            self.trip += (seconds - self.trip) / 8
+
+    def fruitless(self) -> None:
+        """It was waited for nothing: wait for twice as long."""
+        self._factor = min(2 * self._factor, 1 << 10)
+
+    def news(self) -> None:
+        """The other side is there."""
+        self._factor = 1
+
+
+class Outgoing:
+    """The letters for one receiver, *window* of them at most.
+
+    Args:
+        draw: random bytes, as `os.urandom`.
+    """
+
+    def __init__(self, window: int, draw: Callable[[int], bytes], counters: MailCounters) -> None:
+        self._window = window
+        self._draw = draw
+        self._counters = counters
+        self._letters: dict[tuple[int, int], Flight] = {}
+        self._begin()
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def _begin(self) -> None:
+        """Begin a connection: all letters wait, as if none had been sent."""
+        self._call = self._draw(8)
+        self._answer = NONE
+        self._waiting = deque(self._letters.values())
+        for flight in self._waiting:
+            flight.number = -1
+        self._flying: dict[int, Flight] = {}  # in the order of their numbers
+        self._unheard: dict[int, Flight] = {}  # of these, in the order of their last sending
+        self._number = 0
+        self._kept: tuple[int, int] = (0, 0)  # what the last report that said more said
+        self._wait = Wait()
+        self._burst = FIRST_BURST
+        self._calm = 0.0  # until then further losses are those that the burst was halved for
+        self._probe = FIRST_PROBE
+        self._timer = 0.0  # when to say HELLO, or to probe
+
+    def calls(self, packet: Packet) -> bool:
+        """Whether *packet* is about this connection, as it is now."""
+        return packet.call == self._call
+
+    def room(self) -> int:
+        """How many letters `put` takes."""
+        return self._window - len(self._letters)
+
+    def put(self, letter: Packed) -> bool:
+        """Take *letter*, unless there is no room. One that is here already is here once."""
+        key = letter.first, letter.last
+        if key in self._letters:
+            return True
+        if len(self._letters) >= self._window:
+            return False
+        flight = self._letters[key] = Flight(letter)
+        self._waiting.append(flight)
+        return True
+
+    def clear(self) -> int:
+        """Forget all letters and the connection; how many letters there were."""
+        count = len(self._letters)
+        self._letters.clear()
+        self._begin()
+        return count
+
+    def wake(self) -> float | None:
+        """When `due` has something to send if nothing happens before; None: never."""
+        if not self._letters:
+            return None
+        if self._unheard:
+            return next(iter(self._unheard.values())).sent + self._wait.seconds
+        return self._timer
+
+    def due(self, now: float) -> list[Packet]:
+        """What is to be sent now; it counts as sent."""
+        if not self._letters:
+            return []
+        if self._answer == NONE:
+            return self._hello(now)
+        self._overdue(now)
+        packets = []
+        while self._waiting and len(self._unheard) < int(self._burst):
+            if not self._has_number(self._waiting[0]):
+                break
+            flight = self._waiting.popleft()
+            self._unheard[flight.number] = flight
+            packets.append(self._packet(flight, now))
+        if not self._unheard and self._flying and now >= self._timer:
+            packets.append(self._packet(next(iter(self._flying.values())), now))
+            self._timer = now + self._probe
+            self._probe = min(2 * self._probe, MOST_PROBE)
+        return packets
+
+    def welcome(self, packet: Packet) -> None:
+        """The receiver answered: letters may go."""
+        if packet.call == self._call and self._answer == NONE:
+            self._answer = packet.answer
+            self._wait.news()
+
+    def is_back(self) -> None:
+        """The receiver has said something: what waits for it need not wait for longer."""
+        self._wait.news()
+        self._timer = 0.0
+
+    def stale(self, packet: Packet) -> None:
+        """The receiver does not know the connection: begin another one."""
+        if (packet.call, packet.answer) == (self._call, self._answer) != (self._call, NONE):
+            self._counters.remade += 1
+            self._begin()
+
+    def report(self, packet: Packet, now: float) -> list[Packed]:
+        """Take in what the receiver says; the letters that it keeps, and that are forgotten here.
+
+        Raises:
+            PacketError: it is no report.
+        """
+        report = Report.unpack(packet.body)
+        if (packet.call, packet.answer) != (self._call, self._answer):
+            return []
+        self._hear(report, now)
+        self._miss(report, now)
+        done = self._keep(report)
+        self._wait.news()
+        if not self._unheard:
+            self._timer = now + self._probe
+        return done
+
+    def _hello(self, now: float) -> list[Packet]:
+        if now < self._timer:
+            return []
+        self._timer = now + self._wait.seconds
+        self._wait.fruitless()
+        return [Packet(Kind.HELLO, self._call)]
+
+    def _has_number(self, flight: Flight) -> bool:
+        """Number it, if the receiver can tell so many apart."""
+        if flight.number < 0:
+            if self._flying and self._number - next(iter(self._flying)) >= self._window:
+                return False
+            flight.number = self._number
+            self._flying[self._number] = flight
+            self._number += 1
+        return True
+
+    def _packet(self, flight: Flight, now: float) -> Packet:
+        self._counters.sent += 1
+        self._counters.resent += flight.tries > 0
+        flight.sent = now
+        flight.tries += 1
+        return Packet(Kind.LETTER, self._call, self._answer, flight.number, flight.letter.data)
+
+    def _overdue(self, now: float) -> None:
+        """Let what was waited for too long be sent again."""
+        wait = self._wait.seconds
+        lost = [flight for flight in self._unheard.values() if flight.sent + wait <= now]
+        if lost:
+            self._again(lost, now)
+            self._wait.fruitless()
+
+    def _miss(self, report: Report, now: float) -> None:
+        """Let be sent again what later letters have overtaken."""
+        until = now - 1.25 * self._wait.trip
+        lost = [
+            flight
+            for flight in self._unheard.values()
+            if flight.number + REORDERED <= report.highest and flight.sent < until
+        ]
+        if lost:
+            self._again(lost, now)
+
+    def _again(self, lost: list[Flight], now: float) -> None:
+        for flight in lost:
+            del self._unheard[flight.number]
+        # The lowest first: what the receiver cannot take yet must not stand before what it can.
+        self._waiting = deque(sorted((*lost, *self._waiting), key=_order))
+        if now >= self._calm:
+            self._burst = max(LEAST_BURST, self._burst / 2)
+            self._calm = now + self._wait.trip
+
+    def _hear(self, report: Report, now: float) -> None:
+        """Let go of what has arrived."""
+        for number in [number for number in self._unheard if report.has_heard(number)]:
+            flight = self._unheard.pop(number)
+            if flight.tries == 1:
+                self._wait.took(now - flight.sent)
+            # As in slow start while nothing was lost, by one for each round trip then.
+            self._burst += 1.0 if self._calm == 0.0 else 1.0 / self._burst
+        self._burst = min(self._burst, float(self._window))
+        if self._waiting and self._waiting[0].number >= 0:
+            self._waiting = deque(
+                flight
+                for flight in self._waiting
+                if flight.number < 0 or not report.has_heard(flight.number)
+            )
+
+    def _keep(self, report: Report) -> list[Packed]:
+        """Forget what is kept."""
+        if (report.kept, report.kept_beyond) == self._kept:
+            return []
+        self._kept = report.kept, report.kept_beyond
+        done = []
+        for number in [number for number in self._flying if report.has_kept(number)]:
+            letter = self._flying.pop(number).letter
+            self._unheard.pop(number, None)
+            del self._letters[letter.first, letter.last]
+            done.append(letter)
+        if done:
+            self._probe = FIRST_PROBE
+        return done
