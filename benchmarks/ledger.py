@@ -36,10 +36,7 @@ from contenders import ledger_of  # noqa: E402
 from crawls import start, web_settings  # noqa: E402
 from redis_servers import RedisServer  # noqa: E402
 
-from scrapy_spider_suite.cluster.ledger.grants import (
-    Grants,  # noqa: E402
-    Need,  # noqa: E402
-)
+from scrapy_spider_suite.cluster.ledger.grants import Grants, Need  # noqa: E402
 from scrapy_spider_suite.cluster.ledger.ledger_client import Lending  # noqa: E402
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 

@@ -53,7 +53,7 @@ def _at_once(module: str, plan: str) -> Ended:
 
 def build_at_once(patch: pytest.MonkeyPatch) -> None:
     """Have segments built in this process, which takes milliseconds, not half a second."""
-    patch.setattr(building, "spawn", _at_once)
+    patch.setattr(building, "start_helper", _at_once)
 
 
 def small(path: Path, *, mask: int | None = None, ids: bool = True, **options: Any) -> TrieStore:

@@ -460,7 +460,8 @@ class Peering:
     async def _receive(self) -> None:
         core, folder = self._agency.core, self._job.folder / FOLDER
         courier = await self._make_courier(core.settings, folder / "in")
-        hands = handover_context(core.frontier, self._job.store)._replace(open_sieve=self._open_sieve)
+        hands = handover_context(core.frontier, self._job.store)
+        hands = hands._replace(open_sieve=self._open_sieve)
         self._handover = HandOver(
             hands, self._agency.shares, courier, folder / "out",
             lambda: (core.now(), time.time()), give=self._registry.give, look=self._peer.look,

@@ -1,4 +1,4 @@
-"""Looks at the job of an agent for somebody who asked through Redis: ``python -m`` this.
+"""Looks at the job of an agent for somebody who asked through Redis, in a helper process.
 
 What is asked comes as a line of JSON on standard input, what was found goes as one to standard
 output: what the verb prints with ``--json``, or lines of the fetch log as they are. The words are
@@ -115,14 +115,10 @@ def answer(line: bytes) -> Seen:
     return Seen(code, lines[:-1], err.getvalue(), cut)
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Answer what standard input asks, line by line, until there is nothing more."""
     os.nice(_CALM)
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(msgspec.json.encode(answer(line)) + b"\n")
         sys.stdout.buffer.flush()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scrapy_spider_suite.runtime.helper_processes import spawn
+from scrapy_spider_suite.runtime.helper_processes import start_helper
 
 MODULE: Final = "scrapy_spider_suite.commands.reading"
 OUT: Final = 8 << 20
@@ -48,7 +48,7 @@ class Lookers:
         async with self._places:
             process = self._idle.pop() if self._idle else None
             if process is None:
-                process = await asyncio.to_thread(spawn, MODULE, talks=True, project=True)
+                process = await asyncio.to_thread(start_helper, MODULE, talks=True, project=True)
             elif process.pid in self._ends:
                 self._ends.pop(process.pid).cancel()
             return await self._asked(process, text, seconds)

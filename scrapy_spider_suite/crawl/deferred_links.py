@@ -56,7 +56,9 @@ def can_wait(fetch: Fetch, response: Response) -> bool:
     if len(fetch.url) > URL_MAX:  # it is not packed
         return False
     try:
-        head = http_records.parse(http_records.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method))
+        head = http_records.parse(
+            http_records.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method)
+        )
         # More than that is another body: a small one may decompress to a very large one.
         if decode(head, fetch.body, len(response.body)) != response.body:
             return False

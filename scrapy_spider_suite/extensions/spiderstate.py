@@ -2,8 +2,8 @@
 
 Replaces Scrapy's ``SpiderState``, whose file runs what it finds. A spider uses it as ever: a dict
 that is there from ``spider_opened`` on. It may hold what requests may hold (see
-``scrapy_spider_suite.store.request_codec``). It is saved when the spider closes and, if it changed, every
-30 seconds, as one row of the job: a crash leaves one of these moments, whole.
+``scrapy_spider_suite.store.request_codec``). It is saved when the spider closes and, if it changed,
+every 30 seconds, as one row of the job: a crash leaves one of these moments, whole.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from scrapy_spider_suite.packs.sorted_lines import (
 )
 from scrapy_spider_suite.packs.warc import clean_url
 from scrapy_spider_suite.runtime.files import locked
-from scrapy_spider_suite.runtime.helper_processes import spawn, words_of
+from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 
 logger = logging.getLogger(__name__)
 
@@ -396,11 +396,11 @@ class Merging:
         if process is not None and process.poll() is None:
             self._process = process
         elif process is not None:
-            return words_of(process)
+            return last_error_line(process)
         elif self._wanted:
             self._wanted = False
             if due(self._folder):
-                self._process = spawn(__name__, str(self._folder))
+                self._process = start_helper(__name__, str(self._folder))
         return ""
 
     def finish(self, timeout: float) -> str:
@@ -415,18 +415,21 @@ class Merging:
                 self._process.wait(max(0.0, end - time.monotonic()))
             except TimeoutExpired:
                 self._process.kill()
-                words_of(self._process)
+                last_error_line(self._process)
                 self._process = None
                 return said
             said = self.poll() or self.poll() or said  # the last pack was closed meanwhile
         return said
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
+    """Merge the indexes of the folder that is named: the entry of the helper process."""
     try:
-        merge(Path(sys.argv[1]))
+        merge(Path(arguments[0]))
     except OSError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 _INDEXES_KEPT: Final = 64

@@ -1,22 +1,23 @@
-"""Processes of the suite's own, for work that would hold the interpreter's lock for too long."""
+"""Helper processes: work of the suite that would hold the interpreter's lock for too long."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import scrapy_spider_suite
 
 
-def spawn(
+def start_helper(
     module: str, *arguments: str, talks: bool = False, project: bool = False
 ) -> subprocess.Popen[str]:
-    """Run *module* of the suite in a process of its own. Raises `OSError`.
+    """Call ``main([*arguments])`` of *module* in a new process; its result is the exit code.
 
-    *talks*: it has pipes for its input and its output, too; else it has none. *project*: it can
-    import what can be imported here.
+    *talks*: standard input and output are pipes, else they are closed. *project*: the process can
+    import all that this process can import. Raises `OSError`.
     """
     root = str(Path(scrapy_spider_suite.__file__).parents[1])
     known = [each or "." for each in sys.path] if project else [os.environ.get("PYTHONPATH")]
@@ -24,16 +25,19 @@ def spawn(
     pipe = subprocess.PIPE if talks else subprocess.DEVNULL
     # In a group of its own: Ctrl-C is for the crawl, which then stops in good order.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
+        [sys.executable, "-P", "-m", __name__, module, *arguments],
         stdin=pipe, stdout=pipe, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": paths}, process_group=0, text=True, errors="replace",
     )  # fmt: skip
 
 
-def words_of(process: subprocess.Popen[str]) -> str:
-    """Wait for the end of *process*, and let go of it; why it failed, in a line, "" if it did not.
-    """
+def last_error_line(process: subprocess.Popen[str]) -> str:
+    """Wait for the end of *process*; return its last error line, "" if it succeeded."""
     lines = process.communicate()[1].splitlines()
     if not process.returncode:
         return ""
     return lines[-1] if lines else f"it ended with {process.returncode}"
+
+
+if __name__ == "__main__":
+    sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""Builds segments: ``python -m scrapy_spider_suite.seen.segment_builder PLAN``, a process of its own.
+"""Builds segments of a trie store, in a process of its own.
 
 Building a trie holds the interpreter's lock from end to end, 2 s for a million URLs. Files go in
 and files come out: the plan is a JSON file, what it makes lies beside it, and is part of no store
@@ -26,7 +26,7 @@ import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.runtime import files as durable
-from scrapy_spider_suite.runtime.helper_processes import spawn, words_of
+from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen import segments as catalogues
 from scrapy_spider_suite.seen.fresh_log import LENGTH_BITS, FreshLog, row_reader
@@ -185,10 +185,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 MADE: Final = "made"
 """The folder of what is being made; whatever a killed process left there goes at the next start."""
 
@@ -247,7 +243,7 @@ class Building:
             tasks.append(Task(part.row.low, mark, base, name, paths))
             yield
         plan = Plan(str(self._folder), tuple(tasks), split).write(self._made)
-        self._process = spawn(__name__, str(plan))
+        self._process = start_helper(__name__, str(plan))
 
     def _copy(self, handles: Handles, path: Path) -> Iterator[None]:
         """Write the rows to a file, since a builder cannot read them; and their lengths."""
@@ -283,7 +279,7 @@ class Building:
         """Make what was built part of the store. Raises `StoreWriteError`; nothing is lost then."""
         if self._process is not None and self._process.returncode and not self._error:
             # Through a pipe, for the disk may be full.
-            self._error = f"the builder of segments: {words_of(self._process)}"
+            self._error = f"the builder of segments: {last_error_line(self._process)}"
         if self._error:
             self.discard()
             raise StoreWriteError(f"{self._folder}: {self._error}")

@@ -214,7 +214,7 @@ def read_catalogue(folder: Path) -> tuple[Catalogue | None, list[str]]:
 
 
 def write_catalogue(folder: Path, catalogue: Catalogue) -> None:
-    """Write durable copies into *folder*, which are none yet until `install_catalogue`. Raises OSError."""
+    """Write durable copies into *folder*; `install_catalogue` makes them valid. Raises OSError."""
     data = catalogue.encode()
     for name in COPIES:
         durable.write(folder / name, data)

@@ -14,7 +14,8 @@
 
 Every knob of the in-vitro web, declared once: default, kind, unit and meaning.
 
-The command line, the JSON that :class:`~scrapy_spider_suite.testing.fake_web_process.FakeWebProcess` hands
+The command line, the JSON that
+:class:`~scrapy_spider_suite.testing.fake_web_process.FakeWebProcess` hands
 to its child and the checks all read these declarations; ``knobs.py`` says what each kind holds.
 
 What a started in-vitro web tells whoever started it.

@@ -225,7 +225,8 @@ class OrdinarySite:
         having = [
             each for each in range(first, first + PRODUCTS)
             if all(values[self._prose.number(facet, each) % len(values)] == asked.get(facet)
-                   for facet, values in ORDINARY_FACETS.items() if facet in asked and facet != "sort")
+                   for facet, values in ORDINARY_FACETS.items()
+                   if facet in asked and facet != "sort")
         ]  # fmt: skip
         if "sort" in asked:
             having.sort(key=lambda each: self._prose.number(asked["sort"], each))
@@ -235,7 +236,8 @@ class OrdinarySite:
         host = "shop-site.test"
         ways = [("", *values) for values in ORDINARY_FACETS.values()]
         for department, *chosen in product(map(str, range(DEPARTMENTS)), *ways):
-            asked = {name: value for name, value in zip(ORDINARY_FACETS, chosen, strict=True) if value}
+            pairs = zip(ORDINARY_FACETS, chosen, strict=True)
+            asked = {name: value for name, value in pairs if value}
             listed = self._listed({"in": department} | asked)
             yield from (f"{host}/product/{each}" for each in listed)
         yield from (f"{host}/list?in={each}" for each in range(DEPARTMENTS))

@@ -341,8 +341,7 @@ def test_packs_without_an_index_are_read_once(
         passes.append(pack)
         return read(pack, name)
 
-    for module in ("indexing", "unindexed"):
-        monkeypatch.setattr(f"scrapy_spider_suite.packs.{module}.index_entries", counted)
+    monkeypatch.setattr("scrapy_spider_suite.packs.folder_index.index_entries", counted)
     if not room:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     packs = open_packs(tmp_path)

@@ -170,7 +170,7 @@ def test_what_is_there_is_replaced_where_nothing_is_renamed_onto_a_file(
 def test_a_folder_here_is_on_the_medium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is called."""
     synced: list[Path] = []
-    monkeypatch.setattr("scrapy_spider_suite.packs.upload.durable.sync", synced.append)
+    monkeypatch.setattr("scrapy_spider_suite.packs.upload.files.sync", synced.append)
     pack = write(tmp_path / "here", 1)
     synced.clear()
     assert upload(pack, Target(f"local://{tmp_path}/far"), NOW, keep=True)

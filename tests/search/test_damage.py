@@ -13,8 +13,8 @@ from packed import NOW, fetch, head
 from searched import contents, expected, followed, hits, page, write
 
 from scrapy_spider_suite.analysis.search.index_follower import TRIES, Follower, Journal
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace
-from scrapy_spider_suite.packs import FORMATS, verify
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace, verify_texts
+from scrapy_spider_suite.packs import FORMATS
 from scrapy_spider_suite.runtime import files
 
 TEXT = " ".join(f"word{number}" for number in range(4_000))
@@ -95,7 +95,7 @@ def test_a_damaged_index(tmp_path: Path) -> None:
             data[-1] ^= 1
         # As another file: what maps this one would end with SIGBUS if it were cut off under it.
         files.replace(path, bytes(data))
-        found += [finding.path for finding in verify(tmp_path) if finding.kind == "index"]
+        found += [finding.path for finding in verify_texts(tmp_path) if finding.kind == "index"]
         progress = Follower(tmp_path).step()
         assert str(index) in progress.rebuilt, path
         assert contents(tmp_path) == known
@@ -107,20 +107,20 @@ def test_a_damaged_index(tmp_path: Path) -> None:
         assert Follower(tmp_path).step().rebuilt
         assert contents(tmp_path) == known
     assert Follower(tmp_path).step().rebuilt == ""
-    assert list(verify(tmp_path)) == []
+    assert list(verify_texts(tmp_path)) == []
 
 
 _KILLER = """
 import os, sys
 from pathlib import Path
-from scrapy_spider_suite.analysis.search import batch
+from scrapy_spider_suite.analysis.search import index_follower
 from scrapy_spider_suite.analysis.search.index_follower import Follower
-honest = batch.document_of
+honest = index_follower.document_of
 def document_of(page, entry):
     if entry.url.endswith("/3"):
         os.kill(os.getpid(), 9)
     return honest(page, entry)
-batch.document_of = document_of
+index_follower.document_of = document_of
 print(Follower(Path(sys.argv[1])).step().skipped)
 """
 

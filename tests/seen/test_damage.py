@@ -50,7 +50,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(store: Path) -> list[str]:
     """All but the lock, which is empty."""
-    return sorted(path.name for path in store.iterdir() if path.name != "lock")
+    return sorted(path.name for path in store.iterdir()
+                  if path.is_file() and path.name != "lock")  # fmt: skip
 
 
 @settings(max_examples=25)

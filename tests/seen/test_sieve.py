@@ -385,7 +385,7 @@ class Full:
 
     def __init__(self, monkeypatch: Any, after: int) -> None:
         self.left = after
-        for module in ("sortedfile", "waiting"):
+        for module in ("fingerprints", "sieve"):
             name = f"scrapy_spider_suite.seen.{module}.write_all"
             monkeypatch.setattr(name, self.write)
 

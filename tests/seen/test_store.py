@@ -256,7 +256,7 @@ def test_a_full_disk_during_a_flush_loses_nothing(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(segments, "write", full)
+            patch.setattr(segments, "write_segment", full)
             with pytest.raises(StoreWriteError, match="No space left on device"):
                 store.flush()
         assert "No space left" in store.trouble

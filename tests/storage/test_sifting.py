@@ -437,13 +437,13 @@ def test_of_pages_in_bulk(crawl: Crawl) -> None:
     crawl.web.links = lambda url: numbers(1, 2, 3) if url.endswith("/0") else []
     crawl.seed(*numbers(0))
     made: list[str] = []
-    take = crawl.frontier._ledger.take
+    take = crawl.frontier.ledger.take
 
     def counted(each: Entry, record: Any) -> None:
         made.append(each.url)
         take(each, record)
 
-    crawl.frontier._ledger.take = counted  # type: ignore[method-assign]
+    crawl.frontier.ledger.take = counted  # type: ignore[method-assign]
     crawl.run()
     assert sorted(crawl.urls) == numbers(0, 1, 2, 3)
     assert made == numbers(1, 2, 3)

@@ -178,7 +178,8 @@ def test_redirects_that_do_not_end(web: FakeWeb, ask: Ask) -> None:
 def test_redirects_to_private_addresses(web: FakeWeb, ask: Ask) -> None:
     """Each of the ways to write one has its own path."""
     base = web.url("redirect-private.hostile.test")
-    targets = {ask(web, f"{base}{k}").fields["location"] for k in range(len(hostile_answers.PRIVATE_URLS))}
+    count = len(hostile_answers.PRIVATE_URLS)
+    targets = {ask(web, f"{base}{k}").fields["location"] for k in range(count)}
     assert len(targets) == len(hostile_answers.PRIVATE_URLS)
     assert "http://169.254.169.254/latest/meta-data/" in targets
 

@@ -313,7 +313,8 @@ class Batch:
     @property
     def _full(self) -> bool:
         progress = self.progress
-        return progress.pages + progress.gone >= PAGES_MAX or self._text > BATCH_TEXT_MAX or self._due()
+        full = progress.pages + progress.gone >= PAGES_MAX
+        return full or self._text > BATCH_TEXT_MAX or self._due()
 
     def _pack(self, path: Path) -> None:
         """Read a pack on from where it was left."""

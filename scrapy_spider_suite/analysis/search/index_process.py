@@ -1,4 +1,4 @@
-"""Follows packs: ``python -m scrapy_spider_suite.analysis.search.index_process FOLDER``, a process of its own.
+"""Keeps the text index up to date, in a process of its own.
 
 Finding out what pages say takes milliseconds each, which no crawl has. It writes a line of JSON for
 each batch that was news, and ends when its standard input has and everything is read; so it does
@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from scrapy_spider_suite.analysis.search.index_follower import Follower, Progress
 from scrapy_spider_suite.errors import SearchBusyError, SuiteError
-from scrapy_spider_suite.runtime.helper_processes import spawn
+from scrapy_spider_suite.runtime.helper_processes import start_helper
 
 NICENESS: Final = 5
 PAUSE: Final = 2.0
@@ -103,11 +103,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
-_MODULE: Final = "scrapy_spider_suite.analysis.search.index_process"
 _LINES: Final = 20
 
 
@@ -125,7 +120,7 @@ class FollowProcess:
         ended: Callable[[int, str], object],
         *arguments: str,
     ) -> None:
-        self._child = spawn(_MODULE, str(folder), *arguments, talks=True)
+        self._child = start_helper(__name__, str(folder), *arguments, talks=True)
         self.pid = self._child.pid
         self._told = told
         self._ended = ended

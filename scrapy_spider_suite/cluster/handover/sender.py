@@ -1,4 +1,4 @@
-"""The side of a hand-over that gives, as an agent at work: one parcel, from its packing to its end."""
+"""The side of a hand-over that gives: one file, from its packing to its end."""
 
 from __future__ import annotations
 
