@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import lzop as programs
@@ -23,6 +24,17 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `outside_tests.txt` lists."""
+    root = Path(__file__).parent
+    lines = (root / "outside_tests.txt").read_text().splitlines()
+    listed = {root / line for line in lines if not line.startswith("#")}
+    assert not (missing := [path for path in listed if not path.exists()]), missing
+    for item in items:
+        if listed & {item.path, *item.path.parents}:
+            item.add_marker("outside")
 
 
 def pytest_unconfigure() -> None:
