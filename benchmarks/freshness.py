@@ -29,7 +29,7 @@ from statistics import NormalDist
 
 from charts import line_charts
 
-from scrapy_spider_suite.frontier.revisit_rules import Demand, interval_for
+from scrapy_spider_suite.frontier.revisit_rules import ChangeRates, interval_for
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.synthetic_site import Changes
@@ -133,7 +133,7 @@ def _add(fresh: list[float], begin: float, end: float) -> None:
 
 def most(size: Size) -> float:
     """The freshness that is to be had with as many visits, were the rates known."""
-    normal, demand = NormalDist(), Demand()
+    normal, demand = NormalDist(), ChangeRates()
     steps = [normal.inv_cdf((n + 0.5) / 1000) for n in range(1000)]
     rates = [exp(SPREAD * step) / size.every for step in steps]
     for rate in rates:

@@ -61,7 +61,7 @@ class Clocks:
         crawler.signals.connect(self._closed, signals.spider_closed)
 
     def _watch(self) -> None:
-        from scrapy_spider_suite.crawl.queue.commit import Committing
+        from scrapy_spider_suite.crawl.queue.commit import Commit
         from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
         from scrapy_spider_suite.fetch import http1
         from scrapy_spider_suite.packs import PackWriter
@@ -69,7 +69,7 @@ class Clocks:
         for step, owner, name in [
             ("wire", http1, "_sent"), ("fetched", PagePacking, "fetched"),
             ("settled", PagePacking, "settled"), ("let go", PagePacking, "_let_go"),
-            ("pulse", PagePacking, "pulse"), ("commit", Committing, "_commit"),
+            ("pulse", PagePacking, "pulse"), ("commit", Commit, "_commit"),
             ("writer", PackWriter, "_run"),
         ]:  # fmt: skip
             setattr(owner, name, self._timed(step, getattr(owner, name)))

@@ -35,14 +35,14 @@ from charts import line_charts
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.revisit_rules import (
     DAY,
-    Demand,
+    ChangeRates,
     History,
     Mode,
-    Revisiting,
+    RevisitPolicy,
     Validators,
     interval_for,
 )
-from scrapy_spider_suite.store.revisit_plans import Revisits, row_of
+from scrapy_spider_suite.store.revisit_plans import RevisitPlans, row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
@@ -119,8 +119,8 @@ class Adaptive(Way):
         super().__init__(every)
         self.dated = dated
         self._visits = pages / every
-        self._settings = Revisiting(Mode.ADAPTIVE, least=LEAST, prior=prior)
-        self._demand = Demand()
+        self._settings = RevisitPolicy(Mode.ADAPTIVE, least=LEAST, prior=prior)
+        self._demand = ChangeRates()
 
     def interval(self, page: Page, old: History | None, new: History) -> float:
         """See `Way`."""
@@ -218,7 +218,7 @@ def rows(number: int, rounds: int) -> None:
     tags = Validators.of(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
     with tempfile.TemporaryDirectory() as folder:
         store = RocksStore(Path(folder) / "store")
-        plans = Revisits(store.kv("revisits"), Revisiting(Mode.ADAPTIVE))
+        plans = RevisitPlans(store.kv("revisits"), RevisitPolicy(Mode.ADAPTIVE))
         for visit in range(rounds):
             began = time.process_time()
             for n, entry in enumerate(entries):

@@ -14,7 +14,12 @@ from collections.abc import Iterator
 
 from protego import Protego
 
-from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, CRAWL_DELAY_MAX, RobotsRules, judge
+from scrapy_spider_suite.frontier.robots_rules import (
+    BODY_MAX,
+    CRAWL_DELAY_MAX,
+    RobotsRules,
+    judge_robots,
+)
 
 HERE = "https://h.example"
 AGENTS = (
@@ -29,7 +34,7 @@ AGENT = "Mozilla/5.0 (compatible; examplebot/1.0; +https://example.com/bot)"
 
 def rules_of(body: bytes) -> RobotsRules:
     """Return the rules of a body."""
-    return judge(HERE, 200, body, now=0.0)
+    return judge_robots(HERE, 200, body, now=0.0)
 
 
 def real(path: str) -> None:

@@ -39,9 +39,9 @@ from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
-from scrapy_spider_suite.store.seen_transfer import Archiver, archiver_of
+from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 
 KINDS = ("plain", "trie", "sieve")
 LINKS = 10
@@ -78,7 +78,7 @@ class Measured:
         if kind == "trie":
             store.archive = Archive(folder / ARCHIVE)
         elif kind == "sieve":
-            store.sieve = Sieved(folder / SIEVE, store.kv(DROPPED), capacity=waiting)
+            store.sieve = SieveIndex(folder / SIEVE, store.kv(DROPPED), capacity=waiting)
         self._store = store
         # Hosts wait for nobody, so that time is not what is measured.
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
@@ -86,7 +86,7 @@ class Measured:
             store, policy, now=0.0, wall=WALL, capacity=20_000, cache=pages, sift=kind == "sieve"
         )
         self._thread: Thread | None = None
-        self._archiver: Archiver | None = archiver_of(
+        self._archiver: Archiver | None = make_archiver(
             store, self._frontier.counters, self._frontier.flush
         )
 

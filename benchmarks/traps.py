@@ -30,7 +30,7 @@ from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
-from scrapy_spider_suite.crawl.queue.traps import Grounds, Traps
+from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -121,7 +121,7 @@ def false_positives(folder: Path) -> None:
         urls = list(dict.fromkeys(urls_in(folder / name)))
         policy = Policy(**policy_fields(settings))
         store = MemoryStore()
-        traps = Traps(store, policy, Grounds(store), lambda identity: False)
+        traps = Traps(store, policy, TrapStats(store), lambda identity: False)
         refused: Counter[str] = Counter()
         records: dict[str, HostRecord] = {}
         taking = 0.0
@@ -155,7 +155,7 @@ def cost_of_pages(folder: Path) -> None:
     pages = 0
     for site in sorted(each for each in folder.iterdir() if each.is_dir()):
         store = MemoryStore()
-        traps = Traps(store, Policy(**policy_fields(settings)), Grounds(store), lambda key: True)
+        traps = Traps(store, Policy(**policy_fields(settings)), TrapStats(store), lambda key: True)
         for number, path in enumerate(sorted(site.rglob("*.html"))):
             url, body = f"http://{site.name}.test/{path.relative_to(site)}", path.read_bytes()
             times = [time.process_time()]

@@ -41,7 +41,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class FrontierScheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """The next request that may be sent now; otherwise see to being asked again in time."""
-        with reading(self.core.store):
+        with condemn_on_damage(self.core.store):
             return self._outgoing.next()
         return None
 
@@ -270,7 +270,7 @@ class FrontierScheduler(BaseScheduler):
             return
         if core.stopping and core.cut:
             lease.faults.add(Event.INTERRUPTED)
-        with reading(core.store):
+        with condemn_on_damage(core.store):
             self._keep(lease)
             core.frontier.settle(lease, core.now())
         self.flush_soon()
@@ -300,7 +300,7 @@ class FrontierScheduler(BaseScheduler):
     def _flush(self) -> None:
         self._flushing = False
         if not self._closed:
-            with reading(self.core.store):
+            with condemn_on_damage(self.core.store):
                 self._keeper.flush()
                 self.extractor.look(starving=False)
 

@@ -23,7 +23,7 @@ from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
 from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
 
 KEY = b"what all agents share"
 
@@ -111,7 +111,7 @@ class Handing(Agents):
             store = RocksStore(folder / f"s{number}", memory=1 << 20)
             store.archive = Archive(folder / f"a{number}")
             if seen == "sieve":
-                store.sieve = Sieved(folder / f"v{number}", store.kv(DROPPED))
+                store.sieve = SieveIndex(folder / f"v{number}", store.kv(DROPPED))
             stores.append(store)
         self = cls(web, assignment, stores, sift=seen == "sieve")
         self.each(lambda crawl: setattr(crawl, "status", 200))
@@ -213,7 +213,7 @@ class Handing(Agents):
         store = RocksStore(home, memory=1 << 20)
         store.archive, self.homes[name] = archive, home
         if self.sift:
-            store.sieve = Sieved(self.folder / f"v{number}", store.kv(DROPPED))
+            store.sieve = SieveIndex(self.folder / f"v{number}", store.kv(DROPPED))
         routing = Routing(
             Outbox(store.kv("outbox")), self.shares[name].owner, name,
             by_host=self.assignment.by_host,

@@ -24,7 +24,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.counters import Counters, wrong_rows
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 7)
@@ -54,7 +54,7 @@ class Side:
         self.store = RocksStore(self.folder / "store", memory=1 << 20)
         self.store.archive = Archive(self.folder / ARCHIVE_FOLDER)
         if self.sieve:
-            self.store.sieve = Sieved(self.folder / SIEVE, self.store.kv(DROPPED), capacity=50)
+            self.store.sieve = SieveIndex(self.folder / SIEVE, self.store.kv(DROPPED), capacity=50)
         self.frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL, capacity=100,
             counters=Counters.load(self.store), sift=self.sieve,

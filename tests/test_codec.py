@@ -30,7 +30,7 @@ from scrapy_spider_suite.store.request_codec import (
     project_packages,
     register,
 )
-from scrapy_spider_suite.store.value_codec import Registry
+from scrapy_spider_suite.store.value_codec import ClassRegistry
 from tests.helpers_codec import (
     HERE,
     Book,
@@ -184,7 +184,7 @@ class TestRoundTrip:
 
     def test_registered_classes(self) -> None:
         """A class that was registered is stored by its own functions."""
-        registry = Registry()
+        registry = ClassRegistry()
         registry.register(Price, "price", list, Price._make)
         request = Request(URL, meta={"price": Price(1, "€")})
         stored = codec(registry=registry).encode(request)

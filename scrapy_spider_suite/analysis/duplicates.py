@@ -10,7 +10,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.store.interface import KV
-from scrapy_spider_suite.store.revisit_plans import Packed
+from scrapy_spider_suite.store.revisit_plans import PackedBody
 from scrapy_spider_suite.urls.normalize import host_of
 
 PAYLOADS: Final = "payloads"
@@ -51,7 +51,7 @@ class Likeness:
     when: float
     payload: bytes = b""
     structure: bytes = b""
-    packed: Packed | None = None
+    packed: PackedBody | None = None
     lost: bool = False
     settled: bool = False
     repeats: bool = False

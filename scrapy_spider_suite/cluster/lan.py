@@ -56,7 +56,7 @@ from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import Once, watched
 from scrapy_spider_suite.store.interface import KV
-from scrapy_spider_suite.store.job_reader import untouched
+from scrapy_spider_suite.store.job_reader import is_fresh_store
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agency
@@ -692,7 +692,7 @@ def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams
     agents = agents_of(settings)
     if agency.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
-    if untouched(agency.job.store):
+    if is_fresh_store(agency.job.store):
         kv.delete(b"names")  # those of a start that was refused
     check_names(kv, agents)
     if phasing is not None:

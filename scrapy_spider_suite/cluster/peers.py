@@ -49,7 +49,7 @@ from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import watched
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
-from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
@@ -431,7 +431,7 @@ class Peering:
 
     async def _hand_over(self) -> None:
         while self._handover is not None:
-            with reading(self._agency.core.store):
+            with condemn_on_damage(self._agency.core.store):
                 try:
                     await self._handover.run(self._id)
                 except FencedError:

@@ -39,7 +39,7 @@ from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changed, settings_changing
-from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 from scrapy_spider_suite.wording import counted
 
@@ -295,7 +295,7 @@ class PushedSeeds:
         self.busy, stored = True, False
         self._active = self._core.now()  # also for what is another agent's, or no seed
         try:
-            with reading(self._core.store):
+            with condemn_on_damage(self._core.store):
                 stored = await self._store(taken)
         finally:
             self.busy = False

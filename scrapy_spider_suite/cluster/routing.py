@@ -28,7 +28,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import POLICY_MAX, pack_row, unpack_row
-from scrapy_spider_suite.store.seen_transfer import Way, entry_of, pacing_of, url_of
+from scrapy_spider_suite.store.seen_transfer import LinkOrigin, entry_of, host_of_state_key, url_of
 from scrapy_spider_suite.store.url_states import is_mark
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -202,14 +202,14 @@ class Routing:
         self._owner = owner
         self._sent.clear()
 
-    def own_links(self, way: Way, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
+    def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
         """Those of *keys*, state keys of links that came by *way*, that stay here."""
         own: list[bytes] = []
         others: dict[str, list[bytes]] = {}
         prefix, owner = b"\0\0\0", ""  # no host has such a key, whatever its slot
         for key in keys:
             if not (self._by_host and key.startswith(prefix)):  # most lead to one host
-                host = pacing_of(key)
+                host = host_of_state_key(key)
                 prefix, owner = host_key(host), self._owner(host, url_of(key))
             if owner == self.own:
                 own.append(key)
@@ -296,9 +296,9 @@ def _links(rest: list[Any]) -> Iterator[Entry]:
         raise TypeError("links that are none")
     if min(depth, beyond) < 0 or not 0 <= policy <= POLICY_MAX:
         raise ValueError(f"links at depth {depth}, {beyond} beyond, by policy {policy}")
-    way = Way(depth, referrer, priority, beyond, policy)
+    way = LinkOrigin(depth, referrer, priority, beyond, policy)
     for key in keys:
-        host, url = pacing_of(key), url_of(key)
+        host, url = host_of_state_key(key), url_of(key)
         if not url.startswith(_WEB) or host_of(url) != host:
             raise ValueError(f"{url[:200]!r} is no link to {host[:200]!r}")
         yield entry_of(key, way)

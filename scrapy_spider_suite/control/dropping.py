@@ -22,7 +22,7 @@ from scrapy_spider_suite.control.operator import WAITING, Result, Work
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.crawl.queue.traps import FAMILY as GROUNDS
-from scrapy_spider_suite.crawl.queue.traps import Farms
+from scrapy_spider_suite.crawl.queue.traps import DuplicateDomains
 from scrapy_spider_suite.crawl.robots import BUCKETS
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
@@ -31,7 +31,7 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_transfer import bring_back, holding
+from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 from scrapy_spider_suite.urls.hosts import registered_domain
 
@@ -66,7 +66,7 @@ def drop(site: Site, action: Action) -> Work:
     yield from _empty_queue(site, subject, progress)
     # Pages that were out until now.
     yield from _forget_unread(site, subject, progress)
-    yield from holding(site.store.archive, _forget_urls(site, subject, progress))
+    yield from while_locked(site.store.archive, _forget_urls(site, subject, progress))
     yield from _forget_plans(site, subject)  # those of what was out
     if subject.kind is not Kind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
@@ -114,7 +114,7 @@ def _not_touched(site: Site, subject: Subject) -> list[str]:
         "what pipelines and feeds have written": True,
         "the address's clock, which other hosts share": not below,
         "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)":
-            registered_domain(subject.host) in Farms(store.kv(GROUNDS)),
+            registered_domain(subject.host) in DuplicateDomains(store.kv(GROUNDS)),
         "referrers of URLs of other hosts that are pending or failed": True,
         "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
             store.archive is not None and store.archive.urls.stats().log > 0,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.store.job_directory import Chronicle, JobFile
+from scrapy_spider_suite.store.job_directory import JobFile, JobHistory
 from scrapy_spider_suite.store.job_reader import StoreReader
 
 FORMAT: Final = 1
@@ -33,7 +33,7 @@ def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str,
     runs: dict[str, dict[str, Any]] = {}
     found: dict[str, list[dict[str, Any]]] = {"settings": [], "filters": [], "seeds": []}
     lists = {"settings": "settings", "changed": "settings", "filter": "filters", "seeds": "seeds"}
-    for row in Chronicle(folder).rows():
+    for row in JobHistory(folder).rows():
         event, run, when = row.pop("event", ""), row.get("run", ""), row.get("when")
         if event == "begun":
             del row["when"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from scrapy_spider_suite.control.progress import Progress
-from scrapy_spider_suite.crawl.queue.frontier import Rework
+from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
 
 _HOSTS = 200
 """Hosts that are looked at in one portion."""
 
 
-def hosts_of(rework: Rework, subject: Subject, progress: Progress) -> Iterator[str | None]:
+def hosts_of(rework: UrlEdits, subject: Subject, progress: Progress) -> Iterator[str | None]:
     """The hosts of *subject* that the job knows, from where *progress* is; None: a portion ends."""
     if subject.kind is not Kind.DOMAIN:
         yield subject.host

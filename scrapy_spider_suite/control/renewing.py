@@ -27,7 +27,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_transfer import bring_back, holding
+from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
 from scrapy_spider_suite.store.url_states import voucher_of_sitemap
 from scrapy_spider_suite.urls.host_patterns import Subject
 from scrapy_spider_suite.urls.normalizer import Normal
@@ -234,7 +234,7 @@ def _walk_all(
 ) -> Work:
     """`_walk`, also over what the archive holds, which gets its rows back first."""
     walk = _walk(site, progress, subject, wanted, first=first, archived=True)
-    return (yield from holding(site.store.archive, walk))
+    return (yield from while_locked(site.store.archive, walk))
 
 
 def _walk(

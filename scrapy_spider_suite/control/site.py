@@ -32,7 +32,7 @@ from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
@@ -174,7 +174,7 @@ def lying_still(folder: Path) -> Iterator[Site | None]:
         store = RocksStore(folder / "store", memory=64 << 20)
         try:
             store.archive = Archive.if_any(folder / ARCHIVE)
-            store.sieve = Sieved.if_any(folder / SIEVE, store.kv(DROPPED))
+            store.sieve = SieveIndex.if_any(folder / SIEVE, store.kv(DROPPED))
             job_directory.forget_files(folder / "store")
             yield Site(folder, store, _frontier(store))
         finally:

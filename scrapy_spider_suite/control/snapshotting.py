@@ -16,7 +16,7 @@ from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.operator import PORTION, WAITING, Work
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
-from scrapy_spider_suite.store.seen_transfer import holding
+from scrapy_spider_suite.store.seen_transfer import while_locked
 
 
 def snapshot(site: Site, action: Action) -> Work:
@@ -41,7 +41,7 @@ def snapshot(site: Site, action: Action) -> Work:
 
     # Everything is committed before a portion begins.
     work = in_a_thread(copy, 0.0 if site.running else PORTION)
-    yield from holding(site.store.archive, holding(site.store.sieve, work))
+    yield from while_locked(site.store.archive, while_locked(site.store.sieve, work))
     if failures:
         raise ActionError(str(failures[0]))
     if not path.is_dir():

@@ -49,7 +49,7 @@ from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def _open_seen(store: RocksStore, folder: Path, settings: SuiteSettings) -> None
         store.archive = Archive(folder / ARCHIVE)
     elif settings.seen == "sieve" and store.sieve is None:
         bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
-        store.sieve = Sieved(folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity)
+        store.sieve = SieveIndex(folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity)
 
 
 def _domains_of(spider: Any) -> Any:

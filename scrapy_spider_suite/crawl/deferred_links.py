@@ -33,7 +33,7 @@ from scrapy_spider_suite.packs import http_records
 from scrapy_spider_suite.packs.http_records import decode
 from scrapy_spider_suite.packs.stored_pages import Finder, Stored
 from scrapy_spider_suite.packs.warc import URL_MAX
-from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.store.unread_pages import AT_ONCE
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
     from scrapy_spider_suite.packs import Fetch, Page
     from scrapy_spider_suite.scheduler import FrontierScheduler
-    from scrapy_spider_suite.store.unread_pages import Unread
+    from scrapy_spider_suite.store.unread_pages import UnreadPage
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class Extractor:
         if pages:
             self._find(pages)
 
-    def _find(self, pages: list[Unread]) -> None:
+    def _find(self, pages: list[UnreadPage]) -> None:
         try:
             task = self._loop.run_in_executor(None, _find, self._finder, pages)
         except RuntimeError as error:  # there is no room for a thread
@@ -195,7 +195,7 @@ class Extractor:
             for each in self._packs:
                 each.hurry()
 
-    def _choose(self, *, starving: bool) -> list[Unread]:
+    def _choose(self, *, starving: bool) -> list[UnreadPage]:
         frontier, demand = self._core.frontier, self._pages.demand
         if self._core.settings.extract == "eager":  # it was not always
             return demand.of_all(AT_ONCE)
@@ -229,7 +229,7 @@ class Extractor:
         if self._ended:
             return
         until = self._core.now() + _WORK
-        with reading(self._core.store):
+        with condemn_on_damage(self._core.store):
             while answers:
                 self._take(answers.popleft())
                 if self._core.now() >= until:
@@ -258,7 +258,7 @@ class Extractor:
         if self._tries == 1:
             logger.warning("%s: links of stored pages are read when that is over", error)
 
-    def _extract(self, page: Unread, stored: Stored, response: HtmlResponse, size: int) -> None:
+    def _extract(self, page: UnreadPage, stored: Stored, response: HtmlResponse, size: int) -> None:
         core, lease = self._core, Lease(page.entry, None)
         lease.status, lease.stored = response.status, stored
         try:
@@ -287,7 +287,7 @@ class Extractor:
             return False
         return True
 
-    def _lose(self, page: Unread, why: str) -> None:
+    def _lose(self, page: UnreadPage, why: str) -> None:
         if not self._give_up(page, Event.UNREADABLE):
             return
         self._stats.inc_value("suite/extract/lost")
@@ -296,7 +296,7 @@ class Extractor:
             more = " (further ones are only counted)" if lost == _TOLD else ""
             logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
 
-    def _give_up(self, page: Unread, event: Event, lease: Lease | None = None) -> bool:
+    def _give_up(self, page: UnreadPage, event: Event, lease: Lease | None = None) -> bool:
         core = self._core
         return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset, lease)
 
@@ -311,13 +311,13 @@ class Found(NamedTuple):
     None: it was not looked for, since others are large.
     """
 
-    page: Unread
+    page: UnreadPage
     stored: Stored
     answer: HtmlResponse | Exception | None
     size: int = 0
 
 
-def _find(finder: Finder, pages: Sequence[Unread]) -> list[Found]:
+def _find(finder: Finder, pages: Sequence[UnreadPage]) -> list[Found]:
     """In a thread: read *pages*."""
     found, room = [], _BYTES
     for page in pages:

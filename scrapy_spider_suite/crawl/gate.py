@@ -36,7 +36,7 @@ from scrapy_spider_suite.crawl.requests import StoppedError, hostname
 from scrapy_spider_suite.exceptions import HostWaitsTooLong, PrivateAddressRefused
 from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
 from scrapy_spider_suite.fetch.resolver import suite_resolver
-from scrapy_spider_suite.frontier.politeness import Bandwidth
+from scrapy_spider_suite.frontier.politeness import BandwidthLimit
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Caps:
 
     def __init__(self, core: CrawlCore) -> None:
         self._core = core
-        self._bandwidth = Bandwidth()
+        self._bandwidth = BandwidthLimit()
 
     def reached(self) -> str | None:
         """Which cap the job has reached, over all its runs; None: it may go on."""

@@ -30,7 +30,7 @@ from scrapy.http import HtmlResponse, Response
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import SITEMAP, redirect_target, sitemap_payload
 from scrapy_spider_suite.frontier.entries import Entry, state_key
-from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict
 from scrapy_spider_suite.runtime.event_loop import in_thread
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.urls.extract import Context, Edge, PageLinks, extract, extract_edges
@@ -392,10 +392,10 @@ class Sitemaps:
         if mode == "off" or not self._core.broad or self.make_follower is None:
             return
         # Of a host that nothing but an image is fetched from, nothing more is wanted.
-        if rules.verdict is Verdict.DISALLOW_FOR_NOW or not record.counted:
+        if rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW or not record.counted:
             return
         follower = self.make_follower()
-        named = rules.sitemaps if rules.verdict is Verdict.RULES else ()
+        named = rules.sitemaps if rules.verdict is RobotsVerdict.RULES else ()
         if len(named) > NAMED_MAX:
             self._stats.inc_value("suite/sitemap/too_many", len(named) - NAMED_MAX)
         robots = f"{rules.origin}/robots.txt"
@@ -422,7 +422,7 @@ class Sitemaps:
         """Entries of sitemaps that are new, as many as *voucher* may have."""
         made: list[Entry] = []
         store = self._core.store
-        before = url_states.vouched(store, voucher)
+        before = url_states.voucher_count(store, voucher)
         for url in urls:
             host = host_of(url)
             identity = state_key(host, url)
@@ -435,7 +435,7 @@ class Sitemaps:
             made.append(Entry(host, url, identity, depth=depth, referrer=via, payload=payload))
             url_states.note_sitemap(store, identity, voucher)
         if made:
-            url_states.count_vouched(store, voucher, before + len(made))
+            url_states.write_voucher_count(store, voucher, before + len(made))
         return made
 
     def redirected(self, identity: bytes, voucher: str) -> None:

@@ -36,8 +36,8 @@ from scrapy_spider_suite.runtime.event_loop import CalmCollector
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.settings.declarations import full_name
-from scrapy_spider_suite.store.rocks_store import RocksStore, reading
-from scrapy_spider_suite.store.seen_transfer import Archiver, archiver_of
+from scrapy_spider_suite.store.rocks_store import RocksStore, condemn_on_damage
+from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Flusher:
         """Schedule a portion of what is new."""
         if self._closing:
             return  # the next run goes on there
-        with reading(self._core.store):
+        with condemn_on_damage(self._core.store):
             self._hand_out_some()
         self._wake()
 
@@ -230,7 +230,7 @@ class Keeper:
         self._collecting: asyncio.Task[None] | None = None
         self._operator = operator_of(core, scheduler, self.flush)
         self._operating = False
-        self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
+        self._archiver = make_archiver(core.store, core.frontier.counters, core.frontier.flush)
         self._flusher = Flusher(core, self.flush, scheduler.wake)
         self._revising = self._admitting = self._archiving = False
         core.overriding.changed = self._policy_changed
@@ -243,7 +243,7 @@ class Keeper:
         self._timer = self._loop.call_later(_LOOK, self._look)
         # Before the first fetch, once the feeds are open.
         self._core.crawler.signals.connect(self._look_at_disks, signals.spider_opened)
-        with reading(self._core.store):
+        with condemn_on_damage(self._core.store):
             self._operate()  # what was asked before it began holds from the start
 
     def stop(self) -> None:
@@ -268,7 +268,7 @@ class Keeper:
         """See whether the engine is stopping, of which there is no signal; else pulse in time."""
         self._timer = self._loop.call_later(_LOOK, self._look)
         self._supervision.beat()
-        with reading(self._core.store):
+        with condemn_on_damage(self._core.store):
             self._look_after()
 
     def _look_after(self) -> None:
@@ -316,7 +316,7 @@ class Keeper:
         self._archiving = False
         core = self._core
         if self._archiver is None:  # it may have an archive from now on
-            self._archiver = archiver_of(core.store, core.frontier.counters, core.frontier.flush)
+            self._archiver = make_archiver(core.store, core.frontier.counters, core.frontier.flush)
         if self._archiver is None or self._scheduler.closing or self._disk.paused:
             return
         self._archiving = self._archiver.step(moving=core.settings.seen == "trie")

@@ -34,7 +34,7 @@ from scrapy_spider_suite.fetch.address_rules import special_kind
 from scrapy_spider_suite.fetch.resolver import Resolver
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, origin_of
+from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict, origin_of
 from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
 from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.store.interface import KV
@@ -232,7 +232,7 @@ class Errands:
             again = rules is not None and not forgot
             self._run(self._fetch_robots(robots, leases, again=again))
             return True
-        if rules.verdict is not Verdict.DISALLOW_FOR_NOW:
+        if rules.verdict is not RobotsVerdict.DISALLOW_FOR_NOW:
             return False
         self._wait_for_robots(leases, rules)
         return True

@@ -24,17 +24,23 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.crawl.queue.leases import Found
+from scrapy_spider_suite.crawl.queue.leases import PageVersion
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
-from scrapy_spider_suite.frontier.revisit_rules import Budget, Mode, Revisiting, Turns, Validators
+from scrapy_spider_suite.frontier.revisit_rules import (
+    Mode,
+    RevisitPolicy,
+    RevisitShare,
+    Validators,
+    VisitBudget,
+)
 from scrapy_spider_suite.packs import Original
 from scrapy_spider_suite.packs.cdxj import REVISIT
 from scrapy_spider_suite.packs.folder_index import FolderIndex
 from scrapy_spider_suite.packs.pack_file import OPEN, uploaded
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED, date, parse_date
 from scrapy_spider_suite.packs.warc import payload_digest as record_digest
-from scrapy_spider_suite.store.revisit_plans import UNPACKED, Packed, Plan
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, RevisitPlan
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 if TYPE_CHECKING:
@@ -55,7 +61,7 @@ class PackedBodies:
         self._index: FolderIndex | None = None
         self._lock = Lock()
 
-    def has(self, packed: Packed) -> bool:
+    def has(self, packed: PackedBody) -> bool:
         """Whether the record *packed* can be found; a read or two of the disk."""
         time = parse_date(date(packed.when))
         stamp = "" if time is None else f"{time:%Y%m%d%H%M%S}"
@@ -98,8 +104,8 @@ class PageRevisiting:
             raise SettingsError.of("SUITE_REVISIT", settings.revisit, allowed)
         self._core = core
         self._planner = core.frontier.planner
-        self._turns = Turns(settings.revisit_weight)
-        self._budget = Budget()
+        self._turns = RevisitShare(settings.revisit_weight)
+        self._budget = VisitBudget()
         self._owed = 0  # turns that revisits have had granted
         self._packs: PackedBodies | None = None
         self._next: float | None = None
@@ -112,7 +118,7 @@ class PageRevisiting:
         elif self._packs is None or self._packs.folder != folder:
             self._packs = PackedBodies(folder)
         self._turns.weight = settings.revisit_weight
-        self._planner.revisits.settings = Revisiting(
+        self._planner.revisits.settings = RevisitPolicy(
             Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
             settings.revisit_most, 1 / settings.revisit_prior,
         )  # fmt: skip
@@ -237,11 +243,11 @@ class PageRevisiting:
         if not isinstance(answer, Response) or self._planner.revisits.idle:
             return
         if answer.status == 304 and lease.asked:
-            lease.found = Found(time.time(), b"", _validators(answer), unchanged=True)
+            lease.found = PageVersion(time.time(), b"", _validators(answer), unchanged=True)
             request.errback = None  # nothing went wrong
             raise NotModified(f"{request.url} has not changed", answer)
         if 200 <= answer.status < 300 and _is_plain(request):
-            lease.found = Found(time.time(), sha1_of(answer.body), _validators(answer))
+            lease.found = PageVersion(time.time(), sha1_of(answer.body), _validators(answer))
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
         """Nothing more will come of *lease*: say how the last of its answers is to be packed.
@@ -264,15 +270,15 @@ class PageRevisiting:
         elif not packed:
             lease.packed = UNPACKED
         elif not fetch.truncated:
-            lease.packed = Packed(fetch.url, fetch.time, digest)
+            lease.packed = PackedBody(fetch.url, fetch.time, digest)
 
 
-def _record_of(plan: Plan | None) -> Packed | None:
+def _record_of(plan: RevisitPlan | None) -> PackedBody | None:
     """The record with the body of a page, if there is one."""
     return None if plan is None or plan.packed == UNPACKED else plan.packed
 
 
-def _revisit(fetch: Fetch, body: Packed, profile: str) -> Fetch:
+def _revisit(fetch: Fetch, body: PackedBody, profile: str) -> Fetch:
     original = Original(body.url, body.when, body.digest)
     return structs.replace(fetch, body=b"", original=original, profile=profile)
 

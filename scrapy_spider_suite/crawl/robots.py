@@ -30,7 +30,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
     TTL,
     UNREACHABLE_MAX,
     RobotsRules,
-    Verdict,
+    RobotsVerdict,
     max_age,
 )
 
@@ -299,7 +299,7 @@ def _from_row(origin: str, row: bytes) -> RobotsRules | None:
         form, verdict, status, failures, fetched, checked, expires, since = _ROW.unpack_from(row)
         rules = RobotsRules(
             origin,
-            Verdict(verdict),
+            RobotsVerdict(verdict),
             status or None,
             fetched,
             checked,

@@ -26,7 +26,12 @@ from scrapy.utils.python import global_object_name
 from scrapy_spider_suite.crawl.crawl_policy import Overriding, overriding_of
 from scrapy_spider_suite.crawl.robots import RobotsFetcher, RobotsStore
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
-from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, judge, origin_of
+from scrapy_spider_suite.frontier.robots_rules import (
+    RobotsRules,
+    RobotsVerdict,
+    judge_robots,
+    origin_of,
+)
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -41,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 _FRONTIER = "scrapy_spider_suite.scheduler.FrontierScheduler"
 _MEANING = {
-    Verdict.RULES: "its last rules go on to hold",
-    Verdict.ALLOW_ALL: "everything is allowed",
-    Verdict.DISALLOW_FOR_NOW: "nothing is allowed",
+    RobotsVerdict.RULES: "its last rules go on to hold",
+    RobotsVerdict.ALLOW_ALL: "everything is allowed",
+    RobotsVerdict.DISALLOW_FOR_NOW: "nothing is allowed",
 }
-_NO_RULES = RobotsRules("", Verdict.ALLOW_ALL, None, 0.0, 0.0, math.inf)
+_NO_RULES = RobotsRules("", RobotsVerdict.ALLOW_ALL, None, 0.0, 0.0, math.inf)
 _PARSERS_MAX = 1000  # parsers of a project's own class that are kept, one for each origin
 
 
@@ -58,7 +63,7 @@ class RulesParser(RobotParser):
     @classmethod
     def from_crawler(cls, crawler: Crawler, robotstxt_body: bytes) -> Self:
         """Parse a body without an origin, which RFC 9309 does not need."""
-        return cls(judge("", 200, robotstxt_body, now=0.0))
+        return cls(judge_robots("", 200, robotstxt_body, now=0.0))
 
     def allowed(self, url: str | bytes, user_agent: str | bytes) -> bool:
         """Return whether *user_agent* may fetch *url*."""
@@ -196,7 +201,7 @@ class RobotsMiddleware:
         if request.meta.get("dont_obey_robotstxt") or not self.obeys(request.url):
             return
         rules = await self.rules_for(request.url, request)
-        if rules.verdict is Verdict.DISALLOW_FOR_NOW:
+        if rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW:
             self._stats.inc_value("robotstxt/unavailable")
             raise RobotsUnavailable(f"No robots.txt of {rules.origin} for now", rules.expires_at)
         if not self._parser(rules).allowed(request.url, self._agent_of(request)):
@@ -214,7 +219,7 @@ class RobotsMiddleware:
 
     def _parser(self, rules: RobotsRules) -> RobotParser:
         """Return what answers for *rules*: themselves, or the project's own parser class."""
-        if self._parser_class is None or rules.verdict is not Verdict.RULES:
+        if self._parser_class is None or rules.verdict is not RobotsVerdict.RULES:
             return RulesParser(rules)
         known = self._parsers.get(rules.origin)
         if known is not None and known[0] == rules:
@@ -234,7 +239,7 @@ class RobotsMiddleware:
         if engine is None or engine.spider is None:
             raise RobotsUnavailable("The crawl is not running", self._clock())
         answer = await self._fetcher.fetch(engine, origin)
-        rules = judge(
+        rules = judge_robots(
             origin, answer.status, answer.body, now=self._clock(), max_age=answer.age,
             previous=self.store.last(origin), ttl=suite_settings(self._crawler).robots_ttl,
         )  # fmt: skip
@@ -257,7 +262,7 @@ class RobotsMiddleware:
         first = rules.unreachable_since == rules.checked_at
         spider = suite_settings(self._crawler).profile == "spider"
         told = (spider and first) or not self._has_frontier
-        loud = rules.verdict is Verdict.DISALLOW_FOR_NOW and told
+        loud = rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW and told
         logger.log(
             logging.WARNING if loud else logging.DEBUG,
             "robots.txt of %s cannot be had (%s): %s for %d s",

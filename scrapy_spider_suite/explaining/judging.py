@@ -22,9 +22,14 @@ from scrapy_spider_suite.explaining.trapped import Ruling, TrapJudge, in_words
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
-from scrapy_spider_suite.frontier.policy import Bar, Policy
-from scrapy_spider_suite.frontier.robots_rules import RobotsRules, Verdict, deciding, origin_of
-from scrapy_spider_suite.store.counters import Counters, row_of
+from scrapy_spider_suite.frontier.policy import Exclusion, Policy
+from scrapy_spider_suite.frontier.robots_rules import (
+    RobotsRules,
+    RobotsVerdict,
+    deciding_line,
+    origin_of,
+)
+from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
@@ -202,7 +207,7 @@ class Judge:
         policy, store = self._policy, self._store
         if store is None:
             return
-        name, domain = row_of(store, host)
+        name, domain = domain_row(store, host)
         if policy.domain_max_pages and domain.pages >= policy.domain_max_pages:
             why = counted(domain.pages, f"page of {name} is done", f"pages of {name} are done")
             where = self._terms.where("SUITE_DOMAIN_MAX_PAGES")
@@ -235,7 +240,7 @@ class Judge:
             if bar is not None:
                 yield Finding("blocked", Judgement.WAIT, self._until(bar), str(bar.rule))
 
-    def _until(self, bar: Bar) -> str:
+    def _until(self, bar: Exclusion) -> str:
         left = bar.until - self._wall
         until = f", for {span(left)} more" if left < NEVER - self._wall else ""
         return f"{bar.why}{until}{': ' if bar.reason else ''}{bar.reason}"
@@ -255,16 +260,16 @@ class Judge:
         agent = self._agent(host)
         where = f"robots.txt of {rules.origin}, {self._age(rules)}"
         parser = self._terms.values.get("ROBOTSTXT_PARSER") or _PARSER
-        if parser != _PARSER and rules.verdict is Verdict.RULES:
+        if parser != _PARSER and rules.verdict is RobotsVerdict.RULES:
             yield Finding("robots", Judgement.FETCH, f"{parser} decides, not asked here", where)
         elif rules.allowed(url, agent):
             yield Finding("robots", Judgement.FETCH, f"allowed to {agent!r}", where)
-        elif rules.verdict is Verdict.DISALLOW_FOR_NOW:
+        elif rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW:
             why = "robots.txt cannot be had, so nothing is allowed for now"
             yield Finding("robots", Judgement.WAIT, why, where)
         else:
             text = rules.body.decode("utf-8-sig", "ignore")
-            line = deciding(text, agent, url)
+            line = deciding_line(text, agent, url)
             said = "" if line is None else f" by line {line[0]}: {line[1]}"
             yield Finding("robots", Judgement.REFUSE, f"forbidden to {agent!r}{said}", where)
 
@@ -297,7 +302,8 @@ class Judge:
         status = "no answer" if rules.status is None else f"status {rules.status}"
         read = f"read {self._ago(rules.fetched_at)}"
         if rules.unreachable_since is not None:
-            kept = f"; what it said before was {read}" if rules.verdict is Verdict.RULES else ""
+            stale = rules.verdict is RobotsVerdict.RULES
+            kept = f"; what it said before was {read}" if stale else ""
             read = f"last asked {self._ago(rules.checked_at)}{kept}"
         left = self.robots_left(rules)
         if left == math.inf:

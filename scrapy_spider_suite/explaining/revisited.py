@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from scrapy_spider_suite.explaining.judging import span
 from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.store.revisit_plans import MISSES_MAX, Plan
+from scrapy_spider_suite.store.revisit_plans import MISSES_MAX, RevisitPlan
 
 Row = dict[str, object]
 
 
-def next_visit(terms: Terms, plan: Plan, wall: float) -> Row:
+def next_visit(terms: Terms, plan: RevisitPlan, wall: float) -> Row:
     """When the page of *plan* is visited again, and what is known of it, at *wall* time."""
     if terms.settings.revisit == "off":
         where = terms.where("SUITE_REVISIT")
@@ -21,7 +21,7 @@ def next_visit(terms: Terms, plan: Plan, wall: float) -> Row:
     return {"next_try": f"{when}: {_time(plan.due)}", "why_then": _why(terms, plan), **_facts(plan)}
 
 
-def _why(terms: Terms, plan: Plan) -> str:
+def _why(terms: Terms, plan: RevisitPlan) -> str:
     if plan.claimed:
         return "a sitemap says that it has changed since"
     if plan.misses:
@@ -35,7 +35,7 @@ def _why(terms: Terms, plan: Plan) -> str:
     return f"it changes about every {span(1 / plan.rate)}, {by}"
 
 
-def _facts(plan: Plan) -> Row:
+def _facts(plan: RevisitPlan) -> Row:
     facts: Row = {"last_visit": _time(plan.history.last)}
     if plan.validators.etag:
         facts["etag"] = plan.validators.etag

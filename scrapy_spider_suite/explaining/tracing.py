@@ -13,9 +13,9 @@ from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import ROWS, Plan, plan_of
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, plan_of
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.url_states import lastmod, tag_of
+from scrapy_spider_suite.store.url_states import lastmod, seed_tag
 from scrapy_spider_suite.urls.normalize import host_of
 
 SINCE = 600.0
@@ -36,7 +36,7 @@ class Trace:
     of_spider: bool
     lastmod: int | None = None
     """When a sitemap says that its page changed, in seconds since the epoch."""
-    plan: Plan | None = None
+    plan: RevisitPlan | None = None
     """When it is visited again."""
 
 
@@ -54,7 +54,7 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
                 entry = each
                 break
     of_spider = identity.startswith(host_key(host) + b"\xff")
-    tag, when = tag_of(reader.store, identity), lastmod(reader.store, identity)
+    tag, when = seed_tag(reader.store, identity), lastmod(reader.store, identity)
     plan = plan_of(reader.store.kv(ROWS), identity)
     return Trace(normal, state, entry, ahead, tag, of_spider, when, plan)
 

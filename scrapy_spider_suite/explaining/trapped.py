@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scrapy_spider_suite.crawl.queue.traps import ASKED_FOR, BEHIND, LAST, Grounds, Miner, Traps
+from scrapy_spider_suite.crawl.queue.traps import (
+    ASKED_FOR,
+    BEHIND,
+    LAST,
+    Traps,
+    TrapStats,
+    UrlMiner,
+)
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
@@ -39,9 +46,9 @@ class TrapJudge:
         self._terms = terms
         self._policy = policy
         self._store = store
-        self._grounds = grounds = Grounds(store)
+        self._grounds = grounds = TrapStats(store)
         self._traps = Traps(store, policy, grounds, _nothing, self._has_values)
-        self._miner = Miner(grounds, _nothing)
+        self._miner = UrlMiner(grounds, _nothing)
 
     def of_link(self, url: str, host: str) -> Ruling | None:
         """What becomes of a link to the normal *url* on *host*, whatever that betrays by itself."""

@@ -26,7 +26,7 @@ from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.project import LIVE, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.store.job_directory import Chronicle, digest_of
+from scrapy_spider_suite.store.job_directory import JobHistory, digest_of
 from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.url_lists import Kind, Source
 
@@ -58,7 +58,7 @@ class Chronicler:
         self._crawler = crawler
         self._run = uuid.uuid4().hex[:12]
         self._filters: dict[str, str] = {}
-        self._chronicle: Chronicle | None = None
+        self._chronicle: JobHistory | None = None
         self._hashing: asyncio.Task[None] | None = None
         self._failed = False
         self._ticker = Ticker(_LOOK, self._look)
@@ -78,7 +78,7 @@ class Chronicler:
         core = core_of(self._crawler)
         if core.job is None:
             return
-        self._chronicle = Chronicle(core.job.folder)
+        self._chronicle = JobHistory(core.job.folder)
         last, self._filters = self._chronicle.last()
         suite, scrapy = core.settings.as_stored(), self._scrapy(core.settings)
         rows = [self._begun(core.settings, digest_of(suite))]

@@ -30,7 +30,7 @@ from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.store.counters import OTHER, Tallies
+from scrapy_spider_suite.store.counters import OTHER, FetchTotals
 from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Evidence:
         in_job = suite_settings(crawler).fetch_log is True and uses_job(crawler)
         self._wanted = log is not None or in_job
         self._early: list[tuple[bytes, float]] = []
-        self._tallies = Tallies()
+        self._tallies = FetchTotals()
         self._store: Store | None = None
         self._said = False
         self._ticker = Ticker(PERIOD, self.flush)
@@ -90,7 +90,7 @@ class Evidence:
         """Open the log of the job, which is this process's by now, and take its tallies."""
         core = core_of(self._crawler)
         self._store = core.store
-        before, self._tallies = self._tallies, Tallies.load(core.store)
+        before, self._tallies = self._tallies, FetchTotals.load(core.store)
         self._tallies.add(before)
         if self._log is None:
             self._open(core.settings)

@@ -119,7 +119,7 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OverrideLine:
     """One rule of the file."""
 
     rule: Rule
@@ -181,7 +181,7 @@ class Overrides:
     """The rules of one file, looked up by host or by address."""
 
     def __init__(self) -> None:
-        self._lines: Subjects[Line] = Subjects()
+        self._lines: Subjects[OverrideLine] = Subjects()
         self.bars = False
         """Whether any rule keeps a host from being visited, for some hours or at all."""
         self.longest_delay = 0.0
@@ -214,22 +214,22 @@ class Overrides:
         if earlier is not None:
             number = earlier.rule.source.rpartition(" ")[2]
             raise ValueError(f"{subject} has a rule already, on line {number}")
-        self._lines.put(subject, Line(Rule(str(subject), where), override))
+        self._lines.put(subject, OverrideLine(Rule(str(subject), where), override))
         self.longest_delay = max(self.longest_delay, override.delay or 0.0)
         self.bars = self.bars or bool(override.blocked) or override.hours is not None
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def lines_for_host(self, host: str) -> Iterator[Line]:
+    def lines_for_host(self, host: str) -> Iterator[OverrideLine]:
         """The rules that hold for *host* by its name, the closest first."""
         return self._lines.of_host(host)
 
-    def lines_for_address(self, address: str) -> Iterator[Line]:
+    def lines_for_address(self, address: str) -> Iterator[OverrideLine]:
         """The rules that hold for a numeric *address* ("" for none), the closest first."""
         return self._lines.of_address(address)
 
-    def line(self, subject: Subject) -> Line | None:
+    def line(self, subject: Subject) -> OverrideLine | None:
         """The rule for *subject* itself."""
         return self._lines.get(subject)
 
@@ -242,7 +242,7 @@ class Overrides:
         return _merged(self._lines.of_address(address))
 
 
-def _merged(lines: Iterator[Line]) -> Override | None:
+def _merged(lines: Iterator[OverrideLine]) -> Override | None:
     first = next(lines, None)
     if first is None:
         return None

@@ -31,7 +31,7 @@ _LEAST: Final = 0.05
 WHY: Final = "others fetch there, too"
 
 
-class Lender(Protocol):
+class PermitSource(Protocol):
     """Who gives leave."""
 
     @property
@@ -53,7 +53,7 @@ class Lender(Protocol):
         """No fetch starts there now, though there was leave for it: others may have it."""
 
 
-class Permits:
+class VisitPermits:
     """Holds the visits of one frontier for which leave is awaited.
 
     Attributes:
@@ -61,7 +61,7 @@ class Permits:
     """
 
     def __init__(self, workbench: Workbench) -> None:
-        self.lender: Lender | None = None
+        self.lender: PermitSource | None = None
         self._workbench = workbench
         self._held: dict[str, Visit] = {}
         self._at: dict[str, str] = {}  # by address, which host is held

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.overrides import Line, Overrides, Rule
+from scrapy_spider_suite.frontier.overrides import OverrideLine, Overrides, Rule
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.urls.host_patterns import Subject, Subjects
 from scrapy_spider_suite.urls.hosts import phase_of
@@ -81,7 +81,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Exclusion:
     """Why a host may not be visited, and until when (wall seconds; inf: until the rule goes)."""
 
     why: str
@@ -105,7 +105,7 @@ def waits_for_rule(words: str) -> bool:
     return bool(parenthesis) and why in (_BLOCKED, _OUTSIDE, _PHASE)
 
 
-def barred_subject(words: str) -> Subject | None:
+def excluded_pattern(words: str) -> Subject | None:
     """Of whom the rule was by which a host waits for *words*; None if it is no one's."""
     why, parenthesis, rest = words.partition(" (")
     if not parenthesis or why not in (_BLOCKED, _OUTSIDE):
@@ -215,19 +215,19 @@ class Policy:
                 return value
         return None
 
-    def _lines(self, host: str, address: str) -> Iterator[Line]:
+    def _lines(self, host: str, address: str) -> Iterator[OverrideLine]:
         yield from self.overrides.lines_for_host(host)
         yield from self.overrides.lines_for_address(address)
 
     # Bars: those of a host and those of its address hold together
 
-    def bar(self, host: str, address: str, wall: float) -> Bar | None:
+    def bar(self, host: str, address: str, wall: float) -> Exclusion | None:
         """Why *host*, at *address* ("" while it is not known), may not be visited at *wall*.
 
         The bar that ends last, if there are several.
         """
         overrides, blocks = self.overrides, self.blocks
-        bars: list[Bar] = []
+        bars: list[Exclusion] = []
         if overrides.bars:
             bars += _bars_of_lines(overrides.lines_for_host(host), wall)
             bars += _bars_of_lines(overrides.lines_for_address(address), wall)
@@ -236,7 +236,7 @@ class Policy:
             bars += _bars_of_blocks(blocks.of_address(address), wall)
         return max(bars, key=_until, default=None) if bars else None
 
-    def bar_of_visit(self, host: str, address: str, wall: float) -> Bar | None:
+    def bar_of_visit(self, host: str, address: str, wall: float) -> Exclusion | None:
         """`bar`, or that *host* is not in its phase: images and robots.txt come when asked for."""
         bar, phases = self.bar(host, address, wall), self.phases
         if phases is None or (opens := phases.opens(host, wall)) <= wall:
@@ -244,12 +244,12 @@ class Policy:
         other = _bar(_PHASE, opens, _PHASES, f"{phases.of(host) + 1} of {phases.count}")
         return other if bar is None else max(bar, other, key=_until)
 
-    def bar_of_url(self, url: str, host: str, wall: float) -> Bar | None:
+    def bar_of_url(self, url: str, host: str, wall: float) -> Exclusion | None:
         """Why the normal *url* on *host* may not be fetched, where its host may be visited."""
         bars = _bars_of_blocks(self.blocks.of_url(url, host), wall)
         return max(bars, key=_until, default=None)
 
-    def bar_of_rule(self, subject: Subject, wall: float) -> Bar | None:
+    def bar_of_rule(self, subject: Subject, wall: float) -> Exclusion | None:
         """What the rule and the block for *subject* itself keep from being visited at *wall*."""
         line, block = self.overrides.line(subject), self.blocks.get(subject)
         bars = list(_bars_of_lines(iter(() if line is None else (line,)), wall))
@@ -279,19 +279,19 @@ class Policy:
 
 
 @lru_cache(maxsize=1_024)
-def _bar(why: str, until: float, rule: Rule, reason: str) -> Bar:
+def _bar(why: str, until: float, rule: Rule, reason: str) -> Exclusion:
     """A bar; one for all the hosts that one rule holds."""
-    return Bar(why, until, rule, reason)
+    return Exclusion(why, until, rule, reason)
 
 
-def _until(bar: Bar) -> float:
+def _until(bar: Exclusion) -> float:
     return bar.until
 
 
-def _bars_of_lines(lines: Iterator[Line], wall: float) -> Iterator[Bar]:
+def _bars_of_lines(lines: Iterator[OverrideLine], wall: float) -> Iterator[Exclusion]:
     """The bars of rules that lie within one another, the closest first: it decides."""
-    blocked: Line | None = None
-    hours: Line | None = None
+    blocked: OverrideLine | None = None
+    hours: OverrideLine | None = None
     for line in lines:
         if blocked is None and line.override.blocked is not None:
             blocked = line
@@ -305,7 +305,7 @@ def _bars_of_lines(lines: Iterator[Line], wall: float) -> Iterator[Bar]:
             yield _bar(_OUTSIDE, opens, hours.rule, hours.override.hours.text)
 
 
-def _bars_of_blocks(blocks: Iterator[Block], wall: float) -> list[Bar]:
+def _bars_of_blocks(blocks: Iterator[Block], wall: float) -> list[Exclusion]:
     return [
         _bar(_BLOCKED, block.until, block.rule, block.reason)
         for block in blocks

@@ -29,7 +29,7 @@ _CREDIT = 1.0
 """Seconds whose bytes may be saved up by receiving less."""
 
 
-class Bandwidth:
+class BandwidthLimit:
     """One crawl's. *rate* is in bytes per second and may change; 0 is no limit.
 
     Times are seconds of a monotonic clock.
@@ -100,7 +100,7 @@ class BackOff:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HostVerdict:
     """What an event means for its host."""
 
     failures: int
@@ -109,7 +109,9 @@ class Verdict:
     dead: bool = False
 
 
-def judge(event: Event, failures: int, rules: BackOff, retry_after: float | None) -> Verdict:
+def judge_host(
+    event: Event, failures: int, rules: BackOff, retry_after: float | None
+) -> HostVerdict:
     """What *event* means for a host that had *failures* in a row before it.
 
     *retry_after* is the server's own wish in seconds from now; it wins over a shorter
@@ -117,15 +119,15 @@ def judge(event: Event, failures: int, rules: BackOff, retry_after: float | None
     """
     health = OUTCOMES[event].health
     if health is Health.NONE:
-        return Verdict(failures)
+        return HostVerdict(failures)
     if health is Health.WELL:
-        return Verdict(0)
+        return HostVerdict(0)
     failures += 1
     wait, why = rules.after(failures, event), f"back-off after {event.value}"
     if retry_after is not None and retry_after >= wait:
         wait, why = min(retry_after, max(wait, LONGEST_WISH)), "Retry-After"
     dead = health is Health.UNREACHABLE and failures >= rules.dead_after
-    return Verdict(failures, wait, why, dead)
+    return HostVerdict(failures, wait, why, dead)
 
 
 def parse_retry_after(value: str, wall: float) -> float | None:

@@ -12,8 +12,8 @@ there are. That has two parts, both known for long:
   Horvitz, Lubetzky, Peres, Shahaf: "Tractable near-optimal policies for crawling", PNAS 2018). A
   page that changes faster than it can be followed is worth few visits, and may be worth none.
 
-The price follows from how many pages change how often, of which `Demand` keeps count, and from how
-many visits there are. Times are wall times and rates numbers a second; nothing here knows a clock.
+The price follows from how many pages change how often, which `ChangeRates` counts, and from the
+number of visits. Times are wall times, rates numbers a second; nothing here knows a clock.
 
 What a server gave to ask it by whether a page changed (RFC 9110 §8.8 and §13.1).
 """
@@ -158,7 +158,7 @@ def interval_for(rate: float, price: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Revisiting:
+class RevisitPolicy:
     """The settings. Seconds; *prior* in changes a second.
 
     ``least`` and ``most`` bound the interval that adaptive revisits come to: of a page that is not
@@ -182,7 +182,7 @@ class Revisiting:
         return min(self.most, max(self.least, wanted))
 
 
-class Demand:
+class ChangeRates:
     """How many pages change how often: in bins of a quarter octave, 1 kB whatever the crawl."""
 
     def __init__(self, bins: Sequence[int] = ()) -> None:
@@ -231,7 +231,7 @@ def _bin(rate: float) -> int:
     return min(len(_RATES) - 1, max(0, round(4 * log2(rate) - _LOWEST)))
 
 
-class Turns:
+class RevisitShare:
     """Whose turn it is where pages wait that are new and such as are due again.
 
     Of those turns a part of *weight*, from 0 to 1, is for revisits, evenly spread. Where only one
@@ -253,7 +253,7 @@ class Turns:
         return True
 
 
-class Budget:
+class VisitBudget:
     """How many visits there may be by now, where they come at a steady *rate*.
 
     What is not spent in time is kept, up to a twentieth of a round, so that whoever is late may
@@ -276,7 +276,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class LastmodTrust:
     """How far a host's sitemaps are to be believed when they say that pages changed (lastmod).
 
     ``made``: pages that were visited because of it; ``true``: those that had changed.
@@ -285,10 +285,10 @@ class Claims:
     made: float = 0.0
     true: float = 0.0
 
-    def checked(self, *, changed: bool) -> Claims:
+    def checked(self, *, changed: bool) -> LastmodTrust:
         """With another one that was looked into; the last twenty or so count."""
         fade = 1.0 if self.made < 20 else 0.95
-        return Claims(self.made * fade + 1, self.true * fade + changed)
+        return LastmodTrust(self.made * fade + 1, self.true * fade + changed)
 
     @property
     def credible(self) -> bool:

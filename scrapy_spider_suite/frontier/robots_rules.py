@@ -10,7 +10,7 @@ with the beginning of one.
 
 What a robots.txt, or the lack of one, allows, and for how long (RFC 9309).
 
-`judge` turns one answer, or none, into `RobotsRules`::
+`judge_robots` turns one answer, or none, into `RobotsRules`::
 
     2xx                     RULES             the first 500 KiB of the body are obeyed (§2.5)
     3xx, 4xx but 429        ALLOW_ALL         (§2.3.1.3; 3xx: the caller followed five and gave up)
@@ -59,7 +59,7 @@ _CONTACT = re.compile(r"\S*(?:://|@)\S*")  # the words in a URL or an address na
 _BYTES_PER_RULE = 400  # of protego's objects, measured over 150,000 real rules
 
 
-class Group:
+class AgentGroup:
     """What a robots.txt says to one user agent.
 
     Attributes:
@@ -70,7 +70,7 @@ class Group:
     __slots__ = ("_rules", "_wildcards", "token", "weight")
 
     def __init__(self, lines: Iterable[str], token: str | None) -> None:
-        """Parse what *lines*, of `split`, say to *token*, of `choose`."""
+        """Parse what *lines*, of `rule_lines`, say to *token*, of `choose_group`."""
         mine = list(_lines_of(lines, token))
         self.token = token
         self._rules = Protego.parse("\n".join(mine))
@@ -99,13 +99,13 @@ class Group:
         return tuple(self._rules.sitemaps)
 
 
-def split(text: str) -> list[str]:
+def rule_lines(text: str) -> list[str]:
     """Return the lines that are not empty, without comment and surrounding space."""
     cut = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in cut if line]
 
 
-def choose(lines: Iterable[str], user_agent: str) -> str | None:
+def choose_group(lines: Iterable[str], user_agent: str) -> str | None:
     """Return the token of the group that holds for *user_agent*, or None.
 
     The longest token that is a word of *user_agent* wins, then one that ends in ``*`` and begins a
@@ -128,7 +128,7 @@ class _Line(str):
     number = 0
 
 
-def deciding(text: str, user_agent: str, url: str) -> tuple[int, str] | None:
+def deciding_line(text: str, user_agent: str, url: str) -> tuple[int, str] | None:
     """The number and words of the line of *text* by which *url* may be fetched, or may not.
 
     The longest rule that matches *url* and says what `Group.allowed` does; None if it is for lack
@@ -140,8 +140,8 @@ def deciding(text: str, user_agent: str, url: str) -> tuple[int, str] | None:
         line.number = number
         if line:
             lines.append(line)
-    token = choose(lines, user_agent)
-    allowed = Group(lines, token).allowed(url)
+    token = choose_group(lines, user_agent)
+    allowed = AgentGroup(lines, token).allowed(url)
     found: tuple[int, int, str] | None = None
     for each in _lines_of(lines, token):
         rule = _PERMISSION.match(each)
@@ -155,7 +155,7 @@ def deciding(text: str, user_agent: str, url: str) -> tuple[int, str] | None:
 def _matches(rule: str, url: str, *, allowed: bool) -> bool:
     """Whether *rule*, alone, decides on *url*."""
     before = "Disallow: /\n" if allowed else ""
-    return Group(f"User-agent: *\n{before}{rule}".splitlines(), "*").allowed(url) is allowed
+    return AgentGroup(f"User-agent: *\n{before}{rule}".splitlines(), "*").allowed(url) is allowed
 
 
 def _tokens(value: str) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ _MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})", re.I)
 _NO_CACHE = re.compile(r"(?:^|[\s,])no-(?:cache|store)(?:$|[\s,=])", re.I)
 
 
-class Verdict(IntEnum):
+class RobotsVerdict(IntEnum):
     """What holds for an origin. The numbers are stored: never change one."""
 
     RULES = 1
@@ -249,7 +249,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """What one origin allows; made by `judge`.
+    """What one origin allows; made by `judge_robots`.
 
     Attributes:
         origin: ``scheme://host`` or ``scheme://host:port``, as `origin_of` writes it.
@@ -264,7 +264,7 @@ class RobotsRules:
     """
 
     origin: str
-    verdict: Verdict
+    verdict: RobotsVerdict
     status: int | None
     fetched_at: float
     checked_at: float
@@ -272,7 +272,9 @@ class RobotsRules:
     unreachable_since: float | None = None
     failures: int = 0
     packed: bytes = b""
-    _groups: dict[str, Group] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _groups: dict[str, AgentGroup] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __repr__(self) -> str:
         return f"<RobotsRules {self.origin} {self.verdict.name} status={self.status}>"
@@ -284,7 +286,7 @@ class RobotsRules:
     @property
     def silent(self) -> bool:
         """Whether nothing answered at all: it is asked for at each visit of its host."""
-        return self.verdict is Verdict.DISALLOW_FOR_NOW and self.status is None
+        return self.verdict is RobotsVerdict.DISALLOW_FOR_NOW and self.status is None
 
     def asked_again(self, next_visit: float) -> float:
         """When it is asked for again, if its host is visited from *next_visit* on."""
@@ -295,16 +297,16 @@ class RobotsRules:
 
         The robots.txt itself always may be. *url* is of this origin: that is not checked.
         """
-        if self.verdict is Verdict.RULES:
+        if self.verdict is RobotsVerdict.RULES:
             return self._group(user_agent).allowed(url)
-        return self.verdict is Verdict.ALLOW_ALL or url == f"{self.origin}/robots.txt"
+        return self.verdict is RobotsVerdict.ALLOW_ALL or url == f"{self.origin}/robots.txt"
 
     def crawl_delay(self, user_agent: str) -> float | None:
         """Return the ``Crawl-delay`` in seconds, at most CRAWL_DELAY_MAX, or None.
 
         Values that are no number, negative or not finite are as if absent.
         """
-        if self.verdict is not Verdict.RULES:
+        if self.verdict is not RobotsVerdict.RULES:
             return None
         delay = self._group(user_agent).crawl_delay
         # Releases of protego before 0.7 let these through.
@@ -324,7 +326,7 @@ class RobotsRules:
     @property
     def sitemaps(self) -> tuple[str, ...]:
         """The URLs of the ``Sitemap`` lines, as they are written."""
-        return Group(split(_decode(self.body)), None).sitemaps
+        return AgentGroup(rule_lines(_decode(self.body)), None).sitemaps
 
     @property
     def weight(self) -> int:
@@ -332,22 +334,22 @@ class RobotsRules:
         parsed = {group.token: group.weight for group in self._groups.values()}
         return 600 + len(self.packed) + sum(parsed.values())
 
-    def _group(self, user_agent: str) -> Group:
+    def _group(self, user_agent: str) -> AgentGroup:
         """Return the group for *user_agent*, parsed once for all agents that it holds for."""
         group = self._groups.get(user_agent)
         if group is not None:
             return group
-        lines = split(_decode(self.body))
-        token = choose(lines, user_agent)
+        lines = rule_lines(_decode(self.body))
+        token = choose_group(lines, user_agent)
         same = (known for known in self._groups.values() if known.token == token)
-        group = next(same, None) or Group(lines, token)
+        group = next(same, None) or AgentGroup(lines, token)
         if len(self._groups) >= _AGENTS_KEPT:
             self._groups.clear()
         self._groups[user_agent] = group
         return group
 
 
-def judge(
+def judge_robots(
     origin: str,
     status: int | None,
     body: bytes = b"",
@@ -373,16 +375,16 @@ def judge(
     if max_age is not None:
         ttl = min(ttl, max(max_age, TTL_MIN))
     if status >= 300:
-        return RobotsRules(origin, Verdict.ALLOW_ALL, status, now, now, now + ttl)
+        return RobotsRules(origin, RobotsVerdict.ALLOW_ALL, status, now, now, now + ttl)
     packed = zlib.compress(body[:BODY_MAX]) if body else b""
-    return RobotsRules(origin, Verdict.RULES, status, now, now, now + ttl, packed=packed)
+    return RobotsRules(origin, RobotsVerdict.RULES, status, now, now, now + ttl, packed=packed)
 
 
 def _unreachable(
     origin: str, status: int | None, now: float, previous: RobotsRules | None
 ) -> RobotsRules:
     """Count one more failure, and decide what holds until the next attempt."""
-    failures, since, verdict, fetched_at, packed = 1, now, Verdict.DISALLOW_FOR_NOW, now, b""
+    failures, since, verdict, fetched_at, packed = 1, now, RobotsVerdict.DISALLOW_FOR_NOW, now, b""
     if previous is not None:
         # What is tried again before the pause is over (a page's retry) is no further failure.
         early = previous.unreachable_since is not None and now < previous.expires_at
@@ -394,7 +396,7 @@ def _unreachable(
             verdict, fetched_at = previous.verdict, previous.fetched_at
             packed = previous.packed
     if now - since >= UNREACHABLE_MAX:
-        verdict, fetched_at, packed = Verdict.ALLOW_ALL, now, b""
+        verdict, fetched_at, packed = RobotsVerdict.ALLOW_ALL, now, b""
     retry = RETRY_AFTER[min(failures, len(RETRY_AFTER)) - 1]
     return RobotsRules(
         origin, verdict, status, fetched_at, now, now + retry, since, failures, packed

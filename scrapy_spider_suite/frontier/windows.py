@@ -102,7 +102,7 @@ _PORTION = 1_000
 """Hosts that are let go at a time, some 5 us each."""
 
 
-class Sliding:
+class HostWindow:
     """Keeps *window* in step with the hosts on *workbench*. Times are ``now``."""
 
     def __init__(self, window: Window, workbench: Workbench) -> None:
@@ -129,7 +129,7 @@ class Sliding:
 
         Others come for traffic without a visit, and take no place.
         """
-        if expected or not bare(host):
+        if expected or not has_nothing_left(host):
             self._window.enter(host.key)
 
     def went(self, key: str) -> None:
@@ -167,7 +167,7 @@ class Sliding:
         if not self._window.over:
             return False
         hosts = self.hosts()
-        if not self._window.next_row(host.key for host in hosts if not bare(host)):
+        if not self._window.next_row(host.key for host in hosts if not has_nothing_left(host)):
             return True
         self.let_go(hosts)
         return False
@@ -178,7 +178,7 @@ class Sliding:
         Hosts of which nothing is left but pages under way are in no place, until those bring more.
         """
         staying = self.hosts()
-        self._window.move(host.key for host in staying if not bare(host))
+        self._window.move(host.key for host in staying if not has_nothing_left(host))
         self.let_go(staying)
 
     def let_go(self, hosts: list[HostState]) -> None:
@@ -204,11 +204,11 @@ class Sliding:
         self._workbench.offer(host)
 
 
-def bare(host: HostState) -> bool:
+def has_nothing_left(host: HostState) -> bool:
     """Whether nothing of *host* is left to be visited at present."""
     return not host.front and not host.more
 
 
 def _gone(host: HostState) -> bool:
     """Whether *host* will not be visited: nothing is left of it, or it was given up."""
-    return bare(host) or bool(host.record.dead)
+    return has_nothing_left(host) or bool(host.record.dead)

@@ -34,7 +34,7 @@ from typing import Any
 from msgspec import Struct
 
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.policy import Bar
+from scrapy_spider_suite.frontier.policy import Exclusion
 from scrapy_spider_suite.frontier.politeness import Pace
 
 _untrack = ctypes.pythonapi.PyObject_GC_UnTrack
@@ -115,7 +115,7 @@ class HostState(Struct, eq=False, gc=False):
     fetched: float = LONG_AGO  # when its delay began to run
     began: float = LONG_AGO  # when the last transfer began
     why: str = ""  # the rule that set next_fetch
-    bar: Bar | None = None  # why it may not be visited whatever its clock says
+    bar: Exclusion | None = None  # why it may not be visited whatever its clock says
     barred_until: float = 0.0
     revision: int = 0  # of the policy that chose its pace
     address: AddressState | None = None
@@ -421,7 +421,7 @@ class Workbench:
         address.next_fetch = address.fetched + address.delay
         self.offer_address(address)
 
-    def set_bar(self, host: HostState, bar: Bar | None, until: float) -> None:
+    def set_bar(self, host: HostState, bar: Exclusion | None, until: float) -> None:
         """Keep *host* from being visited until *until*, whatever its clock says; None: no more."""
         ready_at = host.ready_at()
         host.bar, host.barred_until = bar, until
@@ -523,7 +523,7 @@ _AHEAD = 1.0
 """Seconds before its time at which the name of a host is looked up."""
 
 
-class Unresolved:
+class UnresolvedHosts:
     """First come, first served; but a host that must wait, or has nothing queued, is put aside.
 
     Attributes:

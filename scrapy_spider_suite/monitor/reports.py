@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scrapy_spider_suite.analysis.link_stats import HostLinks
-from scrapy_spider_suite.store.counters import Counters, Table, Tallies
+from scrapy_spider_suite.store.counters import Counters, FetchTotals, Table
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.url_states import SeedRow
 
@@ -116,7 +116,7 @@ def tally_rows(table: Table, column: str, limit: int = 0) -> list[Row]:
     ]
 
 
-def crawl_facts(counters: Counters, tallies: Tallies) -> Row:
+def crawl_facts(counters: Counters, tallies: FetchTotals) -> Row:
     """The crawl in figures, over all of its runs."""
     fetches, size, ms = tallies.total()
     seconds = max(1e-9, counters.seconds)

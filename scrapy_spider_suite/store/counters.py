@@ -109,7 +109,7 @@ class Domain(NamedTuple):
     """URLs done."""
 
 
-class Domains:
+class DomainCounts:
     """Counts by registered domain; hosts are given, and stand for theirs."""
 
     def __init__(self, store: Store) -> None:
@@ -174,7 +174,7 @@ class Domains:
         self._kv.put(_WHOLE, b"")
 
 
-def row_of(store: Store, host: str) -> tuple[str, Domain]:
+def domain_row(store: Store, host: str) -> tuple[str, Domain]:
     """The registered domain of *host*, and what the job in *store* has had of it."""
     domain = registered_domain(host)
     return domain, _read(domain, store.kv(_FAMILY).get(domain.encode()))
@@ -227,7 +227,7 @@ Table = dict[str, list[int]]
 
 
 @dataclass(slots=True)
-class Tallies:
+class FetchTotals:
     """Three tables of the same fetches. *changed*: since they were last saved or loaded."""
 
     statuses: Table = field(default_factory=dict)
@@ -252,7 +252,7 @@ class Tallies:
             return media_type
         return media_type if sum(name not in USUAL for name in known) < UNUSUAL_MAX else OTHER
 
-    def add(self, other: Tallies) -> None:
+    def add(self, other: FetchTotals) -> None:
         """Count what *other* counted."""
         for ours, theirs in (
             (self.statuses, other.statuses), (self.types, other.types), (self.kinds, other.kinds),
@@ -273,7 +273,7 @@ class Tallies:
         self.changed = False
 
     @classmethod
-    def load(cls, store: Store) -> Tallies:
+    def load(cls, store: Store) -> FetchTotals:
         """Read the tallies back; empty in a new job. Raises `JobDamagedError`."""
         data = store.kv("counters").get(_TALLIES)
         if data is None:

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.policy import Policy, barred_subject, waits_for_rule
+from scrapy_spider_suite.frontier.policy import Policy, excluded_pattern, waits_for_rule
 from scrapy_spider_suite.frontier.waits import (
     WaitCount,
     WaitReason,
@@ -167,7 +167,7 @@ _FRONT = 8
 _NONE: Set[bytes] = frozenset()
 
 
-class Fronts:
+class QueueFronts:
     """Moves entries between the fronts of hosts and their rows in the store."""
 
     def __init__(self, store: Store) -> None:
@@ -290,7 +290,7 @@ class HostRecords:
         wall_offset: wall time minus ``now``, by which clocks of resident hosts are stored.
     """
 
-    def __init__(self, store: Store, workbench: Workbench, fronts: Fronts) -> None:
+    def __init__(self, store: Store, workbench: Workbench, fronts: QueueFronts) -> None:
         self.wall_offset = 0.0
         self._store = store
         self._hosts = workbench.hosts
@@ -476,7 +476,7 @@ def _key(kind: _Kind, number: int) -> bytes:
     return _PREFIX + f"{width}/{number}/{reason}".encode()
 
 
-class Waits:
+class WaitCounts:
     """Counts the hosts of one frontier. *elsewhere* says which hosts another agent holds.
 
     Attributes:
@@ -530,9 +530,9 @@ class Waits:
 
 RESIDENT = 1e13
 """The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
-BARRED = 1e12
+EXCLUDED_BAND = 1e12
 """What is added to the times of hosts that wait for a rule."""
-AWAY = 30.0
+FAR_AHEAD = 30.0
 """A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
 _STEP, _STEPS = 1e-3, 1_000
 """A host that missed its phase goes ahead of others in the next one, by so many seconds for each
@@ -569,7 +569,7 @@ class WaitingList:
         """
         barred = self._look_at_rules(key, record, wall) or self._out_of_phase(key, record, wall)
         when = max(wall if since is None else since, record.next_fetch) - ahead
-        record.due = when + BARRED if barred else when
+        record.due = when + EXCLUDED_BAND if barred else when
         self._store.put_due(record.due, key)
         self.counts.change(due_time(record.due), record, 1)
         self.earliest = min(self.earliest, when)
@@ -585,9 +585,11 @@ class WaitingList:
     def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that is due wait for its next phase, if it missed one; whether it did."""
         phases, due = self._policy.phases, record.due
-        if phases is None or due is None or phases.opens(key, wall) - wall < AWAY + _STEP * _STEPS:
+        if phases is None or due is None:
             return False
-        before = record.next_fetch - due + (BARRED if due >= BARRED else 0.0)
+        if phases.opens(key, wall) - wall < FAR_AHEAD + _STEP * _STEPS:
+            return False
+        before = record.next_fetch - due + (EXCLUDED_BAND if due >= EXCLUDED_BAND else 0.0)
         self.leave(key, record)
         self.add(key, record, wall, ahead=min(max(before, 0.0) + _STEP, _STEP * _STEPS))
         return True
@@ -610,28 +612,28 @@ class WaitingList:
         """Seconds until a host on disk may be visited (negative: overdue); None if none waits."""
         if self.earliest >= RESIDENT:
             return None
-        waits = [when - wall for when, _ in self._store.due(1) if when < BARRED]
-        barred = self._store.due(1, BARRED)
-        waits += [when - BARRED - wall for when, _ in barred if when < RESIDENT]
+        waits = [when - wall for when, _ in self._store.due(1) if when < EXCLUDED_BAND]
+        barred = self._store.due(1, EXCLUDED_BAND)
+        waits += [when - EXCLUDED_BAND - wall for when, _ in barred if when < RESIDENT]
         return min(waits, default=None)
 
     def due(self, room: int, wall: float) -> list[str]:
         """Up to *room* hosts that may be visited now, or so soon that they are wanted in memory."""
-        if room <= 0 or self.earliest > wall + AWAY:
+        if room <= 0 or self.earliest > wall + FAR_AHEAD:
             return []
         found: list[str] = []
-        earliest = [self._due_of(band, room, wall, found) for band in (0.0, BARRED)]
+        earliest = [self._due_of(band, room, wall, found) for band in (0.0, EXCLUDED_BAND)]
         self.earliest = min(earliest)
         return found
 
     def _due_of(self, band: float, room: int, wall: float, found: list[str]) -> float:
         """Add those of one band to *found*; when the next of it is due."""
         for due, key in self._store.due(room - len(found) + 1, band):
-            if due >= (RESIDENT if band else BARRED):
+            if due >= (RESIDENT if band else EXCLUDED_BAND):
                 break
             when = due - band
             # A clock that was set back makes a time look far away.
-            far = when - wall > AWAY and (band or when - wall < LATEST)
+            far = when - wall > FAR_AHEAD and (band or when - wall < LATEST)
             if far or len(found) == room:
                 return when
             found.append(key)
@@ -657,7 +659,8 @@ class WaitingList:
 
     def barred(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
         """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
-        return [row for row in self.rows(max(since, BARRED), after, limit) if row[0] < RESIDENT]
+        rows = self.rows(max(since, EXCLUDED_BAND), after, limit)
+        return [row for row in rows if row[0] < RESIDENT]
 
     def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
@@ -674,7 +677,7 @@ class WaitingList:
 
         Its delay runs from now.
         """
-        subject = barred_subject(record.why) if record.why else None
+        subject = excluded_pattern(record.why) if record.why else None
         if subject is not None and subject.kind is Kind.PREFIX:
             self.leave(key, record)
             record.next_fetch, record.why = wall + self._policy.of_host(key).delay, ""
@@ -687,7 +690,7 @@ class WaitingList:
         """
         if not waits_for_rule(record.why):
             return False
-        bar, subject = self._policy.bar_of_visit(key, "", wall), barred_subject(record.why)
+        bar, subject = self._policy.bar_of_visit(key, "", wall), excluded_pattern(record.why)
         if bar is None and subject is not None:
             bar = self._policy.bar_of_rule(subject, wall)
         if bar is None:
@@ -701,4 +704,4 @@ class WaitingList:
 
 def due_time(due: float) -> float:
     """The time (wall) at which a host that is not in memory, and stands under *due*, is due."""
-    return due - BARRED if due >= BARRED else due
+    return due - EXCLUDED_BAND if due >= EXCLUDED_BAND else due

@@ -64,11 +64,11 @@ from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.store.job_reader import lies_untouched
+from scrapy_spider_suite.store.job_reader import is_fresh
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def digest_of(settings: Mapping[str, object]) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-class Chronicle:
+class JobHistory:
     """That of the job whose ``suite`` folder is *folder*."""
 
     def __init__(self, folder: Path) -> None:
@@ -325,15 +325,15 @@ class Job:
             raise JobDamagedError(f"{folder}, the archive of seen URLs, is missing{_WAY_OUT}")
         return Archive(folder) if archive is None and wanted else archive
 
-    def _sieve(self, settings: SuiteSettings) -> Sieved | None:
+    def _sieve(self, settings: SuiteSettings) -> SieveIndex | None:
         folder, dropped = self.folder / SIEVE, self.store.kv(DROPPED)
-        if not Sieved.exists(folder):
+        if not SieveIndex.exists(folder):
             if self.store.meta.get(_SIEVED) is not None:
                 raise JobDamagedError(f"{folder}, the sieve of seen URLs, is missing{_WAY_OUT}")
             if settings.seen != "sieve":
                 return None
         bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
-        return Sieved(folder, dropped, bits=bits, capacity=capacity)
+        return SieveIndex(folder, dropped, bits=bits, capacity=capacity)
 
     def close(self) -> None:
         """Mark the end as clean and let go of the directory."""
@@ -349,7 +349,7 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
     """Log what changed since the last run; refuse what must not change, unless nothing is there."""
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is Kind.FIXED]
-    if fixed and (find_damage(folder / "store") or not lies_untouched(folder)):
+    if fixed and (find_damage(folder / "store") or not is_fresh(folder)):
         listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "

@@ -25,15 +25,15 @@ from scrapy_spider_suite.store.revisit_plans import wrong_plans
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import ARCHIVED, DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DONE_200, DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 from scrapy_spider_suite.store.seen_transfer import archived, entry_of, rows_in
-from scrapy_spider_suite.store.unread_pages import Unextracted
-from scrapy_spider_suite.store.url_states import tag_of
+from scrapy_spider_suite.store.unread_pages import UnreadPages
+from scrapy_spider_suite.store.url_states import seed_tag
 from scrapy_spider_suite.wording import counted
 
 _BATCH = 1_000
-_DONE = UrlState.from_bytes(ARCHIVED)
+_DONE = UrlState.from_bytes(DONE_200)
 _FINGERPRINT = b"\xff"
 """Begins, after its host's key, an identity that does not say the URL."""
 
@@ -68,7 +68,7 @@ class StoreReader:
             # After the store: what moves there meanwhile is in both, and not in neither.
             self.store.archive = Archive.if_any(folder / ARCHIVE, readonly=True)
             dropped = self.store.kv(DROPPED)
-            self.store.sieve = Sieved.if_any(folder / SIEVE, dropped, readonly=True)
+            self.store.sieve = SieveIndex.if_any(folder / SIEVE, dropped, readonly=True)
         except BaseException:
             self._temporary.remove()
             raise
@@ -118,15 +118,15 @@ class StoreReader:
                 if queued is None:
                     queued = {entry.identity: entry.url for entry in self.pending(host)}
                 url = queued.get(prefix + identity, url)
-            yield UrlRow(url, state, tag_of(self.store, prefix + identity))
+            yield UrlRow(url, state, seed_tag(self.store, prefix + identity))
         for identity in archived(self.store, host):
             url = identity.decode("utf-8", "replace")
-            yield UrlRow(url, _DONE, tag_of(self.store, prefix + identity))
+            yield UrlRow(url, _DONE, seed_tag(self.store, prefix + identity))
 
     @property
-    def unextracted(self) -> Unextracted:
+    def unextracted(self) -> UnreadPages:
         """The stored pages whose links nobody has read yet; not to be changed."""
-        return Unextracted(self.store, self.counters())
+        return UnreadPages(self.store, self.counters())
 
     def in_sieve(self) -> int:
         """How many links wait for the sieve."""
@@ -199,7 +199,7 @@ class StoreReader:
                 yield f"the job counts {urls}, its hosts {total:,}"
 
 
-def waits_for(record: HostRecord, wall: float) -> str:
+def wait_reason(record: HostRecord, wall: float) -> str:
     """Why a host with this record is not being fetched at time *wall* (seconds since the epoch)."""
     if record.dead:
         return f"given up: {record.dead.replace('_', ' ')}"
@@ -224,19 +224,19 @@ _OF_A_START: Final = frozenset({
 """The rows that any start writes, beside facts about the job itself."""
 
 
-def lies_untouched(folder: Path) -> bool:
+def is_fresh(folder: Path) -> bool:
     """Whether nothing has happened to the job of the ``suite`` folder *folder*, which nobody uses.
 
     It is only looked at; one that cannot be read may hold anything.
     """
     try:
         with StoreReader(folder) as reader:
-            return untouched(reader.store)
+            return is_fresh_store(reader.store)
     except (JobError, OSError):
         return False
 
 
-def untouched(store: RocksStore) -> bool:
+def is_fresh_store(store: RocksStore) -> bool:
     """Whether nothing has happened to the job of *store*, by what was flushed: no URL was met, no
     host, and no other agent. Raises `JobDamagedError`."""
     if Counters.load(store) != Counters():

@@ -58,7 +58,7 @@ from scrapy_spider_suite.store.value_codec import (
     DEFAULT_KINDS,
     MAX_BYTES,
     ClassList,
-    Registry,
+    ClassRegistry,
     ValueCodec,
     refuse_extras,
 )
@@ -202,7 +202,7 @@ _SIMPLE = tuple(
     if number not in (_URL, _CALLBACK, _HEADERS, _ERRBACK, _CLASS, _EXTRA)
 )
 
-_registry = Registry()
+_registry = ClassRegistry()
 # The text of a link, which CrawlSpider puts into meta: a str that holds on to its document.
 _registry.register(_ElementUnicodeResult, "lxml.text", str, str)
 
@@ -246,7 +246,7 @@ class RequestCodec:
         self,
         spider: Spider,
         allowed: Iterable[str] = (),
-        registry: Registry | None = None,
+        registry: ClassRegistry | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.values = ValueCodec(

@@ -22,16 +22,16 @@ from collections.abc import Callable
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import judge
-from scrapy_spider_suite.frontier.windows import Sliding
-from scrapy_spider_suite.frontier.workbench import HostState, Unresolved, Workbench
+from scrapy_spider_suite.frontier.politeness import judge_host
+from scrapy_spider_suite.frontier.windows import HostWindow
+from scrapy_spider_suite.frontier.workbench import HostState, UnresolvedHosts, Workbench
 from scrapy_spider_suite.store.host_queues import (
-    AWAY,
-    BARRED,
+    EXCLUDED_BAND,
+    FAR_AHEAD,
     RESIDENT,
     AddressClocks,
-    Fronts,
     HostRecords,
+    QueueFronts,
     WaitingList,
     before,
     load_clock,
@@ -39,12 +39,12 @@ from scrapy_spider_suite.store.host_queues import (
 )
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.url_states import Ledger
+from scrapy_spider_suite.store.url_states import UrlStates
 
 HELD = 300.0
 """Seconds until it is looked again whether a host on disk is still held back, if nobody says."""
 
-Elsewhere = Callable[[str, str], bool]
+IsForeign = Callable[[str, str], bool]
 """Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
 
 
@@ -64,15 +64,15 @@ class Residents:
 
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
-        floor: float | None, sliding: Sliding | None = None,
+        floor: float | None, sliding: HostWindow | None = None,
     ) -> None:  # fmt: skip
         self.capacity = capacity
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: IsForeign | None = None
         self.revision = 0
-        self.fronts = Fronts(store)
+        self.fronts = QueueFronts(store)
         self.records = HostRecords(store, workbench, self.fronts)
         self.clocks = AddressClocks(workbench, store, policy, floor)
-        self.unresolved = Unresolved(workbench)
+        self.unresolved = UnresolvedHosts(workbench)
         self.waiting = WaitingList(store, policy)
         self._workbench = workbench
         self._store = store
@@ -144,9 +144,9 @@ class Residents:
     def far(self, key: str, wall: float) -> bool:
         """Whether the phase of a host is so far off that it need not be in memory (K8)."""
         phases = self._policy.phases
-        return phases is not None and phases.opens(key, wall) - wall >= AWAY
+        return phases is not None and phases.opens(key, wall) - wall >= FAR_AHEAD
 
-    def hold_back(self, elsewhere: Elsewhere | None) -> None:
+    def hold_back(self, elsewhere: IsForeign | None) -> None:
         """Hold back hosts that are *elsewhere* from now on, and no others."""
         if elsewhere is not None or self.elsewhere is not None:
             self.revision += 1
@@ -320,7 +320,7 @@ _PORTION = 200
 """Hosts that are looked at at a time, some 10 us each."""
 
 
-class Freed:
+class ReleasedHosts:
     """Has them wait for their own times, once others are held back than before.
 
     They are found among the hosts that are due within the time after which such a host is looked
@@ -346,7 +346,7 @@ class Freed:
         """
         if not self._left and self.at_work:
             self._revision = self._residents.revision
-            self._left = [(band + wall, band + wall + HELD, "") for band in (BARRED, 0.0)]
+            self._left = [(band + wall, band + wall + HELD, "") for band in (EXCLUDED_BAND, 0.0)]
         if self._left:
             since, until, after = self._left.pop()
             rows = self._waiting.rows(since, after, _PORTION)
@@ -371,14 +371,14 @@ _AT_ONCE = 2_000
 _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
-class Health:
+class HostHealth:
     """Applies what `politeness.judge` decides to hosts in memory.
 
     *let_go* is told of every URL that failed with its host.
     """
 
     def __init__(
-        self, workbench: Workbench, residents: Residents, ledger: Ledger, policy: Policy,
+        self, workbench: Workbench, residents: Residents, ledger: UrlStates, policy: Policy,
         let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
         self._workbench = workbench
@@ -394,7 +394,7 @@ class Health:
     ) -> None:
         """Let *host* wait, or give it up, for what its last visit ended with."""
         record: HostRecord = host.record
-        verdict = judge(event, record.failures, self._policy.back_off, retry_after)
+        verdict = judge_host(event, record.failures, self._policy.back_off, retry_after)
         record.failures = verdict.failures
         if verdict.wait:
             self._workbench.postpone(host, now + verdict.wait, verdict.why)

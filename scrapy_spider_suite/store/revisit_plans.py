@@ -19,11 +19,11 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisit_rules import (
-    Claims,
-    Demand,
+    ChangeRates,
     History,
+    LastmodTrust,
     Mode,
-    Revisiting,
+    RevisitPolicy,
     Validators,
 )
 from scrapy_spider_suite.store.interface import KV, Store
@@ -33,7 +33,7 @@ from scrapy_spider_suite.wording import counted
 _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
 
 
-class Packed(NamedTuple):
+class PackedBody(NamedTuple):
     """The record that holds a page's body, to which a revisit record refers (WARC 1.1 §6.7).
 
     *when* in seconds (wall), as its ``WARC-Date`` says it; *digest*: its
@@ -45,13 +45,13 @@ class Packed(NamedTuple):
     digest: str
 
 
-UNPACKED: Final = Packed("", 0.0, "")
+UNPACKED: Final = PackedBody("", 0.0, "")
 """In place of one: the body was not to be packed (a filter, a dropped item, no item of it). Else a
 page without one is asked for whole, to be packed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RevisitPlan:
     """When a page is visited again, and what its visits found. Times are wall times.
 
     Attributes:
@@ -74,7 +74,7 @@ class Plan:
     digest: bytes
     misses: int = 0
     claimed: bool = False
-    packed: Packed | None = None
+    packed: PackedBody | None = None
     host: str = ""
     row: bytes = b""
 
@@ -87,7 +87,7 @@ class Plan:
         return data
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Plan:
+    def from_bytes(cls, data: bytes) -> RevisitPlan:
         """Read it back. Raises `JobDamagedError`."""
         try:
             (
@@ -96,12 +96,12 @@ class Plan:
             return cls(
                 float(due), History.from_bytes(history), float(rate),
                 Validators.from_bytes(validators), bytes(digest), int(misses), bool(claimed),
-                None if packed is None else Packed(*packed), str(host), bytes(row),
+                None if packed is None else PackedBody(*packed), str(host), bytes(row),
             )  # fmt: skip
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
-    def without(self, gone: Callable[[str], bool]) -> Plan:
+    def without(self, gone: Callable[[str], bool]) -> RevisitPlan:
         """The plan as it is if the URLs that are *gone* have never been: one may have led to the
         page, one may be that under which its body is packed. Raises `JobDamagedError`.
         """
@@ -139,13 +139,13 @@ _BUCKET = 5
 index is looked into from there on, so that nobody walks over the remains of all that was taken."""
 
 
-def plan_of(rows: KV, identity: bytes) -> Plan | None:
+def plan_of(rows: KV, identity: bytes) -> RevisitPlan | None:
     """The plan of a page in *rows*, or None. Raises `JobDamagedError`."""
     data = rows.get(_PLAN + identity)
-    return None if data is None else Plan.from_bytes(data)
+    return None if data is None else RevisitPlan.from_bytes(data)
 
 
-class Revisits:
+class RevisitPlans:
     """Plans in *rows*, a mapping of the job's store that nothing else uses. Times are wall times.
 
     Everything changes with the store's next batch; `save` has to come before it.
@@ -156,7 +156,7 @@ class Revisits:
             *unchanged* by what the server says, or *missed* it; how many pages are *gone*.
     """
 
-    def __init__(self, rows: KV, settings: Revisiting) -> None:
+    def __init__(self, rows: KV, settings: RevisitPolicy) -> None:
         self.settings = settings
         self.price = 0.0
         self.found = dict.fromkeys(("changed", "same", "unchanged", "missed", "gone"), 0)
@@ -177,7 +177,7 @@ class Revisits:
         """Whether there is no plan, and none is made."""
         return not self._number and self.settings.mode is Mode.OFF
 
-    def get(self, identity: bytes) -> Plan | None:
+    def get(self, identity: bytes) -> RevisitPlan | None:
         """The plan of a page, or None. Raises `JobDamagedError`."""
         return plan_of(self._rows, identity)
 
@@ -185,8 +185,8 @@ class Revisits:
 
     def visited(
         self, identity: bytes, now: float, digest: bytes, validators: Validators, *,
-        unchanged: bool = False, packed: Packed | None = None, host: str = "", row: bytes = b"",
-    ) -> Plan | None:  # fmt: skip
+        unchanged: bool = False, packed: PackedBody | None = None, host: str = "", row: bytes = b"",
+    ) -> RevisitPlan | None:  # fmt: skip
         """A page was visited: plan the next visit. None if there is to be none.
 
         *unchanged*: the server said so (304), whatever the *digest* is. *packed*: where its body
@@ -213,11 +213,13 @@ class Revisits:
         self._demand.changed(None, rate)
         self._number += 1
         due = now + self._interval(history)
-        plan = Plan(due, history, rate, validators, digest, packed=packed, host=host, row=row)
+        plan = RevisitPlan(
+            due, history, rate, validators, digest, packed=packed, host=host, row=row
+        )
         self._put(identity, plan)
         return plan
 
-    def take_over(self, identity: bytes, plan: Plan, *, waits: bool) -> None:
+    def take_over(self, identity: bytes, plan: RevisitPlan, *, waits: bool) -> None:
         """Keep the *plan* that another agent had of a page, unless it has one here.
 
         If it *waits* it is due in its time; else it is pending already.
@@ -230,7 +232,7 @@ class Revisits:
         if not waits:
             self._unindex(identity, plan)
 
-    def missed(self, identity: bytes, now: float) -> Plan | None:
+    def missed(self, identity: bytes, now: float) -> RevisitPlan | None:
         """A visit has found no page: another one is planned, unless it was the last in vain."""
         before = self.get(identity)
         if before is None:
@@ -246,7 +248,7 @@ class Revisits:
         self._put(identity, plan)
         return plan
 
-    def _count(self, host: str, before: Plan, *, changed: bool, said: bool) -> None:
+    def _count(self, host: str, before: RevisitPlan, *, changed: bool, said: bool) -> None:
         self.found["changed" if changed else "unchanged" if said else "same"] += 1
         if before.claimed:
             claims = self.claims(host).checked(changed=changed)
@@ -254,11 +256,12 @@ class Revisits:
 
     # What sitemaps say
 
-    def claims(self, host: str) -> Claims:
+    def claims(self, host: str) -> LastmodTrust:
         """How far the sitemaps are to be believed that name pages of *host*."""
         data = self._rows.get(_CLAIMS + host.encode())
         try:
-            return Claims() if data is None else Claims(*map(float, msgpack.unpackb(data)))
+            counts = () if data is None else map(float, msgpack.unpackb(data))
+            return LastmodTrust(*counts)
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
@@ -285,16 +288,16 @@ class Revisits:
 
     # Due
 
-    def waits(self, identity: bytes, plan: Plan) -> bool:
+    def waits(self, identity: bytes, plan: RevisitPlan) -> bool:
         """Whether a page with this *plan* waits to be due; else it was taken."""
         return self._rows.get(_index(plan.due, identity)) is not None
 
-    def take(self, now: float, limit: int) -> list[tuple[bytes, Plan]]:
+    def take(self, now: float, limit: int) -> list[tuple[bytes, RevisitPlan]]:
         """Up to *limit* pages that are due, the most overdue first; they wait here no longer.
 
         Whoever takes them makes them pending in the same batch. Raises `JobDamagedError`.
         """
-        found: list[tuple[bytes, Plan]] = []
+        found: list[tuple[bytes, RevisitPlan]] = []
         for key in self._keys():
             self._head = _bucket(key)
             if len(found) == limit or _time(key) > now:
@@ -309,13 +312,13 @@ class Revisits:
 
     def take_wanted(
         self, now: float, wanted: Callable[[bytes], bool], limit: int, looked: int
-    ) -> list[tuple[bytes, Plan]]:
+    ) -> list[tuple[bytes, RevisitPlan]]:
         """As `take`, those whose identity is *wanted* of the next pages, *looked* at the most.
 
         Where too few of these are, the next call goes on behind them; else it begins with the first
         that is due again.
         """
-        found: list[tuple[bytes, Plan]] = []
+        found: list[tuple[bytes, RevisitPlan]] = []
         passed, self._passed = self._passed, b""
         for number, key in enumerate(self._keys(passed)):
             if _time(key) > now or len(found) == limit:
@@ -370,13 +373,15 @@ class Revisits:
                 self._rows.put(_PLAN + identity, changed.to_bytes())
                 yield
 
-    def planned(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, Plan]]:
+    def planned(
+        self, prefix: bytes = b"", since: bytes = b""
+    ) -> Iterator[tuple[bytes, RevisitPlan]]:
         """The plans of all pages whose state keys begin with *prefix*, in their order.
 
         Of those only the ones whose rest is at least *since*. Raises `JobDamagedError`.
         """
         for key, data in self._rows.items(_PLAN + prefix, since):
-            yield key[len(_PLAN) :], Plan.from_bytes(data)
+            yield key[len(_PLAN) :], RevisitPlan.from_bytes(data)
 
     def indexed(self) -> Iterator[tuple[float, bytes]]:
         """Every page that waits, with its time, the first that is due first."""
@@ -402,17 +407,17 @@ class Revisits:
         wanted = self.settings.interval(history, self.price) if self.price else None
         return wanted or self.settings.seconds
 
-    def _leave(self, identity: bytes, plan: Plan) -> None:
+    def _leave(self, identity: bytes, plan: RevisitPlan) -> None:
         """Take a plan out of what is counted, and out of the index if it stands there."""
         self._demand.changed(plan.rate, None)
         self._number -= 1
         self._counted = True
         self._unindex(identity, plan)
 
-    def _unindex(self, identity: bytes, plan: Plan) -> None:
+    def _unindex(self, identity: bytes, plan: RevisitPlan) -> None:
         self._rows.delete(_index(plan.due, identity))
 
-    def _put(self, identity: bytes, plan: Plan) -> None:
+    def _put(self, identity: bytes, plan: RevisitPlan) -> None:
         self._counted = True
         self._rows.put(_PLAN + identity, plan.to_bytes())
         key = _index(plan.due, identity)
@@ -420,12 +425,12 @@ class Revisits:
         bucket = _bucket(key)
         self._head = bucket if self._head is None else min(self._head, bucket)
 
-    def _load(self) -> Demand:
+    def _load(self) -> ChangeRates:
         data = self._rows.get(_DEMAND)
         if data is None:
-            return Demand()
+            return ChangeRates()
         try:
-            return Demand([int(number) for number in msgpack.unpackb(data)])
+            return ChangeRates([int(number) for number in msgpack.unpackb(data)])
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"the revisits' counts are damaged ({error!r})") from error
 
@@ -449,7 +454,7 @@ def _bucket(key: bytes) -> int:
 
 def wrong_plans(store: Store) -> Iterator[str]:
     """What does not agree in the plans of *store*, a line each."""
-    revisits = Revisits(store.kv(ROWS), Revisiting())
+    revisits = RevisitPlans(store.kv(ROWS), RevisitPolicy())
     number = 0
     for identity, plan in revisits.planned():
         number += 1

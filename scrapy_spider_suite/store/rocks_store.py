@@ -52,9 +52,9 @@ from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.store.interface import KV, PrefixedKV, Store
 from scrapy_spider_suite.store.rows import HostRecord, pack_row, unpack_row
-from scrapy_spider_suite.store.rows import after as end_of
+from scrapy_spider_suite.store.rows import end_of_prefix as end_of
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import ARCHIVED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DONE_200, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 
 Range = tuple[str, bytes, bytes]
@@ -62,7 +62,7 @@ Range = tuple[str, bytes, bytes]
 _ERRORS = "rocksdb.background-errors"
 
 
-class Eraser:
+class TableRewrite:
     """Rewrites the tables of *families* that hold keys of *ranges*, in a thread of its own.
 
     The others are only written out, since the log holds rows of all of them. It takes seconds.
@@ -121,7 +121,7 @@ _LEAST = 16 << 20
 """Bytes of memory below which the database does not work well."""
 
 
-class Tuning:
+class RocksOptions:
     """Options of a database whose write buffers and block cache have *memory* bytes together."""
 
     def __init__(self, memory: int) -> None:
@@ -167,7 +167,7 @@ Row = tuple[bytes, bytes]
 _Changes = dict[bytes, bytes | None]
 
 
-class Unwritten:
+class PendingWrites:
     """The last value of each key that changed since the last batch; None: it was deleted.
 
     Keys belong to a family and, within it, to a *group*: whoever walks over one group (the rows
@@ -258,11 +258,11 @@ class Database:
         self.damage = ""
         self._path = path
         self._secondary = secondary
-        self._tuning = Tuning(memory)
+        self._tuning = RocksOptions(memory)
         self._write_options = WriteOptions()
         self._write_options.sync = power_safe
-        self._unwritten = Unwritten()
-        self._erasers: list[Eraser] = []
+        self._unwritten = PendingWrites()
+        self._erasers: list[TableRewrite] = []
         try:
             self._open()
         except Exception as error:  # the library raises nothing narrower
@@ -372,13 +372,13 @@ class Database:
         finally:
             self._let_go()
 
-    def erase_keys(self, ranges: Sequence[Range]) -> Eraser:
+    def erase_keys(self, ranges: Sequence[Range]) -> TableRewrite:
         """Begin to rewrite the files in which deleted keys of *ranges* may still lie.
 
         It goes on beside what follows; closing the store cuts it short.
         """
         self._erasers = [each for each in self._erasers if each.is_alive()]
-        eraser = Eraser(self._db, self._families, ranges)
+        eraser = TableRewrite(self._db, self._families, ranges)
         self._erasers.append(eraser)
         return eraser
 
@@ -473,7 +473,7 @@ class RocksStore(Database):
     ) -> None:  # fmt: skip
         super().__init__(path, memory=memory, power_safe=power_safe, secondary=secondary)
         self.archive: Archive | None = None
-        self.sieve: Sieved | None = None
+        self.sieve: SieveIndex | None = None
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
 
@@ -486,7 +486,7 @@ class RocksStore(Database):
                 if beside is not None:
                     beside.close()
 
-    def erase(self, host: str) -> Eraser:
+    def erase(self, host: str) -> TableRewrite:
         """Begin to rewrite the files in which deleted rows of *host* may still lie.
 
         It goes on beside what follows; closing the store cuts it short.
@@ -521,7 +521,7 @@ class RocksStore(Database):
         if state is not None or self.sieve is None:
             return state
         try:
-            return ARCHIVED if self.sieve.has(key) else None
+            return DONE_200 if self.sieve.has(key) else None
         except JobDamagedError as error:  # whoever asks, the crawl is to end
             self.damage = self.damage or str(error)
             raise
@@ -682,7 +682,7 @@ def _due_row(key: bytes) -> tuple[float, str]:
 
 
 @contextmanager
-def reading(store: Store) -> Iterator[None]:
+def condemn_on_damage(store: Store) -> Iterator[None]:
     """Within it a damaged row of *store* condemns that: nothing more is written.
 
     What was going on is given up there, and nobody is told but by the end of the crawl.

@@ -17,10 +17,10 @@ from operator import attrgetter
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.windows import Sliding, Window, bare
+from scrapy_spider_suite.frontier.windows import HostWindow, Window, has_nothing_left
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
-from scrapy_spider_suite.store.host_queues import AWAY, BARRED
-from scrapy_spider_suite.store.residency import Freed, Residents
+from scrapy_spider_suite.store.host_queues import EXCLUDED_BAND, FAR_AHEAD
+from scrapy_spider_suite.store.residency import ReleasedHosts, Residents
 
 _PORTION = 1_000
 """Hosts and addresses in memory that are revised at a time (some 10 µs each)."""
@@ -28,7 +28,7 @@ _ON_DISK = 200
 """Hosts on disk that are looked at at a time (some 20 µs each)."""
 
 
-class Reviser:
+class PolicyUpdate:
     """Keeps what was derived from *policy* in step with it."""
 
     def __init__(self, policy: Policy, workbench: Workbench, residents: Residents) -> None:
@@ -39,7 +39,7 @@ class Reviser:
         self._hosts: list[HostState] = []
         self._addresses: list[AddressState] = []
         # Where to go on; an earlier run may have had other rules.
-        self._on_disk: tuple[float, str] | None = (BARRED, "")
+        self._on_disk: tuple[float, str] | None = (EXCLUDED_BAND, "")
 
     @property
     def busy(self) -> bool:
@@ -53,7 +53,7 @@ class Reviser:
             self._revision = self._policy.revision
             self._hosts = list(self._workbench.hosts.values())
             self._addresses = list(self._workbench.addresses.values())
-            self._on_disk = (BARRED, "")
+            self._on_disk = (EXCLUDED_BAND, "")
         left = _PORTION
         while self._addresses and left:
             left -= 1
@@ -136,8 +136,8 @@ class Rotation:
     """Has *residents* leave and come; with a window as *sliding* says."""
 
     def __init__(
-        self, residents: Residents, workbench: Workbench, reviser: Reviser,
-        sliding: Sliding | None = None,
+        self, residents: Residents, workbench: Workbench, reviser: PolicyUpdate,
+        sliding: HostWindow | None = None,
     ) -> None:  # fmt: skip
         self._residents = residents
         self._records = residents.records
@@ -145,9 +145,9 @@ class Rotation:
         self._waiting = residents.waiting
         self._workbench = workbench
         self._reviser = reviser
-        self._freed = Freed(residents)
+        self._freed = ReleasedHosts(residents)
         self._sliding = sliding
-        self._former: Sliding | None = None  # lets the hosts go that it held, where none came after
+        self._former: HostWindow | None = None  # releases the hosts of a window that is gone
         self._looked_through: list[HostState] = []  # for who is to make room: those still to come
         self._leaving: list[HostState] | None = None  # while a window moves, who is to make room
 
@@ -159,7 +159,7 @@ class Rotation:
         former, hosts = self._sliding, list(self._workbench.hosts.values())
         self._sliding = self._residents.sliding = self._leaving = None
         if window is not None:
-            self._sliding = self._residents.sliding = Sliding(window, self._workbench)
+            self._sliding = self._residents.sliding = HostWindow(window, self._workbench)
             # Who had its turn in the place before is the first to leave.
             self._leaving = self._sliding.take_over(sorted(hosts, key=attrgetter("held")))
         elif former is not None:
@@ -189,7 +189,7 @@ class Rotation:
         # Also one that seems to be empty: the page that is out may bring its next one, for ever.
         goes = host.turns >= _TURN
         if host.front or host.more:
-            goes = goes or not host.front or host.ready_at() - now >= AWAY
+            goes = goes or not host.front or host.ready_at() - now >= FAR_AHEAD
         if goes and self._crowded(wall) and self._may_leave(host):
             self._residents.leave(host, wall, now)
             self._records.save()
@@ -205,18 +205,18 @@ class Rotation:
         if self._leaving is None:
             if not self._sliding.moves_on():
                 return
-            crowded = self._waiting.earliest <= wall + AWAY
+            crowded = self._waiting.earliest <= wall + FAR_AHEAD
             self._leaving = self._sliding.hosts()[::-1] if crowded else []
         self._move(self._sliding, self._leaving, now, wall)
 
     def _move(
-        self, sliding: Sliding, leaving: list[HostState], now: float, wall: float
+        self, sliding: HostWindow, leaving: list[HostState], now: float, wall: float
     ) -> None:
         """Have a portion of those leave that are *leaving*; the last one moves the window."""
         for _ in range(min(_LEAVING, len(leaving))):
             host = leaving.pop()
             here = self._workbench.hosts.get(host.key) is host
-            if here and not bare(host) and self._may_leave(host):
+            if here and not has_nothing_left(host) and self._may_leave(host):
                 self._residents.leave(host, wall, now)
         self._records.save()
         if not leaving:
@@ -300,7 +300,7 @@ class Rotation:
             return True
         # One whose phase is over leaves though there is room (K8).
         over = self._residents.on_disk and self._reviser.out_of_phase(host, now, wall)
-        return (over or crowded) and host.ready_at() - now >= AWAY
+        return (over or crowded) and host.ready_at() - now >= FAR_AHEAD
 
     def next_due_in(self, now: float, wall: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""

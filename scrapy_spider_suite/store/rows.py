@@ -18,7 +18,7 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 3
-MOST = 1 << 31
+COUNT_MAX = 1 << 31
 """Of anything of a host: more is not counted, whatever an agent says that gave it."""
 POLICY_MAX = 15
 """The greatest number of a referrer policy for which a row has room."""
@@ -71,7 +71,7 @@ class HostRecord(Struct, eq=False, gc=False):
                 self.crawl_delay,
                 min(self.failures, 0xFFFF),
                 self.counted | entered << 1,
-                *(min(number, MOST) for number in numbers),
+                *(min(number, COUNT_MAX) for number in numbers),
             )
             + self.head
             + f"{self.dead}\n{self.why}".encode()
@@ -145,7 +145,7 @@ PENDING = UrlState(State.PENDING).to_bytes()
 
 
 @lru_cache(16_384)  # every link asks, and most links lead to few hosts
-def after(prefix: bytes) -> bytes:
+def end_of_prefix(prefix: bytes) -> bytes:
     """The least key beyond all that begin with a *prefix* that ends in NUL."""
     return prefix[:-1] + b"\1"
 

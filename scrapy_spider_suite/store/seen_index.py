@@ -36,7 +36,7 @@ from scrapy_spider_suite.store.rows import UrlState
 
 ARCHIVE_FOLDER: Final = "seen"
 """Beside the database, in the job's ``suite`` folder."""
-ARCHIVED: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
+DONE_200: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
 """The state of every URL in the archive: when it was fetched the fetch log knows."""
 _MEMORY: Final = 16 << 20
 _COPIED: Final = "fresh-*"
@@ -64,7 +64,7 @@ class Archive:
     def get(self, key: bytes) -> bytes | None:
         """The packed state under a state key, or None: it is not here."""
         url = _url_of(key)
-        return ARCHIVED if url is not None and url in self.urls else None
+        return DONE_200 if url is not None and url in self.urls else None
 
     def takes(self, key: bytes, state: bytes) -> bool:
         """Whether the URL with this key and packed *state* belongs here."""
@@ -175,7 +175,7 @@ DROPPED: Final = "sieve"
 """Where the store keeps how often hosts were dropped."""
 
 
-class Sieved:
+class SieveIndex:
     """The fingerprints in *folder*, which is made if need be; with *readonly* as they are now.
 
     *dropped* keeps how often hosts were. Keys are state keys (`frontier.keys.state_key`). What
@@ -205,7 +205,7 @@ class Sieved:
         return (folder / NAME).exists()
 
     @classmethod
-    def if_any(cls, folder: Path, dropped: KV, *, readonly: bool = False) -> Sieved | None:
+    def if_any(cls, folder: Path, dropped: KV, *, readonly: bool = False) -> SieveIndex | None:
         """The fingerprints in *folder*, if there are any."""
         manifest = Manifest.read(folder)
         if manifest is None:

@@ -32,12 +32,12 @@ from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import ARCHIVED, Archive, needs_no_row
+from scrapy_spider_suite.store.seen_index import DONE_200, Archive, needs_no_row
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.seen import FingerprintCache
-    from scrapy_spider_suite.store.seen_index import Sieved
+    from scrapy_spider_suite.store.seen_index import SieveIndex
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Archiver:
             logger.error("%s: the archive of seen URLs goes on when that is over", trouble)
 
 
-def archiver_of(
+def make_archiver(
     store: Store, counters: Counters, flush: Callable[[], None]
 ) -> Archiver | None:
     """What moves rows of *store* to its archive; None if it has none."""
@@ -163,14 +163,14 @@ def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
     names = archived(store, host)
     while portion := list(islice(names, _PORTION)):
         for name in portion:
-            store.put_state(prefix + name, ARCHIVED)
+            store.put_state(prefix + name, DONE_200)
         yield False
     while store.archive.urls.poll():  # the removal would stop everything until the builder ends
         yield True
     store.archive.remove(host)
 
 
-class Holdable(Protocol):
+class Lockable(Protocol):
     """What lies beside the database, and is to lie still while something is done with both."""
 
     def hold(self) -> bool:
@@ -180,7 +180,7 @@ class Holdable(Protocol):
         """See `hold`."""
 
 
-def holding(what: Holdable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
+def while_locked(what: Lockable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
     """Do *work* while *what*, if there is it, is held; True: it waits for something else."""
     if what is None:
         return (yield from work)
@@ -196,7 +196,7 @@ _A_ROW: Final = 200
 """Links of a row: what is new of it is scheduled before anyone else has a turn again."""
 
 
-class Way(NamedTuple):
+class LinkOrigin(NamedTuple):
     """What links of one page have in common, as entries do."""
 
     depth: int
@@ -206,7 +206,7 @@ class Way(NamedTuple):
     referrer_policy: int = 0
 
 
-class Sifter:
+class SieveQueue:
     """Offers links to the sieve of *store*, and hands out what it finds new.
 
     *active* says whether links come this way at all; else it only ends what was begun. *counters*
@@ -214,7 +214,7 @@ class Sifter:
     """
 
     def __init__(
-        self, store: RocksStore, sieved: Sieved, cache: FingerprintCache, counters: Counters,
+        self, store: RocksStore, sieved: SieveIndex, cache: FingerprintCache, counters: Counters,
         *, active: bool,
     ) -> None:  # fmt: skip
         self.active = active
@@ -243,7 +243,7 @@ class Sifter:
 
     # Offering
 
-    def offer(self, way: Way, keys: list[bytes], *, anyway: bool = False) -> None:
+    def offer(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> None:
         """Let the links with these state keys wait; *anyway*, also what the cache knows."""
         new = self._cache.new(keys)
         if anyway:
@@ -375,13 +375,13 @@ class Sifter:
             yield gone
 
 
-def sifter_of(
+def make_sieve_queue(
     store: Store, cache: FingerprintCache, counters: Counters, *, active: bool
-) -> Sifter | None:
+) -> SieveQueue | None:
     """What asks the sieve of *store*; None if it has none."""
     if not isinstance(store, RocksStore) or store.sieve is None:
         return None
-    return Sifter(store, store.sieve, cache, counters, active=active)
+    return SieveQueue(store, store.sieve, cache, counters, active=active)
 
 
 def keys_of(urls: Iterable[str]) -> list[bytes]:
@@ -399,27 +399,27 @@ def url_of(key: bytes) -> str:
     return key[key.index(b"\0", 2) + 1 :].decode()  # the slot may hold a NUL
 
 
-def pacing_of(key: bytes) -> str:
+def host_of_state_key(key: bytes) -> str:
     """The host of a state key."""
     return key[2 : key.index(b"\0", 2)].decode()
 
 
-def rows_in(store: RocksStore) -> Iterator[tuple[int, Way | None, list[bytes]]]:
+def rows_in(store: RocksStore) -> Iterator[tuple[int, LinkOrigin | None, list[bytes]]]:
     """What waits for the sieve of *store*, by its rows, from outside the crawl, too."""
     verdict = None if store.sieve is None else store.sieve.sieve.under_way
     for number, row in store.fresh(0 if verdict is None else verdict.first):
         yield number, *unpack(number, row)
 
 
-def entry_of(key: bytes, way: Way) -> Entry:
+def entry_of(key: bytes, way: LinkOrigin) -> Entry:
     """The link with this state key."""
     return Entry(
-        pacing_of(key), url_of(key), depth=way.depth, referrer=way.referrer,
+        host_of_state_key(key), url_of(key), depth=way.depth, referrer=way.referrer,
         priority=way.priority, beyond=way.beyond, referrer_policy=way.referrer_policy,
     )  # fmt: skip
 
 
-def unpack(number: int, row: bytes) -> tuple[Way | None, list[bytes]]:
+def unpack(number: int, row: bytes) -> tuple[LinkOrigin | None, list[bytes]]:
     """What the links of a row have in common, None for marks, and their state keys.
 
     Empty keys stand for what is none, or no more: so do those of a row of fingerprints. Raises
@@ -429,7 +429,7 @@ def unpack(number: int, row: bytes) -> tuple[Way | None, list[bytes]]:
         keys, *way = msgpack.unpackb(row)
         if isinstance(keys, bytes):
             return None, [b""] * (len(keys) // way[0])
-        return (Way(*way) if way else None), keys
+        return (LinkOrigin(*way) if way else None), keys
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise JobDamagedError(f"links that wait for the sieve cannot be read ({error})") from error
 

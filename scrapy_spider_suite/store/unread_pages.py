@@ -51,13 +51,13 @@ _PATIENCE: Final = (16, 256)
 """Fetches between two turns for the sake of the whole crawl, while they bring no host to life."""
 
 
-class Demand:
+class PageDemand:
     """Chooses among the pages of *waiting*. *left* says how many URLs of a host are to be fetched.
 
     Invariant: a page that was chosen is not chosen again before `over` was told of it.
     """
 
-    def __init__(self, waiting: Unextracted, left: Callable[[str], int]) -> None:
+    def __init__(self, waiting: UnreadPages, left: Callable[[str], int]) -> None:
         self._waiting = waiting
         self._left = left
         self._low: OrderedDict[str, None] = OrderedDict()  # in demand, first come first served
@@ -91,7 +91,7 @@ class Demand:
 
     def choose(
         self, *, starving: bool, fetches: int, nothing_else: Callable[[], bool]
-    ) -> list[Unread]:
+    ) -> list[UnreadPage]:
         """The pages that are wanted now, if any are.
 
         *starving*: there is room for fetches, and nothing may be fetched at present; the crawl has
@@ -104,9 +104,9 @@ class Demand:
             return self.of_all(_FEW)
         return self._turn(fetches, _FEW)
 
-    def _of_hosts(self, limit: int) -> list[Unread]:
+    def _of_hosts(self, limit: int) -> list[UnreadPage]:
         """Up to *limit* pages of hosts that are in demand."""
-        found: list[Unread] = []
+        found: list[UnreadPage] = []
         busy = set(self._out.values())
         self._fill()
         for _ in range(min(_LOOKED_AT, len(self._low))):
@@ -129,11 +129,11 @@ class Demand:
         for host in hosts:
             self.met(host)
 
-    def of_all(self, limit: int) -> list[Unread]:
+    def of_all(self, limit: int) -> list[UnreadPage]:
         """Up to *limit* of the oldest pages."""
         return self._take(self._waiting.oldest(limit, self._out))
 
-    def _turn(self, fetches: int, limit: int) -> list[Unread]:
+    def _turn(self, fetches: int, limit: int) -> list[UnreadPage]:
         """The same, if it is time for a turn for the whole crawl."""
         if self._out or fetches < self._next_turn:
             return []
@@ -144,24 +144,24 @@ class Demand:
         self._of_turn = {page.number for page in pages}
         return pages
 
-    def _take(self, pages: list[Unread]) -> list[Unread]:
+    def _take(self, pages: list[UnreadPage]) -> list[UnreadPage]:
         self._out |= {page.number: page.entry.host for page in pages}
         return pages
 
     # What a page brings
 
-    def wants(self, page: Unread) -> bool:
+    def wants(self, page: UnreadPage) -> bool:
         """Whether *page*, which was chosen, is still to be read: others may have brought enough."""
         return page.number not in self._for_host or self._left(page.entry.host) < LOW
 
-    def reading(self, page: Unread, lease: Lease) -> None:
+    def reading(self, page: UnreadPage, lease: Lease) -> None:
         """The links of *page*, which *lease* has, are about to become pending."""
         if page.number not in self._of_turn:
             return
         hosts = {host_of(url) for url in lease.links} | {each.host for each in lease.children}
         self._idle = {host for host in hosts if not self._left(host)}
 
-    def over(self, page: Unread) -> None:
+    def over(self, page: UnreadPage) -> None:
         """What *page* brought is pending, or it was given up, or is not wanted now."""
         self._out.pop(page.number, None)
         if any(map(self._left, self._idle)):  # a host has come to life
@@ -179,7 +179,7 @@ _HEADS: Final = 20_000
 """Hosts of which it is remembered where their rows begin: before that lie remains of others."""
 
 
-class Unread(NamedTuple):
+class UnreadPage(NamedTuple):
     """A page whose links are to be read. *place*: where it is stored, in words of whoever did."""
 
     number: int
@@ -187,7 +187,7 @@ class Unread(NamedTuple):
     place: bytes
 
 
-class Unextracted:
+class UnreadPages:
     """The rows of one job. *counters* number them; changes come with the store's next batch."""
 
     def __init__(self, store: Store, counters: Counters) -> None:
@@ -220,7 +220,7 @@ class Unextracted:
         row = msgpack.packb((entry.host, pack_row(entry), place))
         self._kv.put(_OF_HOST + _digest(entry.host) + _NUMBER.pack(number), row)
 
-    def remove(self, page: Unread) -> bool:
+    def remove(self, page: UnreadPage) -> bool:
         """The links of *page* are known, or given up; False if it is not here any more."""
         number, host = _NUMBER.pack(page.number), _digest(page.entry.host)
         if self._kv.get(_BY_AGE + number) is None:
@@ -235,7 +235,7 @@ class Unextracted:
             self._heads[host] = head + 1
         return True
 
-    def __contains__(self, page: Unread) -> bool:
+    def __contains__(self, page: UnreadPage) -> bool:
         """Whether *page* is still here."""
         return self._kv.get(_BY_AGE + _NUMBER.pack(page.number)) is not None
 
@@ -245,12 +245,12 @@ class Unextracted:
 
     # Looking
 
-    def oldest(self, limit: int, without: Iterable[int] = ()) -> list[Unread]:
+    def oldest(self, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
         """Up to *limit* pages, those that have waited longest first; not those numbers *without*.
 
         Raises `JobDamagedError`.
         """
-        found: list[Unread] = []
+        found: list[UnreadPage] = []
         out = {*without}
         if not self._count:
             return found
@@ -268,9 +268,9 @@ class Unextracted:
                 break
         return found
 
-    def of_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[Unread]:
+    def of_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
         """The same of one *host*."""
-        found: list[Unread] = []
+        found: list[UnreadPage] = []
         out, digest = {*without}, _digest(host)
         if not self._count:
             return []
@@ -301,13 +301,13 @@ class Unextracted:
             since = _digest(page.entry.host) + b"\xff" * (_NUMBER.size + 1)
         return found, since
 
-    def _rows(self, host: str, since: int = 0) -> Iterator[Unread]:
+    def _rows(self, host: str, since: int = 0) -> Iterator[UnreadPage]:
         for key, row in self._kv.items(_OF_HOST + _digest(host), _NUMBER.pack(since)):
             page = _page(_number(key[-_NUMBER.size :]), row)
             if page.entry.host == host:  # two hosts may have one digest
                 yield page
 
-    def everything(self) -> Iterator[Unread]:
+    def everything(self) -> Iterator[UnreadPage]:
         """Every page, host by host. Raises `JobDamagedError`."""
         for key, row in self._kv.items(_OF_HOST):
             yield _page(_number(key[-_NUMBER.size :]), row)
@@ -381,10 +381,10 @@ def _number(data: bytes) -> int:
         raise JobDamagedError(f"no number of a page that waits for its links ({error})") from error
 
 
-def _page(number: int, row: bytes) -> Unread:
+def _page(number: int, row: bytes) -> UnreadPage:
     """What `Unextracted.add` has packed. Raises `JobDamagedError` for anything else."""
     try:
         host, entry, place = msgpack.unpackb(row)
-        return Unread(number, unpack_row(host, b"", entry), place)
+        return UnreadPage(number, unpack_row(host, b"", entry), place)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise JobDamagedError(f"a page that waits for its links has no row ({error})") from error

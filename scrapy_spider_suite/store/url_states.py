@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Flag, Order, last_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.seen import FingerprintCache
-from scrapy_spider_suite.store.counters import Counters, Domains
+from scrapy_spider_suite.store.counters import Counters, DomainCounts
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState
-from scrapy_spider_suite.store.seen_transfer import Sifter, sifter_of
+from scrapy_spider_suite.store.seen_transfer import SieveQueue, make_sieve_queue
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.commit import Planner
+    from scrapy_spider_suite.crawl.queue.commit import RevisitPlanner
 
 _FAMILY = "seeds"
 _GUESSED = "?"
@@ -62,7 +62,7 @@ def is_mark(text: str) -> bool:
     return text == mark_of(tag, guessed=guessed)
 
 
-def mark(store: Store, entry: Entry) -> None:
+def write_mark(store: Store, entry: Entry) -> None:
     """Put the mark of *entry* into the store's next batch; a seed that has a tag keeps it."""
     kv = store.kv(_FAMILY)
     _, tag, guessed = _read(kv.get(entry.identity) or b"")
@@ -71,19 +71,19 @@ def mark(store: Store, entry: Entry) -> None:
     kv.put(entry.identity, _row(entry.url, mark))
 
 
-def take_guess(store: Store, identity: bytes) -> None:
+def clear_guess(store: Store, identity: bytes) -> None:
     """Let nothing of a seed be guessed any more."""
     kv = store.kv(_FAMILY)
     url, tag, _ = _read(kv.get(identity) or b"")
     kv.put(identity, _row(url, mark_of(tag, guessed=False)))
 
 
-def guessed(store: Store, identity: bytes) -> bool:
+def is_guessed(store: Store, identity: bytes) -> bool:
     """Whether the scheme of a URL was guessed."""
     return _read(store.kv(_FAMILY).get(identity) or b"")[2]
 
 
-def tag_of(store: Store, identity: bytes) -> str | None:
+def seed_tag(store: Store, identity: bytes) -> str | None:
     """The tag of a seed, "" for one without; None for what is no seed."""
     value = store.kv(_FAMILY).get(identity)
     return None if value is None else _read(value)[1]
@@ -118,7 +118,7 @@ def _link(url: str) -> Entry:
     return Entry(host_of(url), url, flags=int(Flag.START))
 
 
-class Guesses:
+class SchemeGuesses:
     """Tells which failures mean that the guess was wrong, and what to try then.
 
     *entry_of* makes the entry of a seed; a crawl whose seeds are requests of its spider has another
@@ -133,25 +133,25 @@ class Guesses:
         """Whether *event* is how https did not answer for *entry*, where it was only a guess."""
         if event not in _NO_ANSWER or not entry.url.startswith("https:"):
             return False
-        return guessed(self._store, entry.identity)
+        return is_guessed(self._store, entry.identity)
 
     def other(self, entry: Entry) -> Entry:
         """The same page by http, to be scheduled in the place of *entry*, with its tag."""
         url = f"http:{entry.url.removeprefix('https:')}"
         other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
-        other.mark = mark_of(tag_of(self._store, entry.identity) or "", guessed=False)
+        other.mark = mark_of(seed_tag(self._store, entry.identity) or "", guessed=False)
         return other
 
     def over(self, entry: Entry) -> None:
         """The other one was scheduled: nothing of *entry* is guessed now."""
-        take_guess(self._store, entry.identity)
+        clear_guess(self._store, entry.identity)
 
 
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
 
 
-class Ledger:
+class UrlStates:
     """Writes the rows and states of entries into the store's next batch, and counts them.
 
     Of volatile entries nothing is written while the page that led there is un-done: a row that
@@ -164,13 +164,13 @@ class Ledger:
     ) -> None:
         self.counters = counters
         self.cache = FingerprintCache(cache)
-        self.domains = Domains(store)
+        self.domains = DomainCounts(store)
         self.volatile = 0
         """Volatile entries that are pending."""
         self.fetched = 0
         """Pages that this process has done; what others are given stays counted."""
-        self.sifter: Sifter | None = None
-        self.planner: Planner | None = None
+        self.sifter: SieveQueue | None = None
+        self.planner: RevisitPlanner | None = None
         self._store = store
         self._order = order
         self._volatile_known: set[bytes] = set()
@@ -178,7 +178,7 @@ class Ledger:
     def use_sieve(self, *, active: bool) -> None:
         """Have links go through the sieve of the store, if it has one, or no longer."""
         if self.sifter is None:
-            self.sifter = sifter_of(self._store, self.cache, self.counters, active=active)
+            self.sifter = make_sieve_queue(self._store, self.cache, self.counters, active=active)
         else:
             self.sifter.active = active
 
@@ -391,13 +391,13 @@ def voucher_of_sitemap(store: Store, identity: bytes) -> str | None:
     return None if row is None else row.decode()
 
 
-def vouched(store: Store, host: str) -> int:
+def voucher_count(store: Store, host: str) -> int:
     """How many sitemaps *host* vouches for."""
     row = store.kv(_COUNTS).get(host.encode())
     return 0 if row is None or len(row) != _ROW.size else int(_ROW.unpack(row)[0])
 
 
-def count_vouched(store: Store, host: str, number: int) -> None:
+def write_voucher_count(store: Store, host: str, number: int) -> None:
     """Put into the next batch that it vouches for *number* of them."""
     store.kv(_COUNTS).put(host.encode(), _ROW.pack(number))
 

@@ -151,7 +151,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _OFFSET = re.compile(r"([+-]\d{1,12})(?:=(.*))?", re.DOTALL)
 
 
-class Leaf(NamedTuple):
+class Scalar(NamedTuple):
     """How the values of one class are written: ``decode(encode(value))`` equals *value*."""
 
     encode: Callable[[Any], bytes]
@@ -171,9 +171,9 @@ def _as_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def _by_text(cls: type) -> Leaf:
+def _by_text(cls: type) -> Scalar:
     """A class whose ``str()`` its constructor reads back exactly."""
-    return Leaf(lambda value: _as_bytes(str(value)), lambda data: cls(_as_text(data)))
+    return Scalar(lambda value: _as_bytes(str(value)), lambda data: cls(_as_text(data)))
 
 
 @cache
@@ -225,17 +225,19 @@ def _read_span(data: bytes) -> timedelta:
     return timedelta(int(days), int(seconds), int(microseconds))
 
 
-LEAVES: dict[type, tuple[int, Leaf]] = {
-    bytearray: (0x11, Leaf(bytes, bytearray)),
-    datetime: (0x12, Leaf(_write_time, lambda data: _read_time(data, datetime))),
+SCALARS: dict[type, tuple[int, Scalar]] = {
+    bytearray: (0x11, Scalar(bytes, bytearray)),
+    datetime: (0x12, Scalar(_write_time, lambda data: _read_time(data, datetime))),
     date: (
         0x13,
-        Leaf(lambda day: day.isoformat().encode(), lambda data: date.fromisoformat(data.decode())),
+        Scalar(
+            lambda day: day.isoformat().encode(), lambda data: date.fromisoformat(data.decode())
+        ),
     ),
-    time: (0x14, Leaf(_write_time, lambda data: _read_time(data, time))),
-    timedelta: (0x15, Leaf(_write_span, _read_span)),
+    time: (0x14, Scalar(_write_time, lambda data: _read_time(data, time))),
+    timedelta: (0x15, Scalar(_write_span, _read_span)),
     Decimal: (0x16, _by_text(Decimal)),
-    UUID: (0x17, Leaf(lambda value: value.bytes, lambda data: UUID(bytes=data))),
+    UUID: (0x17, Scalar(lambda value: value.bytes, lambda data: UUID(bytes=data))),
     PurePosixPath: (0x18, _by_text(PurePosixPath)),
     PureWindowsPath: (0x19, _by_text(PureWindowsPath)),
     type(Path()): (0x1A, _by_text(Path)),
@@ -250,7 +252,7 @@ LEAVES: dict[type, tuple[int, Leaf]] = {
 
 DECODERS: dict[int, Callable[[bytes], Any]] = {
     BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
-    **{code: leaf.decode for code, leaf in LEAVES.values()},
+    **{code: leaf.decode for code, leaf in SCALARS.values()},
 }
 """Extension code -> how its payload is read; raises ValueError and its kin for bad payloads."""
 
@@ -258,7 +260,7 @@ DECODERS: dict[int, Callable[[bytes], Any]] = {
 _NO_DEFAULT = object()
 
 
-class Kind(Protocol):
+class ObjectKind(Protocol):
     """How the instances of a family of classes are stored."""
 
     def accepts(self, cls: type) -> bool:
@@ -343,7 +345,7 @@ class FieldsKind:
         return value
 
 
-DEFAULT_KINDS: tuple[Kind, ...] = (EnumKind(), FieldsKind())
+DEFAULT_KINDS: tuple[ObjectKind, ...] = (EnumKind(), FieldsKind())
 
 
 def refuse_extras(value: object, known: Collection[str], base: type = object) -> None:
@@ -508,7 +510,7 @@ class Registered(NamedTuple):
     decode: Callable[[Any], Any]
 
 
-class Registry:
+class ClassRegistry:
     """The classes that were given a stored form of their own, by class and by name."""
 
     def __init__(self) -> None:
@@ -528,7 +530,7 @@ class Registry:
             ValueError: a built-in type that is stored as it is, or a name that is not 1 to 64
                 letters, digits and ``_ . : -``.
         """
-        if cls in _PLAIN or cls in _LOWER or cls in LEAVES:
+        if cls in _PLAIN or cls in _LOWER or cls in SCALARS:
             raise ValueError(f"{cls.__name__} is stored as it is")
         if not _REGISTERED_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a stored class")
@@ -551,12 +553,12 @@ class ValueCodec:
     def __init__(
         self,
         classes: ClassList | None = None,
-        registry: Registry | None = None,
-        kinds: Iterable[Kind] = DEFAULT_KINDS,
+        registry: ClassRegistry | None = None,
+        kinds: Iterable[ObjectKind] = DEFAULT_KINDS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.classes = classes or ClassList()
-        self.registry = registry or Registry()
+        self.registry = registry or ClassRegistry()
         self.kinds = tuple(kinds)
         self.max_bytes = max_bytes
         self._packer = _new_packer()
@@ -600,7 +602,7 @@ class ValueCodec:
             raise CodecError("stored bytes are damaged: a mark outside an array")
         return value
 
-    def kind_of(self, cls: type) -> Kind:
+    def kind_of(self, cls: type) -> ObjectKind:
         """Return how instances of *cls* are taken apart; raise CodecError if nothing knows how."""
         for kind in self.kinds:
             if kind.accepts(cls):
@@ -631,7 +633,7 @@ class _Writer:
         cls = type(value)
         if cls in _PLAIN:
             return value
-        leaf = LEAVES.get(cls)
+        leaf = SCALARS.get(cls)
         if leaf is not None:
             return msgpack.ExtType(leaf[0], leaf[1].encode(value))
         if depth > MAX_DEPTH:

@@ -37,7 +37,7 @@ from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import ARCHIVED, DROPPED, Sieved
+from scrapy_spider_suite.store.seen_index import DONE_200, DROPPED, SieveIndex
 
 
 async def town(folder: Path, seen: str) -> tuple[Handing, list[str]]:
@@ -90,7 +90,7 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
         store.flush()
         if store.sieve is not None:
             store.sieve.close()
-            store.sieve = Sieved(store.sieve.sieve.path, store.kv(DROPPED))
+            store.sieve = SieveIndex(store.sieve.sieve.path, store.kv(DROPPED))
         frontier = Frontier(
             store, agents.policies[0], now=agents.now, wall=WALL + agents.now, capacity=0,
             counters=Counters.load(store),
@@ -165,7 +165,7 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> No
             host = url.split("/")[2]
             store = agents.crawls["agent-0"].frontier.store
             assert isinstance(store, RocksStore)
-            kept = ARCHIVED if seen == "sieve" and state.status == 200 else state.to_bytes()
+            kept = DONE_200 if seen == "sieve" and state.status == 200 else state.to_bytes()
             assert store.state(state_key(host, url)) == kept
         if seen == "sieve":
             rows = {url[-1]: store.row(state_key(url.split("/")[2], url)) for url in found}

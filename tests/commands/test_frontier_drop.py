@@ -14,7 +14,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.store.rocks_store import Eraser, RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, TableRewrite
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 
@@ -99,7 +99,7 @@ def test_what_could_not_be_rewritten_is_told(
     """In the receipt, and by an exit code of its own; once more, and it is gone."""
     with monkeypatch.context() as patch:
         errors = count()
-        patch.setattr(Eraser, "_errors", lambda self: next(errors))
+        patch.setattr(TableRewrite, "_errors", lambda self: next(errors))
         said = frontier("drop", HOST, "--yes", "--json", "-j", str(job))
     assert said.code == 4
     assert said.rows[0]["done"] > 0

@@ -22,7 +22,7 @@ from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.store.job_directory import FOLDER, Chronicle, JobFile
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile, JobHistory
 
 Run = Callable[[Any], Crawled]
 
@@ -124,7 +124,7 @@ def test_changes_of_a_run(run: Run, site: Site, tmp_path: Path, frontier: Fronti
 
 def test_torn_and_strange_lines(tmp_path: Path) -> None:
     """Are left out; a run that was killed has no end; a job of before has no runs."""
-    chronicle, file = Chronicle(tmp_path), JobFile(3, "id", "broad", 1.0, {})
+    chronicle, file = JobHistory(tmp_path), JobFile(3, "id", "broad", 1.0, {})
     assert manifest(tmp_path, file, {})["runs"] == []
     chronicle.append({"event": "begun", "run": "r", "when": 2.0},
                      {"event": "ended", "run": "r", "when": 3.0, "reason": "finished"})  # fmt: skip

@@ -14,11 +14,11 @@ from frontier_command import HOST, Frontier, small_crawl
 from inprocess import Crawled, crawl_here
 from websites import Site, links, running
 
-from scrapy_spider_suite.frontier.revisit_rules import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.testing import FakeWebProcess
 
 
@@ -52,7 +52,7 @@ def plans(job: Path) -> set[str]:
     """The URLs that have one."""
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
-        revisits = Revisits(reader.store.kv(ROWS), Revisiting())
+        revisits = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy())
         return {plan.entry().url for _, plan in revisits.planned()}
 
 
@@ -97,7 +97,7 @@ def test_fetched_again_by_an_operator(web: FakeWebProcess, job: Path, frontier: 
     assert frontier("refetch", str(file), "-j", str(job)).code == 0
     assert plans(job) == pages(web)
     with StoreReader(job / FOLDER) as reader:
-        revisits = Revisits(reader.store.kv(ROWS), Revisiting())
+        revisits = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy())
         waiting = {key for _, key in revisits.indexed()}
         [out] = [plan.entry().url for key, plan in revisits.planned() if key not in waiting]
     assert out == url

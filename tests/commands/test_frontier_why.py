@@ -23,7 +23,7 @@ from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.frontier.robots_rules import judge
+from scrapy_spider_suite.frontier.robots_rules import judge_robots
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER, Job
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -95,7 +95,7 @@ def test_robots(made: Made, why: Why) -> None:
     """The line and its age; the origin that cannot be asked; a rule that ignores it."""
     rules = RobotsStore(made.store.kv("robots"))
     for host, status in (("a.test", 200), ("away.test", 503), ("free.test", 200)):
-        rules.put(judge(f"http://{host}", status, ROBOTS, now=made.wall - 7_200))
+        rules.put(judge_robots(f"http://{host}", status, ROBOTS, now=made.wall - 7_200))
     made.end("http://a.test/private/x", Event.ROBOTS)
     made.close()
     [said] = [each for each in why("http://a.test/private/x")["rules_now"] if "robots" in each]
@@ -121,7 +121,7 @@ def test_a_parser_of_the_projects_own(made: Made, why: Why) -> None:
     made.keep(ROBOTSTXT_PARSER="scrapy.robotstxt.PythonRobotParser")
     rules = RobotsStore(made.store.kv("robots"))
     for host, status in (("a.test", 200), ("away.test", 503)):
-        rules.put(judge(f"http://{host}", status, ROBOTS, now=made.wall))
+        rules.put(judge_robots(f"http://{host}", status, ROBOTS, now=made.wall))
     made.close()
     [said] = why("http://a.test/private/x")["rules_now"]
     assert said.startswith("robots: scrapy.robotstxt.PythonRobotParser decides, not asked here [")
@@ -253,7 +253,8 @@ def test_the_queue_and_the_clock(made: Made, why: Why) -> None:
 def test_what_is_not_asked_again(made: Made, why: Why) -> None:
     """What is pending is in scope, and a request may be excused from robots.txt."""
     rules = RobotsStore(made.store.kv("robots"))
-    rules.put(judge("http://elsewhere.org", 200, b"User-agent: *\nDisallow: /", now=made.wall))
+    text = b"User-agent: *\nDisallow: /"
+    rules.put(judge_robots("http://elsewhere.org", 200, text, now=made.wall))
     url = "http://elsewhere.org/"
     made.find(url + "1")
     made.find(url + "2", flags=Flag.NO_ROBOTS)

@@ -22,7 +22,7 @@ from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.seen_transfer import archiver_of
+from scrapy_spider_suite.store.seen_transfer import make_archiver
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert done.reason == "finished", done.log[-3000:]
     with lying_still(folder / "job" / FOLDER) as site:
         assert site is not None
-        archiver = archiver_of(site.store, site.frontier.counters, site.frontier.flush)
+        archiver = make_archiver(site.store, site.frontier.counters, site.frontier.flush)
         assert archiver is not None
         archiver._after = b""  # a pass begins after some thousand pages
         while archiver.step():

@@ -17,7 +17,7 @@ from scrapy_spider_suite.crawl.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.robots_rules import judge
+from scrapy_spider_suite.frontier.robots_rules import judge_robots
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
@@ -73,15 +73,15 @@ def test_robots(site: Site) -> None:
     """From memory and from disk."""
     kv = MemoryKV()
     robots = RobotsStore(kv)
-    robots.put(judge("http://a.test", 200, b"User-agent: *\nDisallow: /x", now=0.0))
+    robots.put(judge_robots("http://a.test", 200, b"User-agent: *\nDisallow: /x", now=0.0))
     assert robots.forget("http://a.test")
     assert not robots.forget("http://a.test")
     assert robots.last("http://a.test") is None
     assert len(robots) == 0
     assert list(kv.items()) == []
-    RobotsStore(site.store.kv("robots")).put(judge("http://a.test", 404, b"", now=0.0))
+    RobotsStore(site.store.kv("robots")).put(judge_robots("http://a.test", 404, b"", now=0.0))
     for origin in ("http://a.test:8080", "https://a.test", "http://a.test.b", "http://b.a.test"):
-        RobotsStore(site.store.kv("robots")).put(judge(origin, 404, b"", now=0.0))
+        RobotsStore(site.store.kv("robots")).put(judge_robots(origin, 404, b"", now=0.0))
     mine = ["http://a.test", "http://a.test:8080", "https://a.test"]
     assert sorted(site.robots_of("a.test", range(BUCKETS))) == mine
     assert site.forget_robots("http://a.test")
@@ -92,7 +92,7 @@ def test_robots_of_other_ports_and_schemes_go_with_their_host(site: Site) -> Non
     """Also of those at which nothing was found."""
     robots = RobotsStore(site.store.kv("robots"))
     for origin in ("http://a.test", "https://a.test:8443", "http://b.test:8080"):
-        robots.put(judge(origin, 404, b"", now=0.0))
+        robots.put(judge_robots(origin, 404, b"", now=0.0))
     work = VERBS["drop"](site, Action("1", "drop", {"subject": "a.test"}, "job", "me", 0.0))
     assert isinstance(work, Generator)
     with pytest.raises(StopIteration) as end:  # noqa: PT012 - whatever portion is the last

@@ -19,7 +19,7 @@ from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
+from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
@@ -70,7 +70,7 @@ def test_none_is_large(site: Site) -> None:
 def test_plans_of_what_lies_below_a_url(site: Site) -> None:
     """By their URLs and by their fingerprints: a walk over the plans of the host, once."""
     revisits = site.frontier.planner.revisits
-    revisits.settings = Revisiting(Mode.FIXED)
+    revisits.settings = RevisitPolicy(Mode.FIXED)
     for number in range(200):
         url = f"http://{HOST}/{'ab'[number % 2]}/{number}"
         name = url.encode() if number < 20 else b"\xff%04d" % number

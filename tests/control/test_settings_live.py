@@ -43,7 +43,7 @@ from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.store.job_directory import FOLDER, Chronicle
+from scrapy_spider_suite.store.job_directory import FOLDER, JobHistory
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.filters import Stage
@@ -444,7 +444,7 @@ def test_what_scrapy_keeps_of_its_own_is_live(
             assert probe() == before
 
     _beside(web, tmp_path, act, run)
-    chronicle = Chronicle(tmp_path / "job" / FOLDER).rows()
+    chronicle = JobHistory(tmp_path / "job" / FOLDER).rows()
     changed = [(row["name"], row["new"]) for row in chronicle if row["event"] == "changed"]
     assert changed == [
         ("CONCURRENT_REQUESTS", 3), ("CONCURRENT_REQUESTS", 200),

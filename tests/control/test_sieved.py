@@ -19,7 +19,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 
 PAGE = "http://c.t/"
 QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
@@ -29,7 +29,7 @@ QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
 def site(tmp_path: Path) -> Iterator[Site]:
     """A job at rest, with a sieve."""
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    store.sieve = Sieved(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
+    store.sieve = SieveIndex(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
     frontier = Frontier(store, QUICK, now=0.0, wall=0.0, capacity=10, sift=True, cache=1 << 12)
     yield Site(tmp_path, store, frontier)
     store.close()

@@ -10,10 +10,10 @@ from made_jobs import VIA, Made
 from scrapy_spider_suite.control import sweeping
 from scrapy_spider_suite.control.sweeping import sweep
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
+from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import ROWS, Packed, Revisits, plan_of, row_of
+from scrapy_spider_suite.store.revisit_plans import ROWS, PackedBody, RevisitPlans, plan_of, row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
@@ -49,13 +49,13 @@ def test_rows_of_others_are_changed_a_batch_at_a_time(
 def test_plans_of_others(tmp_path: Path) -> None:
     """They forget where their page was found, and under which URL its body was packed."""
     made = Made(tmp_path / "job")
-    revisits = Revisits(made.store.kv(ROWS), Revisiting(mode=Mode.FIXED))
+    revisits = RevisitPlans(made.store.kv(ROWS), RevisitPolicy(mode=Mode.FIXED))
     entries = [Entry("a.test", f"http://a.test/{number}", referrer=referrer)
                for number, referrer in enumerate((VIA, VIA, "http://b.test/"))]  # fmt: skip
     for entry, packed in zip(entries, ("http://a.test/0", VIA, "http://b.test/"), strict=True):
         revisits.visited(
             entry.url.encode(), made.wall, b"digest", Validators(), host=entry.host,
-            packed=Packed(packed, made.wall, "sha1:X"), row=row_of(entry),
+            packed=PackedBody(packed, made.wall, "sha1:X"), row=row_of(entry),
         )  # fmt: skip
     revisits.save()
     made.close()

@@ -43,7 +43,7 @@ from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.unread_pages import NAME as UNEXTRACTED
-from scrapy_spider_suite.store.unread_pages import Unread
+from scrapy_spider_suite.store.unread_pages import UnreadPage
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 Run = Callable[[Any], Crawled]
@@ -262,7 +262,7 @@ def test_many_pages_hold_nobody_up(
     """Pages are taken out of packs up to so many bytes, and read for a moment; then come others."""
     find, go_on, reads, turns = deferred_links._find, Extractor._go_on, [0], [0]
 
-    def finding(finder: Finder, pages: Sequence[Unread]) -> list[deferred_links.Found]:
+    def finding(finder: Finder, pages: Sequence[UnreadPage]) -> list[deferred_links.Found]:
         found = find(finder, pages)
         reads.append(sum(each.answer is not None for each in found))
         return found

@@ -16,7 +16,7 @@ from polite import TOLERANCE, Size, pages_of
 from websites import Site, links, moved, running
 
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.testing import FakeWebProcess, gaps
 from scrapy_spider_suite.testing.loopback import address_text
 
@@ -182,7 +182,7 @@ def test_only_barred_hosts_remain(
     assert record is not None
     assert record.pending == 1
     if rule == "blocked=yes":
-        assert waits_for(record, time.time()).startswith("blocked (127.0.0.1, ")
+        assert wait_reason(record, time.time()).startswith("blocked (127.0.0.1, ")
     else:
         assert record.why.startswith("outside its hours (127.0.0.1, ")
         assert 3_600 < record.next_fetch - time.time() <= 3 * 3_600

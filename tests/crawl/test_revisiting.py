@@ -19,7 +19,7 @@ from scrapy.http import Response
 from websites import Answer, Site, Visit, links, moved, running
 
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.frontier.revisit_rules import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED
 from scrapy_spider_suite.runtime.refusal import DAMAGED
@@ -27,7 +27,13 @@ from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import ROWS, UNPACKED, Plan, Revisits, plan_of
+from scrapy_spider_suite.store.revisit_plans import (
+    ROWS,
+    UNPACKED,
+    RevisitPlan,
+    RevisitPlans,
+    plan_of,
+)
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 SOON: dict[str, Any] = {
@@ -104,7 +110,7 @@ def again(site: Site, run: Run) -> Again:
     return crawl_again
 
 
-def plan(job: Path, url: str) -> Plan | None:
+def plan(job: Path, url: str) -> RevisitPlan | None:
     """The plan of *url* in a job; everything else in it must agree."""
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
@@ -203,7 +209,7 @@ def test_what_is_not_to_be_packed(site: Site, again: Again, tmp_path: Path, name
     assert [visit.headers.get("If-None-Match") for visit in site.visits] == [None, '"1"', '"1"']
     assert found(done, "unchanged") == 2
     with StoreReader(job / FOLDER) as reader:
-        plans = Revisits(reader.store.kv(ROWS), Revisiting()).planned()
+        plans = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy()).planned()
         assert [each.packed for _, each in plans] == [UNPACKED]
     assert list(open_packs(packs)) == []
 
@@ -423,6 +429,6 @@ def test_sitemaps_make_pages_due(site: Site, again: Again, tmp_path: Path) -> No
     )  # fmt: skip
     assert done.stat("suite/revisit/claimed") >= 1
     with StoreReader(tmp_path / FOLDER) as reader:
-        claims = Revisits(reader.store.kv(ROWS), Revisiting()).claims("127.0.0.1")
+        claims = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy()).claims("127.0.0.1")
     assert claims.made >= 1
     assert claims.true == 0

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from crawls import crawl_over_kills, web_settings
 
-from scrapy_spider_suite.frontier.revisit_rules import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "freshness.py"
@@ -50,7 +50,7 @@ def test_kills_lose_no_plan(tmp_path: Path) -> None:
     assert last.stats["suite/revisit/unchanged"] > 0
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
-        revisits = Revisits(reader.store.kv(ROWS), Revisiting())
+        revisits = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy())
         kept = {plan.entry().url for _, plan in revisits.planned()}
         kept |= {entry.url for entry in reader.store.all_rows()}
     assert fetched <= kept <= reachable

@@ -17,7 +17,7 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 
 
 class Crawl:
@@ -27,7 +27,7 @@ class Crawl:
         self.time = 0.0
         self.woken = 0
         self.store = RocksStore(folder / "store", memory=4 << 20)
-        self.store.sieve = Sieved(folder / SIEVE_FOLDER, self.store.kv(DROPPED), capacity=1024)
+        self.store.sieve = SieveIndex(folder / SIEVE_FOLDER, self.store.kv(DROPPED), capacity=1024)
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         self.frontier = Frontier(
             self.store, policy, now=0.0, wall=WALL, capacity=10, sift=True

@@ -23,7 +23,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware, RulesParser
 from scrapy_spider_suite.errors import NoSuchHostError
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
-from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, RETRY_AFTER, TTL, Verdict
+from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, RETRY_AFTER, TTL, RobotsVerdict
 from scrapy_spider_suite.store.interface import KV, MemoryKV
 
 CLOSED = b"User-agent: *\nDisallow: /private\nCrawl-delay: 7"
@@ -333,7 +333,7 @@ async def test_what_needs_no_permission() -> None:
     assert await bench.passes(PRIVATE, meta={"dont_obey_robotstxt": True})
     for url in ("data:,x", "file:///x", "s3://bucket/x", "ftp://h.example/x"):
         assert await bench.passes(url)
-    assert (await bench.tested.rules_for("http://")).verdict is Verdict.ALLOW_ALL
+    assert (await bench.tested.rules_for("http://")).verdict is RobotsVerdict.ALLOW_ALL
     assert bench.engine.requests == []
 
 
@@ -402,7 +402,7 @@ async def test_the_scheduler_asks_before_the_first_page() -> None:
     """fetch() and rules_for() give the rules; peek() has them from then on."""
     bench = Bench(ok())
     rules = await bench.tested.fetch("https://h.example")
-    assert rules.verdict is Verdict.RULES
+    assert rules.verdict is RobotsVerdict.RULES
     assert bench.tested.peek(PAGE) is rules
     assert await bench.tested.rules_for(PAGE) is rules
     assert await bench.passes()

@@ -30,7 +30,7 @@ from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
 from scrapy_spider_suite.settings.changing import change_setting
-from scrapy_spider_suite.store.counters import Tallies
+from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import seeds
@@ -86,10 +86,10 @@ def log_of(folder: Path) -> list[Fetch]:
     return [read(line) for line in FetchLogReader(folder).lines()]
 
 
-def tallies_of(job: Path) -> Tallies:
+def tallies_of(job: Path) -> FetchTotals:
     """The tallies of the job in *job*."""
     with StoreReader(job / FOLDER) as reader:
-        return Tallies.load(reader.store)
+        return FetchTotals.load(reader.store)
 
 
 class Everything(Spider):

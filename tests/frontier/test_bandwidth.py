@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scrapy_spider_suite.frontier.politeness import FIRST_GUESS, Bandwidth
+from scrapy_spider_suite.frontier.politeness import FIRST_GUESS, BandwidthLimit
 
 RATE = 100_000.0
 
@@ -15,7 +15,7 @@ RATE = 100_000.0
 class Line:
     """A crawl with so many *seats*, whose answers take *latency* seconds and have random sizes."""
 
-    def __init__(self, bandwidth: Bandwidth, *, seats: int, latency: float, seed: int) -> None:
+    def __init__(self, bandwidth: BandwidthLimit, *, seats: int, latency: float, seed: int) -> None:
         self.bandwidth = bandwidth
         self.now = 1_000.0
         self.came: list[tuple[float, int]] = []
@@ -52,14 +52,14 @@ class Line:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_rate_is_kept_however_long_answers_take(latency: float, seed: int) -> None:
     """And used: neither more nor much less than was allowed."""
-    line = Line(Bandwidth(RATE), seats=1_000, latency=latency, seed=seed)
+    line = Line(BandwidthLimit(RATE), seats=1_000, latency=latency, seed=seed)
     line.run(3_000.0)
     assert 0.93 * RATE < line.rate(100.0, 3_000.0) < 1.05 * RATE
 
 
 def test_requests_go_out_evenly_from_the_first_one_on() -> None:
     """A thousand places are free, and nothing has been received yet."""
-    line = Line(Bandwidth(RATE), seats=1_000, latency=50.0, seed=1)
+    line = Line(BandwidthLimit(RATE), seats=1_000, latency=50.0, seed=1)
     line.run(2.0)
     # And the second that may be saved up.
     assert len(line.starts) == pytest.approx(3.0 * RATE / FIRST_GUESS, abs=1.0)
@@ -67,7 +67,7 @@ def test_requests_go_out_evenly_from_the_first_one_on() -> None:
 
 def test_what_was_not_received_is_not_saved_up() -> None:
     """After an hour of nothing a second's bytes are free, and no more."""
-    bandwidth = Bandwidth(RATE)
+    bandwidth = BandwidthLimit(RATE)
     assert bandwidth.wait(0.0) == 0.0
     bandwidth.charge(int(RATE), 3_600.0)
     assert bandwidth.wait(3_600.0) == 0.0
@@ -77,7 +77,7 @@ def test_what_was_not_received_is_not_saved_up() -> None:
 
 def test_what_touched_no_wire_costs_nothing() -> None:
     """Cache hits and refused requests give back what they had paid."""
-    bandwidth = Bandwidth(RATE)
+    bandwidth = BandwidthLimit(RATE)
     booked = [bandwidth.book(0.0) for _ in range(100)]
     assert bandwidth.wait(0.0) > 10.0
     for paid in booked:
@@ -87,7 +87,7 @@ def test_what_touched_no_wire_costs_nothing() -> None:
 
 def test_a_limit_that_changes() -> None:
     """It holds from then on; without one, nothing is owed."""
-    bandwidth = Bandwidth(RATE)
+    bandwidth = BandwidthLimit(RATE)
     bandwidth.charge(1_000_000, 0.0)
     assert bandwidth.wait(0.0) == pytest.approx(10.0)
     bandwidth.rate = 10 * RATE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.policy import Phases, Policy, barred_subject, waits_for_rule
+from scrapy_spider_suite.frontier.policy import Phases, Policy, excluded_pattern, waits_for_rule
 
 DAY = 1_800_000_000.0
 
@@ -68,6 +68,6 @@ def test_a_host_out_of_its_phase_waits_by_a_rule() -> None:
     (bar,) = [bar for bar in bars.values() if bar is not None]
     assert bar.until == begin + 100.0
     assert waits_for_rule(str(bar))
-    assert barred_subject(str(bar)) is None
+    assert excluded_pattern(str(bar)) is None
     assert "SUITE_PHASES" in str(bar)
     assert policy.bar("a", "", begin) is policy.bar("b", "", begin) is None

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
-from scrapy_spider_suite.frontier.policy import Block, Policy, barred_subject
+from scrapy_spider_suite.frontier.policy import Block, Policy, excluded_pattern
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.urls.host_patterns import Subject
 
@@ -174,7 +174,7 @@ def test_blocks_of_an_operator() -> None:
 )
 def test_from_the_words_of_a_bar_to_its_subject(words: str, subject: str | None) -> None:
     """What a host's record says leads back to the rule."""
-    assert barred_subject(words) == (None if subject is None else Subject.parse(subject))
+    assert excluded_pattern(words) == (None if subject is None else Subject.parse(subject))
 
 
 def test_what_one_rule_bars() -> None:

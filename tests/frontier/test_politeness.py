@@ -13,8 +13,8 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
 from scrapy_spider_suite.frontier.politeness import (
     LONGEST_WISH,
     BackOff,
-    Verdict,
-    judge,
+    HostVerdict,
+    judge_host,
     parse_retry_after,
 )
 
@@ -35,17 +35,17 @@ def test_back_off_doubles_up_to_its_longest() -> None:
 def test_a_refused_connection_may_have_a_shorter_base() -> None:
     """It grows as the others do, from where it begins; no other failure is taken for one."""
     rules = BackOff(base=5.0, longest=30.0, refused=1.0)
-    refused = [judge(Event.REFUSED, failures, rules, None).wait for failures in range(7)]
+    refused = [judge_host(Event.REFUSED, failures, rules, None).wait for failures in range(7)]
     assert refused == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    assert judge(Event.TIMEOUT, 0, rules, None).wait == 5.0
-    assert judge(Event.REFUSED, 0, BackOff(base=0.5, refused=1.0), None).wait == 0.5
+    assert judge_host(Event.TIMEOUT, 0, rules, None).wait == 5.0
+    assert judge_host(Event.REFUSED, 0, BackOff(base=0.5, refused=1.0), None).wait == 0.5
 
 
 @pytest.mark.parametrize("event", BAD)
 def test_failures_add_up(event: Event) -> None:
     """Each one in a row makes the wait longer, and the reason names it."""
-    first = judge(event, 0, RULES, None)
-    second = judge(event, first.failures, RULES, None)
+    first = judge_host(event, 0, RULES, None)
+    second = judge_host(event, first.failures, RULES, None)
     assert (first.failures, first.wait) == (1, 5.0)
     assert (second.failures, second.wait) == (2, 10.0)
     assert second.why == f"back-off after {event.value}"
@@ -54,39 +54,40 @@ def test_failures_add_up(event: Event) -> None:
 @pytest.mark.parametrize("event", [e for e in Event if OUTCOMES[e].health is Health.WELL])
 def test_an_answer_forgives_everything(event: Event) -> None:
     """Whoever answers, even with 404, is neither overloaded nor away."""
-    assert judge(event, 4, RULES, None) == Verdict(0)
+    assert judge_host(event, 4, RULES, None) == HostVerdict(0)
 
 
 @pytest.mark.parametrize("event", [e for e in Event if OUTCOMES[e].health is Health.NONE])
 def test_what_touched_no_wire_says_nothing(event: Event) -> None:
     """The failures of before are neither forgotten nor added to."""
-    assert judge(event, 3, RULES, None) == Verdict(3)
+    assert judge_host(event, 3, RULES, None) == HostVerdict(3)
 
 
 def test_only_silence_kills() -> None:
     """A host that answers 503 for ever is alive; one that never answers is given up."""
-    assert not any(judge(Event.UNAVAILABLE, n, RULES, None).dead for n in range(50))
-    assert [judge(Event.TIMEOUT, n, RULES, None).dead for n in range(6)] == [False] * 4 + [True] * 2
+    assert not any(judge_host(Event.UNAVAILABLE, n, RULES, None).dead for n in range(50))
+    dead = [judge_host(Event.TIMEOUT, n, RULES, None).dead for n in range(6)]
+    assert dead == [False] * 4 + [True] * 2
 
 
 def test_the_longer_of_retry_after_and_back_off_counts() -> None:
     """A server's own wish wins over a shorter back-off, and loses to a longer one."""
-    assert judge(Event.TOO_MANY_REQUESTS, 0, RULES, 60.0).why == "Retry-After"
-    assert judge(Event.TOO_MANY_REQUESTS, 0, RULES, 60.0).wait == 60.0
-    later = judge(Event.TOO_MANY_REQUESTS, 6, RULES, 60.0)
+    assert judge_host(Event.TOO_MANY_REQUESTS, 0, RULES, 60.0).why == "Retry-After"
+    assert judge_host(Event.TOO_MANY_REQUESTS, 0, RULES, 60.0).wait == 60.0
+    later = judge_host(Event.TOO_MANY_REQUESTS, 6, RULES, 60.0)
     assert (later.wait, later.why) == (320.0, "back-off after too_many_requests")
 
 
 def test_no_wish_is_granted_for_ever() -> None:
     """More than two weeks is a mistake, or outlives the crawl."""
-    assert judge(Event.UNAVAILABLE, 0, RULES, 1e11).wait == LONGEST_WISH
+    assert judge_host(Event.UNAVAILABLE, 0, RULES, 1e11).wait == LONGEST_WISH
     patient = BackOff(base=5.0, longest=1e9)
-    assert judge(Event.UNAVAILABLE, 29, patient, 1e11).wait == patient.after(30)
+    assert judge_host(Event.UNAVAILABLE, 29, patient, 1e11).wait == patient.after(30)
 
 
 def test_retry_after_of_an_answer_that_is_well_means_nothing() -> None:
     """It belongs to 429 and 503."""
-    assert judge(Event.SUCCESS, 0, RULES, 60.0) == Verdict(0)
+    assert judge_host(Event.SUCCESS, 0, RULES, 60.0) == HostVerdict(0)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.frontier.revisit_rules import (
     CHANGES_MAX,
     DAY,
-    Budget,
-    Claims,
-    Demand,
+    ChangeRates,
     History,
+    LastmodTrust,
     Mode,
-    Revisiting,
-    Turns,
+    RevisitPolicy,
+    RevisitShare,
     Validators,
+    VisitBudget,
     interval_for,
     worth,
 )
@@ -132,7 +132,7 @@ def test_what_a_visit_is_worth_is_what_it_adds() -> None:
 @given(st.lists(rates, min_size=1, max_size=40), st.floats(1e-7, 1e-3))
 def test_the_price_spends_all_visits(rates: list[float], visits: float) -> None:
     """Within what bins of a quarter octave and the bounds of the intervals allow."""
-    demand = Demand()
+    demand = ChangeRates()
     for rate in rates:
         demand.changed(None, rate)
     least, most = 600.0, 400 * DAY
@@ -142,7 +142,7 @@ def test_the_price_spends_all_visits(rates: list[float], visits: float) -> None:
         dear = sum(1 / min(most, max(least, interval_for(rate, price * 1.25))) for rate in rates)
         cheap = sum(1 / min(most, max(least, interval_for(rate, price / 1.25))) for rate in rates)
         assert dear * 0.95 <= visits <= cheap * 1.05, spent
-    again = Demand(demand.bins)
+    again = ChangeRates(demand.bins)
     assert again.price(visits, least, most) == price
     for rate in rates:
         again.changed(rate, None)
@@ -151,7 +151,7 @@ def test_the_price_spends_all_visits(rates: list[float], visits: float) -> None:
 
 def test_more_visits_lower_the_price() -> None:
     """And with none at all nothing is worth one."""
-    demand = Demand()
+    demand = ChangeRates()
     for rate in (1 / DAY, 1 / (10 * DAY), 1 / (100 * DAY)):
         demand.changed(None, rate)
     prices = [demand.price(visits / DAY) for visits in (0.01, 0.1, 1.0, 10.0)]
@@ -162,10 +162,10 @@ def test_more_visits_lower_the_price() -> None:
 def test_the_modes() -> None:
     """Off: never; fixed: always the same; adaptive: between bounds, sooner where more changes."""
     quiet, busy = History(0.0, quiet=100 * DAY), History(0.0, changed=(5 * DAY,) * 5)
-    assert Revisiting().interval(busy, DAY) is None
-    fixed = Revisiting(Mode.FIXED, seconds=60.0)
+    assert RevisitPolicy().interval(busy, DAY) is None
+    fixed = RevisitPolicy(Mode.FIXED, seconds=60.0)
     assert fixed.interval(busy, DAY) == fixed.interval(quiet, DAY) == 60.0
-    adaptive = Revisiting(Mode.ADAPTIVE, least=3600, most=50 * DAY)
+    adaptive = RevisitPolicy(Mode.ADAPTIVE, least=3600, most=50 * DAY)
     soon, late = adaptive.interval(busy, DAY / 2), adaptive.interval(quiet, DAY / 2)
     assert soon is not None
     assert late is not None
@@ -177,7 +177,7 @@ def test_the_modes() -> None:
 @pytest.mark.parametrize("weight", [0.0, 0.2, 0.5, 1.0])
 def test_turns_are_shared_by_the_weight(weight: float) -> None:
     """Evenly where both wait; nothing is owed for turns that one kind did not want."""
-    turns = Turns(weight)
+    turns = RevisitShare(weight)
     assert [turns.next(new=False, due=True) for _ in range(50)] == [True] * 50
     assert [turns.next(new=True, due=False) for _ in range(50)] == [False] * 50
     assert turns.next(new=False, due=False) is None
@@ -190,7 +190,7 @@ def test_turns_are_shared_by_the_weight(weight: float) -> None:
 def test_sitemaps_are_believed_as_long_as_they_are_right() -> None:
     """A lastmod after the last visit makes a page due, unless most of those before were wrong."""
     history, due = History(100.0), 10_000.0
-    claims = Claims()
+    claims = LastmodTrust()
     assert claims.due(150.0, history, due, 200.0) == 200.0
     assert claims.due(150.0, history, 180.0, 200.0) == 180.0
     for lastmod in (None, 50.0, 100.0, 300.0):
@@ -245,7 +245,7 @@ def test_damaged_validators(data: bytes) -> None:
 
 def test_a_budget_of_visits() -> None:
     """As many as come in time; what was not spent is kept, but not for ever."""
-    budget = Budget()
+    budget = VisitBudget()
     budget.earn(100.0, 1_000, 50.0)
     assert budget.left == 0
     spent = 0

@@ -16,8 +16,8 @@ from scrapy_spider_suite.frontier.robots_rules import (
     TTL_MIN,
     UNREACHABLE_MAX,
     RobotsRules,
-    Verdict,
-    judge,
+    RobotsVerdict,
+    judge_robots,
     max_age,
     origin_of,
 )
@@ -29,13 +29,13 @@ T0 = 1_700_000_000.0
 
 def rules(body: bytes = CLOSED, now: float = T0) -> RobotsRules:
     """Return the rules of an origin that answered with *body*."""
-    return judge(HERE, 200, body, now=now)
+    return judge_robots(HERE, 200, body, now=now)
 
 
 def test_a_body_is_obeyed() -> None:
     """A 2xx is parsed: rules, delay and sitemaps."""
     found = rules()
-    assert found.verdict is Verdict.RULES
+    assert found.verdict is RobotsVerdict.RULES
     assert not found.allowed(f"{HERE}/private/x", "mybot")
     assert found.allowed(f"{HERE}/public", "mybot")
     assert found.crawl_delay("mybot") == 7.0
@@ -48,8 +48,8 @@ def test_a_body_is_obeyed() -> None:
 @pytest.mark.parametrize("status", [301, 304, 399, 400, 401, 403, 404, 410, 499])
 def test_a_missing_robots_txt_allows_everything(status: int) -> None:
     """RFC 9309 §2.3.1.3: unavailable is no restriction, whatever the body says."""
-    found = judge(HERE, status, b"User-agent: *\nDisallow: /", now=T0)
-    assert found.verdict is Verdict.ALLOW_ALL
+    found = judge_robots(HERE, status, b"User-agent: *\nDisallow: /", now=T0)
+    assert found.verdict is RobotsVerdict.ALLOW_ALL
     assert found.allowed(f"{HERE}/", "mybot")
     assert found.crawl_delay("mybot") is None
     assert (found.body, found.sitemaps) == (b"", ())
@@ -59,8 +59,8 @@ def test_a_missing_robots_txt_allows_everything(status: int) -> None:
 @pytest.mark.parametrize("status", [None, 0, 100, 429, 500, 503, 599, 999])
 def test_an_unreachable_robots_txt_allows_nothing_for_now(status: int | None) -> None:
     """RFC 9309 §2.3.1.4: complete disallow, but for the robots.txt itself."""
-    found = judge(HERE, status, b"User-agent: *\nAllow: /", now=T0)
-    assert found.verdict is Verdict.DISALLOW_FOR_NOW
+    found = judge_robots(HERE, status, b"User-agent: *\nAllow: /", now=T0)
+    assert found.verdict is RobotsVerdict.DISALLOW_FOR_NOW
     assert not found.allowed(f"{HERE}/", "mybot")
     assert found.allowed(f"{HERE}/robots.txt", "mybot")
     assert found.unreachable_since == T0
@@ -70,7 +70,7 @@ def test_it_is_asked_again_after_growing_pauses() -> None:
     """Five minutes, an hour, then daily."""
     found, now, pauses = None, T0, []
     for _ in range(4):
-        found = judge(HERE, 503, now=now, previous=found)
+        found = judge_robots(HERE, 503, now=now, previous=found)
         pauses.append(found.expires_at - now)
         now = found.expires_at
     assert pauses == [*RETRY_AFTER, RETRY_AFTER[-1]]
@@ -80,18 +80,18 @@ def test_it_is_asked_again_after_growing_pauses() -> None:
 
 def test_a_retry_before_the_pause_is_over_makes_it_no_longer() -> None:
     """A server that was away for seconds is not left alone for a day."""
-    found = judge(HERE, None, now=T0)
+    found = judge_robots(HERE, None, now=T0)
     for early in (1, 3, 7):
-        found = judge(HERE, None, now=T0 + early, previous=found)
+        found = judge_robots(HERE, None, now=T0 + early, previous=found)
         assert (found.failures, found.expires_at) == (1, T0 + early + RETRY_AFTER[0])
-    late = judge(HERE, None, now=found.expires_at, previous=found)
+    late = judge_robots(HERE, None, now=found.expires_at, previous=found)
     assert (late.failures, late.expires_at) == (2, found.expires_at + RETRY_AFTER[1])
 
 
 def test_known_rules_hold_while_the_origin_is_unreachable() -> None:
     """A cached copy is used, and asked for again as often as without one."""
-    later = judge(HERE, None, now=T0 + TTL, previous=rules())
-    assert later.verdict is Verdict.RULES
+    later = judge_robots(HERE, None, now=T0 + TTL, previous=rules())
+    assert later.verdict is RobotsVerdict.RULES
     assert (later.fetched_at, later.checked_at) == (T0, T0 + TTL)
     assert not later.allowed(f"{HERE}/private", "mybot")
     assert later.allowed(f"{HERE}/public", "mybot")
@@ -100,36 +100,37 @@ def test_known_rules_hold_while_the_origin_is_unreachable() -> None:
 
 def test_what_was_missing_stays_allowed_while_the_origin_is_unreachable() -> None:
     """A 404 before the failures is an answer like any other."""
-    missing = judge(HERE, 404, now=T0)
-    assert judge(HERE, 500, now=T0 + TTL, previous=missing).verdict is Verdict.ALLOW_ALL
+    missing = judge_robots(HERE, 404, now=T0)
+    later = judge_robots(HERE, 500, now=T0 + TTL, previous=missing)
+    assert later.verdict is RobotsVerdict.ALLOW_ALL
 
 
 def test_a_copy_older_than_a_whole_outage_is_not_used() -> None:
     """A crawl resumed after months does not trust what it knew then."""
-    later = judge(HERE, None, now=T0 + 3 * UNREACHABLE_MAX, previous=rules())
-    assert later.verdict is Verdict.DISALLOW_FOR_NOW
+    later = judge_robots(HERE, None, now=T0 + 3 * UNREACHABLE_MAX, previous=rules())
+    assert later.verdict is RobotsVerdict.DISALLOW_FOR_NOW
     assert later.packed == b""
 
 
 @pytest.mark.parametrize("first", [None, rules()])
 def test_after_thirty_days_everything_is_allowed(first: RobotsRules | None) -> None:
     """RFC 9309 §2.3.1.4 leaves the choice; it is asked daily until an answer comes."""
-    found = judge(HERE, 503, now=T0 + TTL, previous=first)
-    while found.verdict is not Verdict.ALLOW_ALL:
+    found = judge_robots(HERE, 503, now=T0 + TTL, previous=first)
+    while found.verdict is not RobotsVerdict.ALLOW_ALL:
         assert found.checked_at < T0 + TTL + UNREACHABLE_MAX
-        found = judge(HERE, 503, now=found.expires_at, previous=found)
+        found = judge_robots(HERE, 503, now=found.expires_at, previous=found)
     assert found.checked_at >= T0 + TTL + UNREACHABLE_MAX
-    again = judge(HERE, None, now=found.expires_at, previous=found)
-    assert again.verdict is Verdict.ALLOW_ALL
+    again = judge_robots(HERE, None, now=found.expires_at, previous=found)
+    assert again.verdict is RobotsVerdict.ALLOW_ALL
     assert again.expires_at - again.checked_at == RETRY_AFTER[-1]
 
 
 def test_an_answer_ends_the_failures() -> None:
     """The next failure begins anew."""
-    down = judge(HERE, 503, now=T0)
-    up = judge(HERE, 200, CLOSED, now=T0 + 300, previous=down)
+    down = judge_robots(HERE, 503, now=T0)
+    up = judge_robots(HERE, 200, CLOSED, now=T0 + 300, previous=down)
     assert (up.failures, up.unreachable_since) == (0, None)
-    assert judge(HERE, 503, now=T0 + 400, previous=up).failures == 1
+    assert judge_robots(HERE, 503, now=T0 + 400, previous=up).failures == 1
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_an_answer_ends_the_failures() -> None:
 def test_how_long_an_answer_holds(granted: float | None, ttl: float, held: float) -> None:
     """max-age shortens the time within bounds, and never lengthens it."""
     for status in (200, 404):
-        found = judge(HERE, status, now=T0, max_age=granted, ttl=ttl)
+        found = judge_robots(HERE, status, now=T0, max_age=granted, ttl=ttl)
         assert found.expires_at - T0 == held
 
 
@@ -240,15 +241,15 @@ def test_no_sequence_of_answers_leaves_the_rules_astray(
     now, found, down_since = T0, None, None
     for status, pause in steps:
         now += pause
-        found = judge(HERE, status, CLOSED, now=now, previous=found)
+        found = judge_robots(HERE, status, CLOSED, now=now, previous=found)
         reached = status is not None and status < 429
         down_since = None if reached else (now if down_since is None else down_since)
         assert now < found.expires_at <= now + TTL
         assert found.unreachable_since == down_since
         assert (found.failures == 0) == reached
-        assert bool(found.packed) <= (found.verdict is Verdict.RULES)
+        assert bool(found.packed) <= (found.verdict is RobotsVerdict.RULES)
         if down_since is not None and now - down_since >= UNREACHABLE_MAX:
-            assert found.verdict is Verdict.ALLOW_ALL
+            assert found.verdict is RobotsVerdict.ALLOW_ALL
 
 
 @pytest.mark.parametrize(

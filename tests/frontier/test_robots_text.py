@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from scrapy_spider_suite.frontier.robots_rules import MATCH_BUDGET, Group, choose, deciding, split
+from scrapy_spider_suite.frontier.robots_rules import (
+    MATCH_BUDGET,
+    AgentGroup,
+    choose_group,
+    deciding_line,
+    rule_lines,
+)
 
 AGENT = "Mozilla/5.0 (compatible; Examplebot/1.0; +https://example.com/bot)"
 
@@ -41,8 +47,8 @@ def test_the_group_says_what_protego_says_of_the_whole_file(text: str, agent: st
     Protego is not shown what it does not know: it would end a list of agents there.
     """
     known = "\n".join(line for line in text.split("\n") if line not in UNKNOWN)
-    whole, lines = Protego.parse(known), split(text)
-    group = Group(lines, choose(lines, agent))
+    whole, lines = Protego.parse(known), rule_lines(text)
+    group = AgentGroup(lines, choose_group(lines, agent))
     assert group.crawl_delay == whole.crawl_delay(agent)
     assert group.sitemaps == tuple(whole.sitemaps)
     for path in ("/", "/a", "/a/b", "/b", "/c", "/a/x.html", "/index.html", "/robots.txt"):
@@ -71,24 +77,24 @@ def test_the_group_says_what_protego_says_of_the_whole_file(text: str, agent: st
 )
 def test_choose(text: str, token: str | None) -> None:
     """The longest product token of the User-Agent wins, whatever its version; then the asterisk."""
-    assert choose(split(text), AGENT) == token
+    assert choose_group(rule_lines(text), AGENT) == token
 
 
 def test_a_group_for_one_version_is_a_group_for_the_robot() -> None:
     """And it is combined with those without a version, or with an asterisk."""
-    lines = split("User-agent: FooBot/2.1\nDisallow: /1\n\nUser-agent: foobot\nDisallow: /2\n"
+    lines = rule_lines("User-agent: FooBot/2.1\nDisallow: /1\n\nUser-agent: foobot\nDisallow: /2\n"
                   "User-agent: Foobot*\nDisallow: /3\nUser-agent: foo\nDisallow: /4")  # fmt: skip
     for agent in ("FooBot", "foobot/3", "Mozilla/5.0 (compatible; FooBot/3.0)"):
-        group = Group(lines, choose(lines, agent))
+        group = AgentGroup(lines, choose_group(lines, agent))
         allowed = [group.allowed(f"http://h.example/{n}") for n in (1, 2, 3, 4)]
         assert allowed == [False, False, False, True]
 
 
 def test_groups_of_one_name_are_combined() -> None:
     """RFC 9309 §2.2.1 combines all groups that name the agent."""
-    lines = split("User-agent: a\nDisallow: /1\nUser-agent: b\nDisallow: /2\n"
+    lines = rule_lines("User-agent: a\nDisallow: /1\nUser-agent: b\nDisallow: /2\n"
                   "User-agent: c\nUser-agent: a\nDisallow: /3")  # fmt: skip
-    group = Group(lines, "a")
+    group = AgentGroup(lines, "a")
     assert [group.allowed(f"http://h.example/{n}") for n in (1, 2, 3)] == [False, True, False]
 
 
@@ -96,17 +102,17 @@ def test_groups_of_one_name_are_combined() -> None:
 def test_other_records_do_not_end_a_group(between: str) -> None:
     """RFC 9309 §2.2.4: other records must not interfere with the parsing of groups."""
     text = f"User-agent: examplebot\n{between}\nUser-agent: *\nDisallow: /"
-    lines = split(text)
-    assert not Group(lines, choose(lines, AGENT)).allowed("http://h.example/page")
+    lines = rule_lines(text)
+    assert not AgentGroup(lines, choose_group(lines, AGENT)).allowed("http://h.example/page")
 
 
 def test_many_agents_before_many_rules_cost_no_more_than_their_lines() -> None:
     """A file that protego alone would turn into 225 million rules is read in linear time."""
     agents = "".join(f"User-agent: x{n}\n" for n in range(15_000))
     rules = "".join(f"Disallow: /{n}\n" for n in range(15_000))
-    lines = split(agents + rules)
+    lines = rule_lines(agents + rules)
     begin = time.process_time()
-    group = Group(lines, choose(lines, "x14999"))
+    group = AgentGroup(lines, choose_group(lines, "x14999"))
     assert time.process_time() - begin < 2
     assert not group.allowed("http://h.example/77")
     assert group.weight < 16 << 20
@@ -114,8 +120,9 @@ def test_many_agents_before_many_rules_cost_no_more_than_their_lines() -> None:
 
 def test_a_question_that_would_cost_too_much_is_answered_no() -> None:
     """Half a megabyte of wildcards meets a URL of 60,000 characters without matching it."""
-    lines = split("User-agent: *\n" + "".join(f"Disallow: /*aaaab{n}\n" for n in range(20_000)))
-    group = Group(lines, "*")
+    rules = "".join(f"Disallow: /*aaaab{n}\n" for n in range(20_000))
+    lines = rule_lines("User-agent: *\n" + rules)
+    group = AgentGroup(lines, "*")
     begin = time.process_time()
     assert not group.allowed("http://h.example/" + "a" * 60_000)
     assert time.process_time() - begin < 1
@@ -130,12 +137,12 @@ def test_the_budget_never_meets_urls_within_scrapys_limit() -> None:
 @pytest.mark.parametrize("url", ["http://[::1", "http://[::1/%20"])
 def test_a_url_that_cannot_be_split_is_not_allowed(url: str) -> None:
     """It could not be fetched either."""
-    assert not Group(split("User-agent: *\nDisallow: /private"), "*").allowed(url)
+    assert not AgentGroup(rule_lines("User-agent: *\nDisallow: /private"), "*").allowed(url)
 
 
 def test_without_a_group_everything_is_allowed() -> None:
     """A file that names only others says nothing to us."""
-    group = Group(split("User-agent: other\nDisallow: /\nCrawl-delay: 9"), None)
+    group = AgentGroup(rule_lines("User-agent: other\nDisallow: /\nCrawl-delay: 9"), None)
     assert group.allowed("http://h.example/")
     assert group.crawl_delay is None
 
@@ -144,9 +151,9 @@ def test_without_a_group_everything_is_allowed() -> None:
 def test_the_line_that_decides(text: str, path: str) -> None:
     """It is one of the file's, and forbids or allows as the group does; else all is allowed."""
     url = f"http://a.test{path}"
-    lines = split(text)
-    allowed = Group(lines, choose(lines, AGENT)).allowed(url)
-    found = deciding(text, AGENT, url)
+    lines = rule_lines(text)
+    allowed = AgentGroup(lines, choose_group(lines, AGENT)).allowed(url)
+    found = deciding_line(text, AGENT, url)
     if found is None:
         assert allowed
     else:
@@ -158,6 +165,7 @@ def test_the_line_that_decides(text: str, path: str) -> None:
 def test_the_longest_line_decides() -> None:
     """With its number in the file, comments and blank lines counted."""
     text = "# c\nUser-agent: *\nDisallow: /a # b\n\nAllow: /a/b\nDisalow: /*.pdf$\n"
-    said = {path: deciding(text, AGENT, f"http://a.test{path}") for path in ("/a", "/a/b/c", "/x")}
+    paths = ("/a", "/a/b/c", "/x")
+    said = {path: deciding_line(text, AGENT, f"http://a.test{path}") for path in paths}
     assert said == {"/a": (3, "Disallow: /a"), "/a/b/c": (5, "Allow: /a/b"), "/x": None}
-    assert deciding(text, AGENT, "http://a.test/x.pdf") == (6, "Disalow: /*.pdf$")
+    assert deciding_line(text, AGENT, "http://a.test/x.pdf") == (6, "Disalow: /*.pdf$")

@@ -18,7 +18,7 @@ from scrapy_spider_suite.store import job_reader
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER, Job, JobFile
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.seen_index import ARCHIVED
+from scrapy_spider_suite.store.seen_index import DONE_200
 
 
 def open_job(path: Path, **settings: Any) -> Job:
@@ -39,7 +39,7 @@ def something(job: Job, what: str) -> None:
         case "a URL waits":
             store.put_row(Entry("a.t", "http://a.t/", key=b"\0" * 10))
         case "a URL was seen":
-            store.put_state(key, ARCHIVED)
+            store.put_state(key, DONE_200)
         case "a URL was archived":
             assert store.archive is not None
             store.archive.add([key])

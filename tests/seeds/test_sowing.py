@@ -13,7 +13,7 @@ from scrapy_spider_suite.crawl.seeds import Sower, bad_lines, planter
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import MemoryStore
-from scrapy_spider_suite.store.url_states import Guesses, seeds
+from scrapy_spider_suite.store.url_states import SchemeGuesses, seeds
 from scrapy_spider_suite.urls.url_lists import LONGEST, Seed, SeedLines
 
 TEXT = (
@@ -140,7 +140,7 @@ def test_seeds_with_tags_and_guesses_in_a_frontier() -> None:
 
 def test_the_other_guess_is_a_normal_url() -> None:
     """Port 80 is named where the guess was https, and goes without saying where it is http."""
-    guesses = Guesses(MemoryStore())
+    guesses = SchemeGuesses(MemoryStore())
     for url, other in (
         ("https://a.test:80/x", "http://a.test/x"),
         ("https://a.test:81/x", "http://a.test:81/x"),

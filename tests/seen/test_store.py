@@ -25,7 +25,7 @@ from scrapy_spider_suite.seen.url_keys import MAX_KEY
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.url_states import Ledger
+from scrapy_spider_suite.store.url_states import UrlStates
 from scrapy_spider_suite.urls.normalize import host_of
 
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
@@ -75,7 +75,7 @@ class PlainRows:
 
     def __init__(self, path: Path) -> None:
         self._store = RocksStore(path, memory=1 << 20)
-        self._ledger = Ledger(self._store, Counters.load(self._store), cache=1 << 10)
+        self._ledger = UrlStates(self._store, Counters.load(self._store), cache=1 << 10)
 
     def add(self, urls: Iterable[str]) -> list[str]:
         """Have *urls* pending."""

@@ -22,8 +22,8 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, ARCHIVED, Archive
-from scrapy_spider_suite.store.seen_transfer import Archiver, archived, bring_back, holding
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DONE_200, Archive
+from scrapy_spider_suite.store.seen_transfer import Archiver, archived, bring_back, while_locked
 
 DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 1_700_000_000)
 PORTS = ["http://a.t/", "https://a.t/", "http://a.t:8080/", "https://a.t:8443/x?y=1#"]
@@ -67,7 +67,7 @@ def test_what_is_done_moves(store: RocksStore, power_safe: bool) -> None:
     keys = fill(store, DONE, *PORTS, *(f"http://a.t/{n}" for n in range(100)))
     move(store, power_safe=power_safe)
     assert not any(store.has_row(key) for key in keys)
-    assert {store.state(key) for key in keys} == {ARCHIVED}
+    assert {store.state(key) for key in keys} == {DONE_200}
     assert sorted(host_key("a.t") + name for name in archived(store, "a.t")) == sorted(keys)
     assert store.state(state_key("a.t", "http://a.t/100")) is None
     assert list(archived(store, "b.t")) == []
@@ -137,7 +137,7 @@ def test_only_what_is_durable_moves(store: RocksStore) -> None:
     store.flush()
     while archiver.step():
         pass
-    assert store.archive.get(key) == store.archive.get(key2) == ARCHIVED
+    assert store.archive.get(key) == store.archive.get(key2) == DONE_200
 
 
 def test_one_at_a_time_holds_it(store: RocksStore) -> None:
@@ -147,7 +147,7 @@ def test_one_at_a_time_holds_it(store: RocksStore) -> None:
         yield "at work"
         return 7
 
-    first, second = holding(store.archive, work()), holding(store.archive, work())
+    first, second = while_locked(store.archive, work()), while_locked(store.archive, work())
     assert next(first) == "at work"
     assert next(second) is True
     fill(store, DONE, *PORTS)
@@ -178,7 +178,7 @@ def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
     assert list(archived(store, "a.t")) == []
     fill(store, DONE, "http://a.t/")
     move(store)
-    assert store.state(key) == ARCHIVED
+    assert store.state(key) == DONE_200
     assert store.archive is not None
     assert len(store.archive.urls) == 1
 
@@ -206,7 +206,7 @@ def test_a_full_disk(
     assert all(store.has_row(key) for key in keys)
     while archiver.step():
         pass
-    assert {store.state(key) for key in keys} == {ARCHIVED}
+    assert {store.state(key) for key in keys} == {DONE_200}
 
 
 def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) ->
     store.checkpoint(tmp_path / "second")
     copy = RocksStore(tmp_path / "second", memory=16 << 20)
     copy.archive = Archive(tmp_path / "second" / ARCHIVE_FOLDER)
-    assert {copy.state(key) for key in keys} == {ARCHIVED}
+    assert {copy.state(key) for key in keys} == {DONE_200}
     assert copy.has_row(late[0])
     copy.close()
 

@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store import counters, host_queues, rotation
 from scrapy_spider_suite.store import host_queues as hostrecords
-from scrapy_spider_suite.store.counters import Domain, Domains, row_of
+from scrapy_spider_suite.store.counters import Domain, DomainCounts, domain_row
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -88,7 +88,7 @@ def test_pages_of_a_domain(store: Store, burst: int) -> None:
     assert crawl.frontier.counters.events == {Event.SUCCESS: 130, Event.DOMAIN_BUDGET: 1100}
     crawl.frontier.schedule([entry("http://new.a.t/")], crawl.now)
     assert event_of(crawl, "http://new.a.t/") is Event.DOMAIN_BUDGET
-    assert row_of(store, "any.a.t")[1].pages == 50
+    assert domain_row(store, "any.a.t")[1].pages == 50
 
 
 def test_failures_use_up_no_budget(store: Store) -> None:
@@ -169,7 +169,7 @@ def test_a_wildcard_farm(store: Store) -> None:
     assert events[Event.SUCCESS] == len(crawl.fetches) >= 30
     assert events[Event.DOMAIN_HOSTS] >= 4_970
     assert len(crawl.frontier.workbench.hosts) <= 30
-    assert row_of(store, "farm.t")[1] == Domain(30, len(crawl.fetches))
+    assert domain_row(store, "farm.t")[1] == Domain(30, len(crawl.fetches))
 
 
 def test_pages_of_a_farm(store: Store) -> None:
@@ -264,7 +264,7 @@ def assert_exact(folder: Path) -> None:
             # Where all were refused, some may have been taken first.
             assert record.counted or set(events) <= {Event.DOMAIN_HOSTS, Event.DOMAIN_BUDGET}
         for domain, total in totals.items():
-            assert row_of(reader.store, domain)[1] == total
+            assert domain_row(reader.store, domain)[1] == total
             assert total.hosts <= 5
             assert total.pages <= 17
 
@@ -282,7 +282,7 @@ def test_a_job_that_never_counted_is_counted_anew(
     kv.delete(b"\0whole")
     kv.put(b"farm.t", counters._ROW.pack(4, 4))
     kv.put(b"gone.t", counters._ROW.pack(1, 1))
-    assert Domains(store).of("h1.farm.t") == Domain(9, 9)
+    assert DomainCounts(store).of("h1.farm.t") == Domain(9, 9)
     assert dict(kv.items()) == {b"\0whole": b"", b"farm.t": counters._ROW.pack(9, 9)}
 
 
@@ -303,12 +303,12 @@ def test_rework_keeps_to_the_caps(tmp_path: Path) -> None:
     assert not again("http://h3.farm.t/0")
     assert event_of(crawl, "http://h3.farm.t/0") is Event.DOMAIN_HOSTS
     assert again("http://h0.farm.t/0")
-    assert row_of(store, "farm.t")[1] == Domain(3, 2)
+    assert domain_row(store, "farm.t")[1] == Domain(3, 2)
     crawl.run()
-    assert row_of(store, "farm.t")[1] == Domain(3, 3)
+    assert domain_row(store, "farm.t")[1] == Domain(3, 3)
     crawl.run(until=crawl.now + 100.0)
     for name, state in rework.urls("h0.farm.t", b"", 10):
         rework.forget_state("h0.farm.t", name, state)
     assert rework.forget_host("h0.farm.t", crawl.now)
-    assert row_of(store, "farm.t")[1] == Domain(2, 2)
+    assert domain_row(store, "farm.t")[1] == Domain(2, 2)
     assert again("http://h3.farm.t/0")

@@ -14,7 +14,7 @@ from rocksdict import Options
 
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.store import rocks_store
-from scrapy_spider_suite.store.rocks_store import RocksStore, Tuning
+from scrapy_spider_suite.store.rocks_store import RocksOptions, RocksStore
 
 BATCHES = 20
 _CALL = re.compile(r"\b(fsync|fdatasync|sync_file_range)\(\d+<([^>]*)>")
@@ -34,11 +34,11 @@ os.write(2, b"end")
 """
 
 
-class Counting(Tuning):
+class Counting(RocksOptions):
     """Has the database count what it syncs."""
 
     def options(self, *, root: bool = False) -> Options:
-        """See `Tuning`."""
+        """See `RocksOptions`."""
         options = super().options(root=root)
         if root:
             options.enable_statistics()
@@ -64,7 +64,7 @@ def counting(
     monkeypatch: pytest.MonkeyPatch, path: Path, **how: bool
 ) -> tuple[RocksStore, Counting]:
     """A new store, and what counts its syncs."""
-    monkeypatch.setattr(rocks_store, "Tuning", Counting)
+    monkeypatch.setattr(rocks_store, "RocksOptions", Counting)
     store = RocksStore(path, **how)  # type: ignore[arg-type]
     assert isinstance(store._tuning, Counting)
     return store, store._tuning

@@ -11,14 +11,14 @@ from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
 from virtual import entry
 
 from scrapy_spider_suite.crawl.queue import traps as module
-from scrapy_spider_suite.crawl.queue.traps import Grounds, Traps
+from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.trap_sites import real_pages
 from scrapy_spider_suite.urls.traps import Limits, Trap
@@ -29,7 +29,7 @@ H = "http://a.test"
 def traps(known: Callable[[bytes], bool] = lambda identity: True, **limits: int) -> Traps:
     """Those of a new job."""
     store = MemoryStore()
-    return Traps(store, Policy(traps=Limits(**limits)), Grounds(store), known)
+    return Traps(store, Policy(traps=Limits(**limits)), TrapStats(store), known)
 
 
 def said(text: str) -> bytes:
@@ -275,7 +275,7 @@ def test_although_its_link_was_met_a_moment_ago(sift: bool, tmp_path: Path) -> N
     """The cache knows the URL, which is looked up all the same where something was opened."""
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     if sift:
-        store.sieve = Sieved(tmp_path / SIEVE_FOLDER, store.kv(DROPPED), capacity=1024)
+        store.sieve = SieveIndex(tmp_path / SIEVE_FOLDER, store.kv(DROPPED), capacity=1024)
     crawl = TrapCrawl(store, Limits(same=3), cache=1 << 12, sift=sift)
     origin, guard = "http://lost-trap.test", crawl.frontier.traps
     url = f"{origin}/lost/77"

@@ -27,8 +27,8 @@ from scrapy_spider_suite.store import unread_pages as demands
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
-from scrapy_spider_suite.store.unread_pages import Demand, Unread
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
+from scrapy_spider_suite.store.unread_pages import PageDemand, UnreadPage
 
 QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
 
@@ -70,7 +70,7 @@ class OnDemand(Crawl):
         if not pages:
             super()._wait()
 
-    def choose(self, *, starving: bool) -> list[Unread]:
+    def choose(self, *, starving: bool) -> list[UnreadPage]:
         """What is wanted now."""
         frontier, demand = self.frontier, self.frontier.extraction.demand
         demand.sifted(frontier.in_sieve)
@@ -79,7 +79,7 @@ class OnDemand(Crawl):
             nothing_else=lambda: not (frontier.leased or frontier.in_sieve or frontier.pending),
         )  # fmt: skip
 
-    def extract(self, page: Unread) -> None:
+    def extract(self, page: UnreadPage) -> None:
         """Its links become pending."""
         url = page.place.decode()
         assert url == page.entry.url
@@ -115,7 +115,7 @@ def store_in(folder: Path, *, sieve: bool = False) -> RocksStore:
     """A store, with a sieve beside it if that is wanted."""
     store = RocksStore(folder / "store", memory=4 << 20)
     if sieve:
-        store.sieve = Sieved(folder / SIEVE_FOLDER, store.kv(DROPPED), capacity=64)
+        store.sieve = SieveIndex(folder / SIEVE_FOLDER, store.kv(DROPPED), capacity=64)
     return store
 
 
@@ -279,7 +279,7 @@ def fetched(folder: Path, urls: list[str], *, sieve: bool = False) -> OnDemand:
     return crawl
 
 
-def chosen(demand: Demand) -> list[Unread]:
+def chosen(demand: PageDemand) -> list[UnreadPage]:
     """What hosts are in demand for."""
     return demand.choose(starving=False, fetches=0, nothing_else=lambda: False)
 
@@ -295,7 +295,7 @@ def test_hosts_of_an_earlier_run_are_in_demand(tmp_path: Path) -> None:
 
     found: list[str] = []
     with mock.patch.object(demands, "_LOOKED_AT", 7):
-        demand = Demand(crawl.frontier.extraction.waiting, left)
+        demand = PageDemand(crawl.frontier.extraction.waiting, left)
         while pages := chosen(demand):
             assert len(pages) <= 7
             assert looked.total() <= 14
@@ -309,7 +309,7 @@ def test_hosts_whose_links_have_left_the_sieve_are_in_demand_again(tmp_path: Pat
     """While they are in it no more of the host is read."""
     crawl = fetched(tmp_path, ["http://h0.t/0", "http://h0.t/1", "http://h0.t/2"])
     waiting = crawl.frontier.extraction.waiting
-    demand = Demand(waiting, lambda host: 0)
+    demand = PageDemand(waiting, lambda host: 0)
     demand.sifted(1)
     for after in (2, 0):
         [page] = chosen(demand)

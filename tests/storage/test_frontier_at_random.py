@@ -30,9 +30,9 @@ from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, DROPPED, Archive, SieveIndex
 from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
-from scrapy_spider_suite.store.seen_transfer import Archiver, Sifter, archiver_of, bring_back
+from scrapy_spider_suite.store.seen_transfer import Archiver, SieveQueue, bring_back, make_archiver
 
 HOSTS = [f"h{n}.t" for n in range(6)]
 POLICY = Policy(
@@ -90,7 +90,7 @@ class AtRandom(RuleBasedStateMachine):
             window=Window.of(*self.window),
         )  # fmt: skip
         frontier.open(self.now)
-        self.archiver = archiver_of(self.store, frontier.counters, frontier.flush)
+        self.archiver = make_archiver(self.store, frontier.counters, frontier.flush)
         return frontier
 
     @initialize(arrangement=st.sampled_from(ARRANGEMENTS))
@@ -355,7 +355,7 @@ class SiftedAtRandom(AtRandom):
     def store_in(self, folder: Path) -> RocksStore:
         """A sieve beside it, too."""
         store = super().store_in(folder)
-        store.sieve = Sieved(folder / SIEVE, store.kv(DROPPED), capacity=8)
+        store.sieve = SieveIndex(folder / SIEVE, store.kv(DROPPED), capacity=8)
         return store
 
     def open(self, *, unclean: bool) -> Frontier:
@@ -366,12 +366,12 @@ class SiftedAtRandom(AtRandom):
             window=Window.of(*self.window), sift=True,
         )  # fmt: skip
         frontier.open(self.now)
-        self.archiver = archiver_of(self.store, frontier.counters, frontier.flush)
+        self.archiver = make_archiver(self.store, frontier.counters, frontier.flush)
         self.flush: Flush | None = None
         return frontier
 
     @property
-    def sifter(self) -> Sifter:
+    def sifter(self) -> SieveQueue:
         """What asks the sieve."""
         assert self.frontier.sifter is not None
         return self.frontier.sifter

@@ -36,7 +36,7 @@ from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
-from scrapy_spider_suite.store.revisit_plans import Plan, row_of
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan, row_of
 from scrapy_spider_suite.store.rocks_store import FAMILIES
 from scrapy_spider_suite.store.value_codec import ValueCodec
 
@@ -247,7 +247,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     }  # fmt: skip
     for (name, at), value in rows.items():
         a.store.kv(name).put(at, value)
-    plan = Plan(
+    plan = RevisitPlan(
         a.clock()[1] + 60.0, History(WALL), 1e-4, Validators(), b"d", host=host,
         row=row_of(entry(url)),
     )  # fmt: skip

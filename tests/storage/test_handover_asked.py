@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import Plan, row_of
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan, row_of
 
 URL = "http://h0.t/1"
 AGAIN = int(Flag.DONT_FILTER)
@@ -151,7 +151,7 @@ def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve
     for side in (a, b):
         drain(settled(handover_context(side.frontier, side.store), side.clock))
     revisits, key = b.frontier.planner.revisits, state_key("h0.t", URL)
-    plan = Plan(
+    plan = RevisitPlan(
         WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
         row=row_of(entry(URL)),
     )  # fmt: skip

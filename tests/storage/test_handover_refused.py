@@ -18,8 +18,8 @@ from scrapy_spider_suite.errors import ParcelError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
-from scrapy_spider_suite.store.revisit_plans import Packed, Plan, row_of
-from scrapy_spider_suite.store.rows import MOST, HostRecord, UrlState, pack_row
+from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan, row_of
+from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, pack_row
 
 
 def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
 def plan(**changed: object) -> bytes:
     """A plan of the first page of the host."""
     row = row_of(entry("http://h0.t/1"))
-    good = Plan(2e9, History(1e9), 1e-4, Validators(), b"d", host="h0.t", row=row)
+    good = RevisitPlan(2e9, History(1e9), 1e-4, Validators(), b"d", host="h0.t", row=row)
     return replace(good, **changed).to_bytes()  # type: ignore[arg-type]
 
 
@@ -90,8 +90,8 @@ HOSTILE = [
         ("history", History(math.nan)), ("history", History(1.0, changed=(0.0,))), ("misses", -1),
         ("misses", math.inf), ("digest", 1 << 40), ("row", 1 << 40), ("host", "h1.t"),
         ("validators", Validators('"\u20ac"')), ("validators", Validators("", "now\r")),
-        ("row", row_of(entry("http://h0.t/2"))), ("packed", Packed("u", math.nan, "d")),
-        ("packed", Packed("u", 1.0, b"d")),  # type: ignore[arg-type]
+        ("row", row_of(entry("http://h0.t/2"))), ("packed", PackedBody("u", math.nan, "d")),
+        ("packed", PackedBody("u", 1.0, b"d")),  # type: ignore[arg-type]
     )),
     [KEPT, "h0.t", "cookies", b"host\0no", b"no"], [KEPT, "h0.t", "robots", b"?http://h0.t", b"no"],
     [KEPT, "h0.t", "lastmod", KEY, b"long enough"],
@@ -111,13 +111,13 @@ def test_counts_of_a_host_have_an_end(tmp_path: Path) -> None:
     units = units_of("ring", [int.from_bytes(host_key("h0.t")[:2], "big")])
     with Writer(path, label(units.numbers)) as parcel:
         for _ in range(3):
-            parcel.put([HOST, "h0.t", HostRecord(attempts=MOST).to_bytes()])
+            parcel.put([HOST, "h0.t", HostRecord(attempts=COUNT_MAX).to_bytes()])
     drain(b.taking(units, path, label(units.numbers)).take())
     b.put("h1.t", 1, "pending")
     b.frontier.flush()
     record = b.store.record("h0.t")
     assert record is not None
-    assert record.attempts == MOST
+    assert record.attempts == COUNT_MAX
     drain(b.giving(units).pack(path, label(units.numbers)))
     drain(c.taking(units, path, label(units.numbers)).take())
     b.close()

@@ -27,7 +27,7 @@ from scrapy_spider_suite.seen.fingerprints import fingerprint
 from scrapy_spider_suite.seen.sorted_set import Manifest
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import Sieved
+from scrapy_spider_suite.store.seen_index import SieveIndex
 
 PAGE = "http://elsewhere.t/"
 HOSTS = [f"h{n}.t" for n in range(5)]
@@ -307,7 +307,7 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
         drain(b.taking(units, path, label()).take())
 
     def open_sieve() -> None:
-        b.store.sieve = Sieved(tmp_path / "b" / "sieve", b.store.kv("sieve"))
+        b.store.sieve = SieveIndex(tmp_path / "b" / "sieve", b.store.kv("sieve"))
         b.frontier.use_sieve(active=False)
 
     hands = handover_context(b.frontier, b.store)._replace(open_sieve=open_sieve)

@@ -12,22 +12,22 @@ from virtual import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.commit import BEFORE_NEW
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.leases import Found, Lease
+from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
-from scrapy_spider_suite.frontier.revisit_rules import Mode, Revisiting, Validators
+from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.revisit_plans import MISSES_MAX
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
 
 POLICY = Policy(host=Pace(1.0), address=Pace(0.0, 0), back_off=BackOff(1.0, 2.0, 1_000))
 EVERY = 100.0
-FIXED = Revisiting(Mode.FIXED, seconds=EVERY)
+FIXED = RevisitPolicy(Mode.FIXED, seconds=EVERY)
 HOSTS = ("a.test", "b.test")
 NONE = Validators()
 
@@ -52,7 +52,8 @@ class Job:
         if self.seen == "trie":
             self.store.archive = Archive(self.folder / "seen")
         elif self.seen == "sieve":
-            self.store.sieve = Sieved(self.folder / "sieve", self.store.kv(DROPPED), capacity=1024)
+            dropped = self.store.kv(DROPPED)
+            self.store.sieve = SieveIndex(self.folder / "sieve", dropped, capacity=1024)
         self.frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=1_000,
             counters=Counters.load(self.store), sift=self.seen == "sieve",
@@ -128,7 +129,7 @@ class Job:
         url, lease.event = lease.entry.url, event
         if event is Event.SUCCESS:
             unchanged = lease.plan is not None and digest == 0
-            lease.found = Found(wall, b"%d" % digest, NONE, unchanged=unchanged)
+            lease.found = PageVersion(wall, b"%d" % digest, NONE, unchanged=unchanged)
             lease.status = 200
         self.frontier.release(lease, self.now)
         self.frontier.settle(lease, self.now)

@@ -15,7 +15,7 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.host_queues import RESIDENT
-from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 
@@ -214,7 +214,7 @@ def record_of(**fields: object) -> HostRecord:
 )
 def test_why_a_host_waits(fields: dict[str, object], why: str) -> None:
     """The most telling reason, at time 100."""
-    assert waits_for(record_of(**fields), 100.0) == why
+    assert wait_reason(record_of(**fields), 100.0) == why
 
 
 def test_the_clock_is_the_readers(frontier: Frontier, tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rows import (
-    MOST,
+    COUNT_MAX,
     PENDING,
     POLICY_MAX,
     HostRecord,
     UrlState,
-    after,
+    end_of_prefix,
     pack_row,
     unpack_row,
 )
@@ -31,7 +31,7 @@ from scrapy_spider_suite.urls.traps import Trap
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 urls = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=40)
-counts = st.integers(0, MOST)
+counts = st.integers(0, COUNT_MAX)
 times = st.floats(0, 1e13)
 names = st.text(st.sampled_from("abcxyz0-."), min_size=1, max_size=20)
 
@@ -170,8 +170,8 @@ def test_order_keys_sort_by_priority_then_sequence(first: int, second: int, sequ
 def test_keys_of_a_host_lie_together(host: str, other: str, url: str) -> None:
     """Between its own key and `after` it lies nothing but what belongs to it."""
     key, other_key = state_key(host, url), state_key(other, url)
-    assert host_key(host) <= key < after(host_key(host))
-    assert (host_key(host) <= other_key < after(host_key(host))) == (host == other)
+    assert host_key(host) <= key < end_of_prefix(host_key(host))
+    assert (host_key(host) <= other_key < end_of_prefix(host_key(host))) == (host == other)
 
 
 # What nobody wrote

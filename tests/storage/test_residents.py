@@ -18,7 +18,7 @@ from scrapy_spider_suite.store import host_queues
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.host_queues import RESIDENT
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.rocks_store import RocksStore, Tuning
+from scrapy_spider_suite.store.rocks_store import RocksOptions, RocksStore
 from scrapy_spider_suite.store.rows import PENDING
 
 MEMORY = 4 << 20
@@ -240,7 +240,7 @@ def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
 # Cost
 
 
-class Counted(Tuning):
+class Counted(RocksOptions):
     """The set-up of a store that counts the deleted and hidden keys that it walks over."""
 
     def options(self, *, root: bool = False) -> Options:
@@ -264,7 +264,7 @@ class Counted(Tuning):
 @pytest.mark.slow
 def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 200,000 pops a refill walks over no more remains than the first one."""
-    monkeypatch.setattr("scrapy_spider_suite.store.rocks_store.Tuning", Counted)
+    monkeypatch.setattr("scrapy_spider_suite.store.rocks_store.RocksOptions", Counted)
     store = RocksStore(tmp_path / "store", memory=MEMORY)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     pops = 200_000

@@ -16,12 +16,12 @@ from scrapy_spider_suite.crawl.queue.leases import _REFUSALS
 from scrapy_spider_suite.frontier import workbench
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
-from scrapy_spider_suite.frontier.policy import Bar, Block, Policy
+from scrapy_spider_suite.frontier.policy import Block, Exclusion, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store import rotation
-from scrapy_spider_suite.store.host_queues import BARRED, WaitingList
+from scrapy_spider_suite.store.host_queues import EXCLUDED_BAND, WaitingList
 from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.job_reader import waits_for
+from scrapy_spider_suite.store.job_reader import wait_reason
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import Subject
@@ -156,7 +156,7 @@ def test_a_blocked_host_waits_until_the_block_is_lifted(store: Store) -> None:
     assert str(hosts["h3.t"].bar) == "blocked (10.0.1.0/24, rules, line 2): asked"
     record = store.record("h3.t")
     assert record is not None
-    assert waits_for(record, WALL + crawl.now) == str(hosts["h3.t"].bar)
+    assert wait_reason(record, WALL + crawl.now) == str(hosts["h3.t"].bar)
     assert crawl.frontier.next_visit_in(crawl.now) == math.inf
     began = crawl.now
     policy.change(overrides=Overrides())
@@ -207,7 +207,7 @@ def test_hosts_on_disk_wait_for_a_rule_and_come_back(tmp_path: Path) -> None:
     crawl.run(until=2_000.0)
     assert crawl.fetches == []
     # All but a few have their turn, and are found to be barred; then they wait apart.
-    barred = [due for due, _ in store.all_due() if BARRED <= due < 1e13]
+    barred = [due for due, _ in store.all_due() if EXCLUDED_BAND <= due < 1e13]
     assert len(barred) > 250
     assert crawl.frontier.next_visit_in(crawl.now) in (math.inf, pytest.approx(4e12, rel=1e-2))
     # Some are let go while it runs, the others by the next run.
@@ -246,7 +246,7 @@ def test_a_host_that_was_blocked_while_it_had_nothing(tmp_path: Path) -> None:
     waiting.add("h0.t", records["h0.t"], WALL)
     policy.change(overrides=rules("h1.t delay=9"))
     waiting.add("h1.t", records["h1.t"], WALL)
-    assert store.due(9) == [(WALL + 9, "h1.t"), (BARRED + 4e12, "h0.t")]
+    assert store.due(9) == [(WALL + 9, "h1.t"), (EXCLUDED_BAND + 4e12, "h0.t")]
     assert records["h1.t"].why == ""
     assert waiting.next_in(WALL) == 9.0
     assert waiting.due(5, WALL) == ["h1.t"]
@@ -298,7 +298,7 @@ def test_the_top_is_brought_up_to_date_in_turns(monkeypatch: pytest.MonkeyPatch)
     bench = crawl.frontier.workbench
     for host in bench.hosts.values():
         if host.key != "h499.t":
-            bench.set_bar(host, Bar("blocked", math.inf, Rule(".t", "ops")), math.inf)
+            bench.set_bar(host, Exclusion("blocked", math.inf, Rule(".t", "ops")), math.inf)
     turns = 1
     while (visit := bench.acquire(0.0)) is None:
         assert bench.wait(0.0) == 0.0
@@ -429,13 +429,13 @@ def test_the_portion_on_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         frontier.residents._wait_on_disk(f"h{n:02}.t", record, WALL)
     frontier.residents.records.save()
     policy.change(overrides=rules("h07.t blocked=yes"))
-    cursor: tuple[float, str] | None = (BARRED, "")
+    cursor: tuple[float, str] | None = (EXCLUDED_BAND, "")
     steps = 0
     while cursor is not None:
         cursor = frontier.residents.look_at_barred(*cursor, 4, WALL)
         steps += 1
     assert steps == 7
-    waiting = [key for due, key in store.all_due() if due >= BARRED]
+    waiting = [key for due, key in store.all_due() if due >= EXCLUDED_BAND]
     assert waiting == ["h07.t"]
     assert store.record("h07.t").why == "blocked (h07.t, rules, line 1)"  # type: ignore[union-attr]
     store.close()

@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.revisit_rules import DAY, History, Mode, Revisiting, Validators
+from scrapy_spider_suite.frontier.revisit_rules import DAY, History, Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.store.interface import MemoryKV
-from scrapy_spider_suite.store.revisit_plans import UNPACKED, Packed, Plan, Revisits
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, RevisitPlan, RevisitPlans
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
-ADAPTIVE = Revisiting(Mode.ADAPTIVE, least=60.0, most=50 * DAY)
-HOURLY = Revisiting(Mode.FIXED, seconds=3600.0)
+ADAPTIVE = RevisitPolicy(Mode.ADAPTIVE, least=60.0, most=50 * DAY)
+HOURLY = RevisitPolicy(Mode.FIXED, seconds=3600.0)
 NONE = Validators()
 
 
 def test_pages_are_due_in_their_order() -> None:
     """No sooner than planned, the most overdue first, and each once until it is visited again."""
-    pages = Revisits(MemoryKV(), HOURLY)
+    pages = RevisitPlans(MemoryKV(), HOURLY)
     for number in range(20):
         pages.visited(b"%02d" % (number * 7 % 20), 1000.0 * number, b"", NONE)
     assert pages.take(3599.0, 100) == []
@@ -38,7 +38,7 @@ def test_pages_are_due_in_their_order() -> None:
 
 def test_what_visits_find() -> None:
     """A changed digest is a change; an equal one, or a 304, is none, and keeps what was known."""
-    pages = Revisits(MemoryKV(), ADAPTIVE)
+    pages = RevisitPlans(MemoryKV(), ADAPTIVE)
     tags = Validators('"1"', "Sun, 06 Nov 1994 08:49:37 GMT")
     assert pages.visited(b"a", 0.0, b"one", tags) == pages.get(b"a")
     pages.visited(b"a", DAY, b"one", NONE)
@@ -56,7 +56,7 @@ def test_what_visits_find() -> None:
 
 def test_the_price_follows_the_visits_there_are() -> None:
     """Before it is known, intervals are fixed; then such that the visits suffice."""
-    pages = Revisits(MemoryKV(), ADAPTIVE)
+    pages = RevisitPlans(MemoryKV(), ADAPTIVE)
     plan = pages.visited(b"0", 0.0, b"", NONE)
     assert plan is not None
     assert plan.due == ADAPTIVE.seconds
@@ -72,7 +72,7 @@ def test_the_price_follows_the_visits_there_are() -> None:
 
 def test_hastened_and_forgotten() -> None:
     """What a sitemap says to have changed comes first; what is gone does not come."""
-    pages = Revisits(MemoryKV(), HOURLY)
+    pages = RevisitPlans(MemoryKV(), HOURLY)
     for name in (b"a", b"b", b"c"):
         pages.visited(name, 10_000.0, b"", NONE)
     assert pages.hasten(b"b", 50.0)
@@ -87,7 +87,7 @@ def test_hastened_and_forgotten() -> None:
 
 def test_none_is_passed_over_for_ever() -> None:
     """What was not wanted is asked about again, although others become due all the time."""
-    pages = Revisits(MemoryKV(), HOURLY)
+    pages = RevisitPlans(MemoryKV(), HOURLY)
     for number in range(1_000):
         pages.visited(b"%04d" % number, 10.0 * number, b"", NONE)
     taken: set[bytes] = set()
@@ -105,7 +105,7 @@ def test_none_is_passed_over_for_ever() -> None:
 def test_only_what_is_asked_for_is_read() -> None:
     """With a backlog of 5,000 pages over hours, whoever takes some reads those and one more."""
     rows = Counted(MemoryKV())
-    pages = Revisits(rows, HOURLY)
+    pages = RevisitPlans(rows, HOURLY)
     for number in range(5_000):
         pages.visited(b"%04d" % number, 3.0 * number, b"", NONE)
     rows.read = 0
@@ -125,7 +125,7 @@ def test_only_what_is_asked_for_is_read() -> None:
 def test_off() -> None:
     """Nothing is planned, and no row written."""
     rows = MemoryKV()
-    assert Revisits(rows, Revisiting()).visited(b"a", 0.0, b"", NONE) is None
+    assert RevisitPlans(rows, RevisitPolicy()).visited(b"a", 0.0, b"", NONE) is None
     assert len(rows) == 0
 
 
@@ -144,7 +144,7 @@ actions = st.lists(
 def test_after_any_kill_each_page_waits_once(actions: list[tuple[str, int, bool]]) -> None:
     """Equal to a model of what was committed: dues, and how many pages are counted."""
     rows = Batches()
-    pages = Revisits(rows, ADAPTIVE)
+    pages = RevisitPlans(rows, ADAPTIVE)
     waiting: dict[bytes, float] = {}
     known: set[bytes] = set()
     saved = (dict(waiting), set(known))
@@ -174,7 +174,7 @@ def test_after_any_kill_each_page_waits_once(actions: list[tuple[str, int, bool]
         else:
             rows.kill()
             waiting, known = dict(saved[0]), set(saved[1])
-            pages = Revisits(rows, ADAPTIVE)
+            pages = RevisitPlans(rows, ADAPTIVE)
         assert len(pages) == len(known)
     left = [identity for identity, _ in pages.take(1e10, 100)]
     assert left == [each for _, each in sorted((when, each) for each, when in waiting.items())]
@@ -183,7 +183,7 @@ def test_after_any_kill_each_page_waits_once(actions: list[tuple[str, int, bool]
 def test_in_the_database_of_a_job(tmp_path: Path) -> None:
     """After it is opened again, pages are due as they were."""
     store = RocksStore(tmp_path / "db")
-    pages = Revisits(store.kv("revisits"), HOURLY)
+    pages = RevisitPlans(store.kv("revisits"), HOURLY)
     for number in range(1000):
         pages.visited(b"%04d" % number, float(number), b"digest", NONE)
     pages.save()
@@ -191,7 +191,7 @@ def test_in_the_database_of_a_job(tmp_path: Path) -> None:
     taken = pages.take(3600.0 + 499, 1000)
     store._let_go()  # as a kill leaves it
     again = RocksStore(tmp_path / "db")
-    pages = Revisits(again.kv("revisits"), HOURLY)
+    pages = RevisitPlans(again.kv("revisits"), HOURLY)
     assert len(pages) == 1000
     assert pages.take(3600.0 + 499, 1000) == taken
     assert len(taken) == 500
@@ -206,15 +206,15 @@ def test_damaged_rows_are_named(data: bytes) -> None:
     rows = MemoryKV()
     rows.put(b"pa", data)
     with pytest.raises(JobDamagedError, match="revisits"):
-        Revisits(rows, HOURLY).get(b"a")
+        RevisitPlans(rows, HOURLY).get(b"a")
     rows.put(b"m", data[:1])
     with pytest.raises(JobDamagedError, match="revisits"):
-        Revisits(rows, HOURLY)
+        RevisitPlans(rows, HOURLY)
 
 
 def test_a_plan_is_kept() -> None:
     """As it was, with a place in the packs, without one, or to have none."""
-    plan = Plan(1.5, History(1.0, 2.0, 3.0, (4.0,)), 0.25, Validators('"x"'), b"digest")
-    for packed in (None, UNPACKED, Packed("http://a.test/", 1.5, "sha1:A")):
+    plan = RevisitPlan(1.5, History(1.0, 2.0, 3.0, (4.0,)), 0.25, Validators('"x"'), b"digest")
+    for packed in (None, UNPACKED, PackedBody("http://a.test/", 1.5, "sha1:A")):
         kept = replace(plan, packed=packed)
-        assert Plan.from_bytes(kept.to_bytes()) == kept
+        assert RevisitPlan.from_bytes(kept.to_bytes()) == kept

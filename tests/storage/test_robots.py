@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.crawl import robots as module
 from scrapy_spider_suite.crawl.robots import KEEP_AFTER_EXPIRY, RobotsStore
-from scrapy_spider_suite.frontier.robots_rules import TTL, RobotsRules, Verdict, judge
+from scrapy_spider_suite.frontier.robots_rules import TTL, RobotsRules, RobotsVerdict, judge_robots
 from scrapy_spider_suite.store.interface import MemoryKV
 
 T0 = 1_700_000_000.0
@@ -19,7 +19,7 @@ BODY = b"User-agent: *\nDisallow: /private\nCrawl-delay: 7"
 
 def rules(n: int = 0, body: bytes = BODY, now: float = T0) -> RobotsRules:
     """Return the rules of one of many origins."""
-    return judge(f"https://h{n}.example", 200, body, now=now)
+    return judge_robots(f"https://h{n}.example", 200, body, now=now)
 
 
 def rows(kv: MemoryKV) -> dict[bytes, bytes]:
@@ -43,17 +43,17 @@ def test_origins_are_kept_apart() -> None:
     store = RobotsStore(MemoryKV())
     origins = ["http://h.example", "https://h.example", "http://h.example:8080"]
     for status, origin in zip((200, 404, 503), origins, strict=True):
-        store.put(judge(origin, status, BODY, now=T0))
+        store.put(judge_robots(origin, status, BODY, now=T0))
     found = [store.get(origin, T0) for origin in origins]
-    assert [rules and rules.verdict for rules in found] == list(Verdict)
+    assert [rules and rules.verdict for rules in found] == list(RobotsVerdict)
 
 
 def test_a_reopened_store_knows_what_was_put() -> None:
     """All of it: the body, the status, the failures and when they began."""
     kv = MemoryKV()
     known = rules()
-    down = judge("https://h1.example", 503, now=T0 + 5, previous=rules(1))
-    never = judge("https://h2.example", None, now=T0)
+    down = judge_robots("https://h1.example", 503, now=T0 + 5, previous=rules(1))
+    never = judge_robots("https://h2.example", None, now=T0)
     for one in (known, down, never):
         RobotsStore(kv).put(one)
     store = RobotsStore(kv)
@@ -85,7 +85,7 @@ def test_it_equals_a_dict_whatever_its_memory(
     store = RobotsStore(kv, entries)
     for host, status, body, pause, reopen in steps:
         origin, now = f"http://h{host}.example", now + pause
-        rules = judge(origin, status, body, now=now, previous=store.last(origin))
+        rules = judge_robots(origin, status, body, now=now, previous=store.last(origin))
         store.put(rules)
         oracle[origin] = rules
         store = RobotsStore(kv, entries) if reopen else store

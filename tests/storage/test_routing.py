@@ -28,7 +28,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState, pack_row
-from scrapy_spider_suite.store.seen_transfer import Way
+from scrapy_spider_suite.store.seen_transfer import LinkOrigin
 from scrapy_spider_suite.store.url_states import note_seed, seeds
 from scrapy_spider_suite.urls.url_lists import Seed
 
@@ -168,7 +168,7 @@ def test_links_of_others_go_out() -> None:
     """With what is known of them, each to its owner."""
     agent = routing()
     links = keys("http://a.t/1", "http://b.t/1", "http://a.t/2", "http://c.t/1", "http://b.t/2")
-    assert agent.own_links(Way(3, "http://a.t/", 7, 1, 8), links) == [links[0], links[2]]
+    assert agent.own_links(LinkOrigin(3, "http://a.t/", 7, 1, 8), links) == [links[0], links[2]]
     assert sent(agent, "c") == ["http://c.t/1"]
     first, second = arrived(row for _, row in agent.outbox.rows("b"))
     assert (first.host, first.url, first.depth, first.referrer) == (
@@ -184,7 +184,7 @@ def test_any_slot_will_do() -> None:
     agent = routing()
     links = keys(*(f"http://{each}{n}.t/" for n in range(400) for each in "ab"))
     assert len({key[0] for key in links}) > 200
-    assert agent.own_links(Way(1, ""), links) == links[::2]
+    assert agent.own_links(LinkOrigin(1, ""), links) == links[::2]
     assert len(sent(agent, "b")) == 400
 
 
@@ -192,16 +192,16 @@ def test_what_was_sent_is_not_sent_again() -> None:
     """Until others may own it; unless somebody insists on it, or what failed has another chance."""
     agent = routing(cache=1 << 16)
     for _ in range(2):
-        agent.own_links(Way(1, ""), keys("http://b.t/1", "http://b.t/2"))
+        agent.own_links(LinkOrigin(1, ""), keys("http://b.t/1", "http://b.t/2"))
         assert not agent.keeps(entry("http://b.t/3"))
     assert sent(agent, "b") == [f"http://b.t/{n}" for n in (1, 2, 3)]
     assert agent.spared == 3
-    agent.own_links(Way(1, ""), keys("http://b.t/1"), anyway=True)
+    agent.own_links(LinkOrigin(1, ""), keys("http://b.t/1"), anyway=True)
     agent.keeps(entry("http://b.t/2"), anyway=True)
     agent.keeps(entry("http://b.t/3", flags=int(Flag.DONT_FILTER)))
     assert sent(agent, "b")[3:] == [f"http://b.t/{n}" for n in (1, 2, 3)]
     agent.reroute(lambda host, url: "c")
-    agent.own_links(Way(1, ""), keys("http://b.t/1"))
+    agent.own_links(LinkOrigin(1, ""), keys("http://b.t/1"))
     assert sent(agent, "c") == ["http://b.t/1"]
 
 
@@ -261,7 +261,7 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     """Its tag, and that its scheme was guessed; what every agent is given is each one's own."""
     agent = routing(shared_seeds=shared, cache=1 << 16)
     here, there = seeded(stores[0], agent), seeded(stores[1])
-    agent.own_links(Way(1, ""), keys("https://b.t/"))  # it was sent before, as a link
+    agent.own_links(LinkOrigin(1, ""), keys("https://b.t/"))  # it was sent before, as a link
     agent.outbox.drop("b", 0, LAST)
     plant = planter(here, lambda: 0.0)
     for host in "ab":
@@ -291,7 +291,7 @@ def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksS
     owner = lambda host, url: "b" if url.startswith("http:") else "a"  # noqa: E731
     agent = Routing(Outbox(MemoryKV()), owner, "a", by_host=False, cache=1 << 16)
     frontier = seeded(stores[0], agent)
-    agent.own_links(Way(1, ""), keys("http://a.t/"))
+    agent.own_links(LinkOrigin(1, ""), keys("http://a.t/"))
     agent.outbox.drop("b", 0, LAST)
     planter(frontier, lambda: 0.0)([Seed("https://a.t/", "news", True)])
     seed = entry("https://a.t/")
@@ -320,7 +320,7 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
         f"http://b.t/{random.randbytes(random.randrange(900)).hex()[:2000]}" for _ in range(120)
     ]
     agent = routing()
-    agent.own_links(Way(1, "http://a.t/" + random.randbytes(900).hex()), keys(*urls))
+    agent.own_links(LinkOrigin(1, "http://a.t/" + random.randbytes(900).hex()), keys(*urls))
     packer, rows = Packer("a", 1, BOUNDS), list(agent.outbox.rows("b"))
     for row in rows:
         packer.pack([row], 0)
@@ -388,10 +388,11 @@ def test_agents_are_disjoint_and_miss_nothing(name: str, sift: bool, tmp_path: P
 
 def sieved(folder: Path) -> Store:
     """A store with a sieve."""
-    from scrapy_spider_suite.store.seen_index import DROPPED, Sieved
+    from scrapy_spider_suite.store.seen_index import DROPPED
+    from scrapy_spider_suite.store.seen_index import SieveIndex
 
     store = RocksStore(folder / "store")
-    store.sieve = Sieved(folder / "sieve", store.kv(DROPPED), bits=128, capacity=100)
+    store.sieve = SieveIndex(folder / "sieve", store.kv(DROPPED), bits=128, capacity=100)
     return store
 
 

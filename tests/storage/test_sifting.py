@@ -19,7 +19,7 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, Sieved
+from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 
 PAGE = "http://a.t/page"
 HOSTS = ["a.t", "b.t"]
@@ -29,7 +29,7 @@ QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
 def open_store(folder: Path, **options: Any) -> RocksStore:
     """The store in *folder*, with a sieve beside it."""
     store = RocksStore(folder / "store", memory=4 << 20)
-    store.sieve = Sieved(folder / SIEVE_FOLDER, store.kv(DROPPED), **options)
+    store.sieve = SieveIndex(folder / SIEVE_FOLDER, store.kv(DROPPED), **options)
     return store
 
 
@@ -384,7 +384,7 @@ def test_a_copy_is_of_one_moment(crawl: Crawl, tmp_path: Path) -> None:
     store.sieve.give_back()
     assert fetched(crawl) == numbers(3)
     copy = RocksStore(tmp_path / "copy", memory=4 << 20)
-    copy.sieve = Sieved.if_any(tmp_path / "copy" / SIEVE_FOLDER, copy.kv(DROPPED))
+    copy.sieve = SieveIndex.if_any(tmp_path / "copy" / SIEVE_FOLDER, copy.kv(DROPPED))
     assert copy.sieve is not None
     again = crawl_of(copy, resume=True)
     assert fetched(again) == numbers(3)
@@ -424,7 +424,7 @@ def test_sixty_four_bits(tmp_path: Path) -> None:
     fetched(crawl)
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    store.sieve = Sieved.if_any(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
+    store.sieve = SieveIndex.if_any(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
     assert store.sieve is not None
     assert store.sieve.statistics().bits == 64
     assert store.state(entry(numbers(1)[0]).identity) is not None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.store.counters import KEYS_MAX, OTHER, UNUSUAL_MAX, USUAL, Tallies
+from scrapy_spider_suite.store.counters import KEYS_MAX, OTHER, UNUSUAL_MAX, USUAL, FetchTotals
 from scrapy_spider_suite.store.interface import MemoryStore
 
 counted = st.lists(
@@ -25,11 +25,11 @@ def test_every_fetch_counts_once_in_each_table(
 ) -> None:
     """In this run and those before, which are added up."""
     store = MemoryStore()
-    tallies = Tallies()
+    tallies = FetchTotals()
     for fetch in first:
         tallies.count(*fetch)
     tallies.save(store)
-    loaded, later = Tallies.load(store), Tallies()
+    loaded, later = FetchTotals.load(store), FetchTotals()
     assert loaded == tallies
     for fetch in second:
         later.count(*fetch)
@@ -45,7 +45,7 @@ def test_every_fetch_counts_once_in_each_table(
 
 def test_a_server_cannot_fill_the_memory() -> None:
     """Media types without end share a row; those that were there, or are usual, have theirs."""
-    tallies = Tallies()
+    tallies = FetchTotals()
     for number in range(3 * KEYS_MAX):
         tallies.count("200", f"x/{number}", "page", 1, 1)
     for usual in ("x/0", "text/html", "application/pdf", "-"):
@@ -59,7 +59,7 @@ def test_a_server_cannot_fill_the_memory() -> None:
 
 def test_a_server_cannot_take_the_place_of_usual_types() -> None:
     """Whatever came first, as many rows are left for what is none of them."""
-    tallies = Tallies()
+    tallies = FetchTotals()
     for name in sorted(USUAL):
         tallies.count("200", name, "page", 1, 1)
     for number in range(2 * UNUSUAL_MAX):
@@ -70,7 +70,7 @@ def test_a_server_cannot_take_the_place_of_usual_types() -> None:
 
 def test_a_new_job_has_none() -> None:
     """Nothing to read back is no damage."""
-    assert Tallies.load(MemoryStore()) == Tallies()
+    assert FetchTotals.load(MemoryStore()) == FetchTotals()
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_damage(row: object) -> None:
     store = MemoryStore()
     store.kv("counters").put(b"tallies", row if isinstance(row, bytes) else msgpack.packb(row))
     with pytest.raises(JobDamagedError, match="tallies cannot be read"):
-        Tallies.load(store)
+        FetchTotals.load(store)

@@ -12,7 +12,7 @@ from trapped_webs import BROAD, NAMES, TrapCrawl, seeds
 from virtual import entry
 
 from scrapy_spider_suite.crawl.queue import traps as grounds
-from scrapy_spider_suite.crawl.queue.traps import Grounds, Traps, pack, unpack
+from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats, pack, unpack
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -178,7 +178,7 @@ def test_links_that_were_taken_away_say_nothing_about_queries() -> None:
     """Of nofollow the page has no links; where it ends, there is nothing without end."""
     store = MemoryStore()
     known = set[bytes]()
-    traps = Traps(store, Policy(traps=Limits(query=2)), Grounds(store), known.__contains__)
+    traps = Traps(store, Policy(traps=Limits(query=2)), TrapStats(store), known.__contains__)
     more = [f"http://a.test/s?x={n}&y=1" for n in range(3)]
     elsewhere = "http://a.test/page"
 
@@ -264,7 +264,7 @@ def test_grounds_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr(grounds, "_MOST", 2)
     monkeypatch.setattr(grounds, "_CACHE", 2)
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    kept, draw = Grounds(store), random.Random(3)
+    kept, draw = TrapStats(store), random.Random(3)
     expected: dict[str, int] = {}
     for _ in range(300):
         host = f"h{draw.randrange(9)}.test"
@@ -281,7 +281,7 @@ def test_grounds_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     store.flush()
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    again = Grounds(store)
+    again = TrapStats(store)
     assert {host: again.learn(host).count("same", "/") for host in expected} == expected
     store.close()
 
@@ -293,7 +293,7 @@ def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Policy(traps=Limits(hosts=2))
 
     def traps() -> Traps:
-        return Traps(store, policy, Grounds(store), lambda identity: False)
+        return Traps(store, policy, TrapStats(store), lambda identity: False)
 
     ours = traps()
     body = b"<p>This domain is for sale, and has been for quite some time now.</p>"
@@ -315,7 +315,7 @@ def test_what_somebody_else_has_compared() -> None:
     for repeats in (True, False):
         store = MemoryStore()
         policy = Policy(traps=Limits(same=6))
-        traps = Traps(store, policy, Grounds(store), lambda identity: False)
+        traps = Traps(store, policy, TrapStats(store), lambda identity: False)
         for number in range(40):
             url = f"http://a.test/same/{number}"
             letters = random.Random(number)

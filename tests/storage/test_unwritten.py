@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.store.rocks_store import Unwritten
+from scrapy_spider_suite.store.rocks_store import PendingWrites
 
 keys = st.binary(max_size=2)
 changes = st.lists(st.tuples(keys, st.none() | st.binary(max_size=2)), max_size=12)
@@ -16,7 +16,7 @@ def test_reads_see_what_the_batch_will_do(
     disk: dict[bytes, bytes], writes: list[tuple[bytes, bytes | None]], start: bytes
 ) -> None:
     """In the order of the keys, the last write of each, and no deleted ones."""
-    unwritten, after = Unwritten(), dict(disk)
+    unwritten, after = PendingWrites(), dict(disk)
     for key, value in writes:
         unwritten.set("family", key, value)
         if value is None:
@@ -34,7 +34,7 @@ def test_reads_see_what_the_batch_will_do(
 
 def test_groups_are_walked_over_apart() -> None:
     """The rows of a host are not those of the others, but all of them are written."""
-    unwritten = Unwritten()
+    unwritten = PendingWrites()
     unwritten.set("queue", b"a1", b"1", b"a")
     unwritten.set("queue", b"b1", b"2", b"b")
     assert list(unwritten.over(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
@@ -45,7 +45,7 @@ def test_groups_are_walked_over_apart() -> None:
 
 def test_long_values_count_as_several() -> None:
     """What waits is bounded by number, and must be in bytes as well."""
-    unwritten = Unwritten()
+    unwritten = PendingWrites()
     unwritten.set("queue", b"key", bytes(100))
     assert len(unwritten) == 1
     unwritten.set("queue", bytes(5_000), bytes(95_240))
@@ -57,7 +57,7 @@ def test_long_values_count_as_several() -> None:
 
 def test_nothing_waits_after_a_write() -> None:
     """And it costs nothing to look."""
-    unwritten = Unwritten()
+    unwritten = PendingWrites()
     assert not unwritten
     unwritten.set("family", b"key", None)
     assert unwritten.find("family", b"key") == (True, None)

@@ -24,7 +24,7 @@ from scrapy_spider_suite.store.value_codec import (
     DEFAULT_KINDS,
     MAX_DEPTH,
     ClassList,
-    Registry,
+    ClassRegistry,
     ValueCodec,
     check_shape,
 )
@@ -319,7 +319,7 @@ class TestRegistry:
 
     def test_round_trip(self) -> None:
         """Registered classes need not be on the list and may hold other values."""
-        registry = Registry()
+        registry = ClassRegistry()
         registry.register(Pair, "pair", list, lambda state: Pair(*state))
         registry.register(complex, "complex", lambda z: (z.real, z.imag), lambda s: complex(*s))
         store = ValueCodec(registry=registry)
@@ -330,7 +330,7 @@ class TestRegistry:
 
     def test_subclasses_are_not_included(self) -> None:
         """Only instances of exactly the registered class are stored by its encoder."""
-        registry = Registry()
+        registry = ClassRegistry()
         registry.register(OrderedDict, "od", list, OrderedDict)
 
         class Mine(OrderedDict[str, int]):
@@ -341,7 +341,7 @@ class TestRegistry:
 
     def test_failing_functions(self) -> None:
         """What a registered function raises becomes an error of the codec."""
-        registry = Registry()
+        registry = ClassRegistry()
         registry.register(Pair, "pair", lambda pair: 1 / 0, lambda state: Pair(*state))
         store = ValueCodec(registry=registry)
         with refused("ZeroDivisionError"):
@@ -356,11 +356,11 @@ class TestRegistry:
     def test_built_in_types_keep_their_form(self, cls: type) -> None:
         """Nobody can change how a basic type is stored."""
         with pytest.raises(ValueError, match="stored as it is"):
-            Registry().register(cls, "mine", list, list)
+            ClassRegistry().register(cls, "mine", list, list)
 
     def test_names(self) -> None:
         """A bad name is refused; registering again replaces, by name and by class."""
-        registry = Registry()
+        registry = ClassRegistry()
         with pytest.raises(ValueError, match="no name"):
             registry.register(Loop, "a b", list, Loop)
         registry.register(Pair, "a", list, Pair._make)

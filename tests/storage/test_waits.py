@@ -10,7 +10,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up, reason_of_words
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.store import host_queues
-from scrapy_spider_suite.store.host_queues import DiskWaits, Waits
+from scrapy_spider_suite.store.host_queues import DiskWaits, WaitCounts
 from scrapy_spider_suite.store.interface import MemoryKV, MemoryStore
 from scrapy_spider_suite.store.rows import HostRecord
 
@@ -37,7 +37,7 @@ def test_hosts_in_memory_and_on_disk_are_counted_together(monkeypatch: pytest.Mo
     monkeypatch.setattr(host_queues, "_PORTION", 2)
     on_disk = DiskWaits(MemoryStore(), [(WALL + 600, HostRecord(why="back-off after timeout"))])
     on_disk.change(WALL - 600, HostRecord(), 1)
-    counted = Waits(bench(), on_disk, lambda host: False)
+    counted = WaitCounts(bench(), on_disk, lambda host: False)
     for _ in range(3):
         assert not counted.counts
         counted.look(NOW, WALL)

@@ -44,11 +44,11 @@ from scrapy_spider_suite.cluster.handover.row_kinds import (
 from scrapy_spider_suite.crawl.queue.traps import page_rows
 from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.store.revisit_plans import Plan
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_row
-from scrapy_spider_suite.store.seen_index import ARCHIVED
-from scrapy_spider_suite.store.seen_transfer import archived, bring_back, holding
+from scrapy_spider_suite.store.seen_index import DONE_200
+from scrapy_spider_suite.store.seen_transfer import archived, bring_back, while_locked
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -225,7 +225,7 @@ class Giving:
             yield False
         for name in archived(self._store, host):
             if self._units.by_host or self._units.has(host, name.decode()):
-                yield [STATE, host, name, ARCHIVED]
+                yield [STATE, host, name, DONE_200]
 
     def states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
         """What of the rows of *host* goes, by what follows the host's key, in portions."""
@@ -271,7 +271,7 @@ class Giving:
         url = ""
         if not self._units.by_host and key.startswith(NOT_A_URL, len(begin)):
             if name == "revisits":
-                url = Plan.from_bytes(value).entry().url
+                url = RevisitPlan.from_bytes(value).entry().url
             elif name == "seeds":
                 url = value.partition(b"\n")[0].decode("utf-8", "replace")
         return self._goes(host, key[len(begin) :], url)
@@ -347,7 +347,7 @@ class Forgetting:
     def _forget(self, host: str) -> Iterator[bool]:
         if not self._units.by_host:
             # The archive removes whole hosts: what stays has rows until it goes there again.
-            for waits in holding(self._store.archive, self._brought_back(host)):
+            for waits in while_locked(self._store.archive, self._brought_back(host)):
                 self._hands.flush()
                 yield waits
         yield from self._forget_rows(host)

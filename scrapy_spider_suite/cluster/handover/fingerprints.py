@@ -55,7 +55,7 @@ from scrapy_spider_suite.seen.fingerprints import (
 )
 from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.seen_index import ARCHIVED, Sieved
+from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 
 _PIECE: Final = 1 << 17
 """Fingerprints that are compared with rows at a time: 2 MiB of them."""
@@ -119,7 +119,7 @@ class Given:
             for at in range(0, len(data), step):
                 yield [PRINTS, "", data[at : at + step]]
 
-    def _of_rows(self, sieved: Sieved, first: int, end: int) -> Iterator[Rows]:
+    def _of_rows(self, sieved: SieveIndex, first: int, end: int) -> Iterator[Rows]:
         """The fingerprints of all that has a row in the slots from *first* on, before *end*."""
         for begin, stop in ranges(self._units, first, end):
             after = begin
@@ -242,7 +242,7 @@ class Taken:
         if theirs.done > record.done:
             self._hands.ledger.count_done(host, record, theirs.done - record.done)
 
-    def _take_out(self, sieved: Sieved, rows: Rows) -> Steps:
+    def _take_out(self, sieved: SieveIndex, rows: Rows) -> Steps:
         """Take what is pending here out of its queue, if it is among *rows*: it is done."""
         slots = slots_of(rows)
         for begin, stop in ranges(self._units, int(slots.min()), int(slots.max()) + 1):
@@ -254,7 +254,7 @@ class Taken:
                 after = host_key(hosts[-1]) + b"\0"
                 yield False
 
-    def _take_out_of(self, host: str, sieved: Sieved, rows: Rows) -> Steps:
+    def _take_out_of(self, host: str, sieved: SieveIndex, rows: Rows) -> Steps:
         after = self._records.of(host).head
         while entries := self._store.rows(host, after, _ROWS):
             asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
@@ -265,7 +265,7 @@ class Taken:
 
     def _take_out_or_leave(self, entry: Entry) -> None:
         data = self._store.row(entry.identity)
-        if asked_for(entry, UrlState.from_bytes(data or ARCHIVED)):
+        if asked_for(entry, UrlState.from_bytes(data or DONE_200)):
             return
         self._hands.holding.let_go(entry)
         if self._hands.rework.take_out(entry):

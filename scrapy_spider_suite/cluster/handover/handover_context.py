@@ -33,22 +33,22 @@ import numpy.typing as npt
 from scrapy_spider_suite.cluster.assignment import Ring
 from scrapy_spider_suite.cluster.handover.handover_file import Units
 from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.crawl.queue.frontier import Frontier, Rework
-from scrapy_spider_suite.crawl.queue.leases import Holding
-from scrapy_spider_suite.crawl.queue.traps import Grounds
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
+from scrapy_spider_suite.crawl.queue.leases import ForeignUrlCheck
+from scrapy_spider_suite.crawl.queue.traps import TrapStats
 from scrapy_spider_suite.errors import JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
 from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.store.residency import Health, Residents
-from scrapy_spider_suite.store.revisit_plans import Revisits
+from scrapy_spider_suite.store.residency import HostHealth, Residents
+from scrapy_spider_suite.store.revisit_plans import RevisitPlans
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import Sieved
-from scrapy_spider_suite.store.seen_transfer import Sifter, unpack
-from scrapy_spider_suite.store.url_states import Ledger
+from scrapy_spider_suite.store.seen_index import SieveIndex
+from scrapy_spider_suite.store.seen_transfer import SieveQueue, unpack
+from scrapy_spider_suite.store.url_states import UrlStates
 
 SLICE: Final = 0.005
 """Seconds that portions go on without a break, and the last of them a little longer."""
@@ -108,12 +108,12 @@ class Hands(NamedTuple):
     store: RocksStore
     workbench: Workbench
     residents: Residents
-    ledger: Ledger
-    health: Health
-    holding: Holding
-    revisits: Revisits
-    grounds: Grounds
-    rework: Rework
+    ledger: UrlStates
+    health: HostHealth
+    holding: ForeignUrlCheck
+    revisits: RevisitPlans
+    grounds: TrapStats
+    rework: UrlEdits
     let_go: Callable[[Entry, float], None]
     flush: Callable[[], None]
     sift: Callable[[float], Iterator[None]]
@@ -175,7 +175,9 @@ def ended(hands: Hands, clock: Clock) -> Steps:
             yield False
 
 
-def _waits(store: RocksStore, sifter: Sifter, slots: Container[int]) -> Generator[bool, None, bool]:
+def _waits(
+    store: RocksStore, sifter: SieveQueue, slots: Container[int]
+) -> Generator[bool, None, bool]:
     """Whether a link that waits leads to a host in *slots*, or is one that did."""
     after = 0
     while rows := list(islice(store.fresh(max(after, sifter.first)), _ROWS)):
@@ -188,7 +190,9 @@ def _waits(store: RocksStore, sifter: Sifter, slots: Container[int]) -> Generato
     return False
 
 
-def still(hands: Hands, sieved: Sieved, work: Callable[[], Generator[Any, None, None]]) -> Steps:
+def still(
+    hands: Hands, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
+) -> Steps:
     """Do the steps that *work* makes, in a thread, while no flush runs or can begin."""
     while not sieved.hold():
         flush = sieved.sieve.under_way
@@ -391,7 +395,7 @@ def asked_for(entry: Entry, state: UrlState) -> bool:
     return not entry.flags & _START or state.event in _ENDED
 
 
-def due_again(revisits: Revisits, identity: bytes) -> None:
+def due_again(revisits: RevisitPlans, identity: bytes) -> None:
     """A page is not pending any more, and nobody has visited it: let it wait for its time, if it
     has a plan."""
     plan = revisits.get(identity)

@@ -61,9 +61,9 @@ from scrapy_spider_suite.errors import JobDamagedError, ParcelError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, sequence_of
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, seconds_until_due
-from scrapy_spider_suite.store.revisit_plans import Plan
-from scrapy_spider_suite.store.rows import MOST, HostRecord, UrlState, unpack_row
-from scrapy_spider_suite.store.seen_index import ARCHIVED
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan
+from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpack_row
+from scrapy_spider_suite.store.seen_index import DONE_200
 
 Write = Callable[[str, bytes, UrlState], None]
 """Writes, of a host, under a state key, that a URL is done or failed."""
@@ -213,7 +213,7 @@ def _check_record(record: HostRecord) -> None:
     """Raise `ValueError` for numbers that are beyond all that an agent writes."""
     sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
     numbers = (record.pending, record.done, record.failed, record.attempts)
-    if not sane or max(numbers) > MOST:
+    if not sane or max(numbers) > COUNT_MAX:
         raise ValueError("a host's row with numbers beyond all bounds")
 
 
@@ -224,7 +224,7 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
         raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
     part.merge(None, value)
     if name == "revisits" and key.startswith(_PLAN):
-        plan = Plan.from_bytes(value)
+        plan = RevisitPlan.from_bytes(value)
         if unpack_strange(plan.host, plan.row).identity != key[len(_PLAN) :]:
             raise ValueError(f"a plan for another page than one of {host!r}")
 
@@ -432,7 +432,7 @@ class Taking:
     def _known(self, key: bytes) -> bytes | None:
         """What is known of a URL here, also by its fingerprint."""
         row = self._store.row(key)
-        return ARCHIVED if row is None and self._printed.knows(key) else row
+        return DONE_200 if row is None and self._printed.knows(key) else row
 
     def _take_row(self, host: str, row: bytes, packed: bytes, last: bool) -> None:
         entry, theirs = unpack_row(host, b"", row), UrlState.from_bytes(packed)
@@ -471,7 +471,7 @@ class Taking:
         if name == "revisits" and key.startswith(_PLAN):
             data = self._store.row(key[1:])
             waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
-            self._hands.revisits.take_over(key[1:], Plan.from_bytes(value), waits=waits)
+            self._hands.revisits.take_over(key[1:], RevisitPlan.from_bytes(value), waits=waits)
         elif name == "traps" and key == host.encode():
             if self._hands.grounds.get(host) is None:
                 self._hands.grounds.change(host, unpack(host, value))

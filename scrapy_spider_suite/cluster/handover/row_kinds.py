@@ -18,7 +18,7 @@ from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.revisit_rules import Validators
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
-from scrapy_spider_suite.store.revisit_plans import UNPACKED, Plan
+from scrapy_spider_suite.store.revisit_plans import UNPACKED, RevisitPlan
 from scrapy_spider_suite.store.value_codec import ValueCodec
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
@@ -112,7 +112,7 @@ def _plan(mine: bytes | None, theirs: bytes) -> bytes | None:
     *_, digest, misses, _, _, _, row = msgpack.unpackb(theirs)
     if not (isinstance(digest, bytes) and isinstance(misses, int) and isinstance(row, bytes)):
         raise TypeError("no plan of a page")
-    plan = Plan.from_bytes(theirs)
+    plan = RevisitPlan.from_bytes(theirs)
     plan.entry()
     history, tags, packed = plan.history, plan.validators, plan.packed or UNPACKED
     if not (isinstance(packed.url, str) and isinstance(packed.digest, str)):

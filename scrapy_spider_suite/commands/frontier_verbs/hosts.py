@@ -11,9 +11,9 @@ from operator import attrgetter
 
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
 from scrapy_spider_suite.control import blocks, pausing
-from scrapy_spider_suite.frontier.policy import Bar
+from scrapy_spider_suite.frontier.policy import Exclusion
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
-from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.rows import HostRecord
 
 
@@ -32,14 +32,14 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
         yield row
 
 
-def _row(name: str, record: HostRecord, bar: Bar | None, now: float) -> Row:
+def _row(name: str, record: HostRecord, bar: Exclusion | None, now: float) -> Row:
     # A host in memory writes down only later that it waits for a block.
     barred = bar is not None and _waits(record)
     known = record.pending and record.next_fetch < NEVER
     return {
         "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
         "next_visit": round(max(0.0, record.next_fetch - now), 1) if known else None,
-        "why": str(bar) if barred else waits_for(record, now),
+        "why": str(bar) if barred else wait_reason(record, now),
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
 from scrapy_spider_suite.crawl.seeds import bad_lines
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.monitor import reports
-from scrapy_spider_suite.store.counters import Tallies
+from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import seeds
@@ -30,7 +30,7 @@ NAMES = ("crawl", *reports.COLUMNS, *_OTHER_NAMES)
 
 def _tally(table: str, column: str) -> Callable[[StoreReader, int], Iterable[Row]]:
     def rows(reader: StoreReader, limit: int) -> Iterable[Row]:
-        return reports.tally_rows(getattr(Tallies.load(reader.store), table), column, limit)
+        return reports.tally_rows(getattr(FetchTotals.load(reader.store), table), column, limit)
 
     return rows
 
@@ -110,7 +110,7 @@ def _crawl(reader: StoreReader, folder: Path) -> Row:
     if file is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
     begun: Row = {"job": file.id, "spider": file.spider, "begun": round(file.created)}
-    return begun | reports.crawl_facts(reader.counters(), Tallies.load(reader.store))
+    return begun | reports.crawl_facts(reader.counters(), FetchTotals.load(reader.store))
 
 
 def own_name(name: str) -> str:

@@ -14,10 +14,10 @@ from scrapy_spider_suite.control.pausing import reasons
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.fetch.dns_client import named
-from scrapy_spider_suite.frontier.revisit_rules import Revisiting
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.job_status import CrawlState, read_status
-from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.urls.traps import counts_of
 
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
@@ -121,7 +121,7 @@ def _row(reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now:
             "sieve_flushes": sieve.flushes,
             "sieve_false_positives": float(f"{sieve.false_positive_bound:.2g}"),
         }  # fmt: skip
-    revisits = Revisits(reader.store.kv(ROWS), Revisiting())
+    revisits = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy())
     if len(revisits):
         row |= {"to_revisit": len(revisits), "next_due": revisits.next_due()}
     unextracted = len(reader.unextracted)

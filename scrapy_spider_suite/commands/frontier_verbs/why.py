@@ -35,7 +35,7 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store.host_queues import NEVER
-from scrapy_spider_suite.store.job_reader import StoreReader, waits_for
+from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.wording import counted
@@ -265,7 +265,7 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
         return row | {"next_try": "not before that ends", "why_then": str(first)}
     if not reader.crawl_state(now).running:
         return row | {"next_try": "when the crawl goes on", "why_then": "no crawl is running"}
-    why = waits_for(record, now)
+    why = wait_reason(record, now)
     rules = judging.robots(origin_of(known.url)) if robots else None
     if rules is not None and not (left and rules.silent):
         left, why = judging.robots_left(rules), str(robots)

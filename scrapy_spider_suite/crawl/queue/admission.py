@@ -27,21 +27,21 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.host_queues import HostRecords
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.residency import Health, Residents
+from scrapy_spider_suite.store.residency import HostHealth, Residents
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.seen_transfer import Way, keys_of, pacing_of, url_of
-from scrapy_spider_suite.store.unread_pages import Demand, Unextracted, Unread
-from scrapy_spider_suite.store.url_states import Ledger
+from scrapy_spider_suite.store.seen_transfer import LinkOrigin, host_of_state_key, keys_of, url_of
+from scrapy_spider_suite.store.unread_pages import PageDemand, UnreadPage, UnreadPages
+from scrapy_spider_suite.store.url_states import UrlStates
 from scrapy_spider_suite.urls.normalize import host_of
 
 
-class SecondChances:
+class RetryFailed:
     """Asks of known URLs whether they failed long enough ago. Times are wall times."""
 
     def __init__(
-        self, store: Store, policy: Policy, records: HostRecords, ledger: Ledger, health: Health,
-        refusal: Callable[[str, HostRecord], Event | None], traps: Traps,
+        self, store: Store, policy: Policy, records: HostRecords, ledger: UrlStates,
+        health: HostHealth, refusal: Callable[[str, HostRecord], Event | None], traps: Traps,
     ) -> None:  # fmt: skip
         self.given = 0
         """How many URLs were made pending so."""
@@ -94,7 +94,7 @@ class SecondChances:
         return True
 
 
-class Counting(Protocol):
+class PageCounter(Protocol):
     """What is told of each URL that is over, in the operation that says so."""
 
     def concluded(self, lease: Lease, event: Event) -> None:
@@ -104,7 +104,7 @@ class Counting(Protocol):
         """Put what was counted into the store's next batch."""
 
 
-class Extraction:
+class StoredPageLinks:
     """Keeps the pages whose links are to be read, and takes what they lead to.
 
     Attributes:
@@ -114,15 +114,15 @@ class Extraction:
     """
 
     def __init__(
-        self, store: Store, records: HostRecords, ledger: Ledger, scheduling: Scheduling
+        self, store: Store, records: HostRecords, ledger: UrlStates, scheduling: Admission
     ) -> None:
-        self.counting: Counting | None = None
+        self.counting: PageCounter | None = None
         self._store = store
         self._records = records
         self._ledger = ledger
         self._scheduling = scheduling
-        self.waiting = Unextracted(store, ledger.counters)
-        self.demand = Demand(self.waiting, records.left)
+        self.waiting = UnreadPages(store, ledger.counters)
+        self.demand = PageDemand(self.waiting, records.left)
 
     def concluded(self, lease: Lease, event: Event) -> None:
         """The URL of *lease* is over, in the batch that says so; its links may come later."""
@@ -136,7 +136,7 @@ class Extraction:
             self.counting.concluded(lease, event)
         self.demand.met(lease.entry.host)
 
-    def read(self, page: Unread, lease: Lease, now: float, wall: float) -> bool:
+    def read(self, page: UnreadPage, lease: Lease, now: float, wall: float) -> bool:
         """What *lease*, made for *page*, has brought becomes pending, and the page is extracted.
 
         False, and nothing is taken, if the page was dropped meanwhile.
@@ -153,7 +153,9 @@ class Extraction:
         self._scheduling.relieve()
         return here
 
-    def give_up(self, page: Unread, event: Event, wall: float, lease: Lease | None = None) -> bool:
+    def give_up(
+        self, page: UnreadPage, event: Event, wall: float, lease: Lease | None = None
+    ) -> bool:
         """The links of *page* cannot be had, because of *event*, which is its last word now.
 
         With a *lease*, made for it, the page is counted, as it is when links are read at once.
@@ -182,13 +184,13 @@ _BACKLOG: Final = 10_000
 _DONT_FILTER = int(Flag.DONT_FILTER)
 
 
-class Scheduling:
+class Admission:
     """Makes pending what is new. *flush* writes a batch, *let_go* is told of what is over at once.
     """
 
     def __init__(
-        self, store: Store, policy: Policy, residents: Residents, ledger: Ledger, traps: Traps,
-        chances: SecondChances, routing: Routing | None,
+        self, store: Store, policy: Policy, residents: Residents, ledger: UrlStates, traps: Traps,
+        chances: RetryFailed, routing: Routing | None,
         refusal: Callable[[str, HostRecord], Event | None],
         flush: Callable[[], None], let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
@@ -242,7 +244,7 @@ class Scheduling:
         self._records.save()
         return new
 
-    def _way(self, entry: Entry) -> Way | None:
+    def _way(self, entry: Entry) -> LinkOrigin | None:
         """What the sieve keeps of *entry*; None if it is looked up at once.
 
         That is all that is more than a link, and what a redirect leads to: it is to be fetched
@@ -253,11 +255,11 @@ class Scheduling:
         more = entry.flags or entry.hops or entry.attempts or entry.payload is not None
         if more or not entry.referrer:
             return None
-        return Way(
+        return LinkOrigin(
             entry.depth, entry.referrer, entry.priority, entry.beyond, entry.referrer_policy
         )
 
-    def _offer(self, way: Way, keys: list[bytes]) -> None:
+    def _offer(self, way: LinkOrigin, keys: list[bytes]) -> None:
         if self._ledger.sifter is None:
             return
         if freed := self._freed(keys):
@@ -271,7 +273,7 @@ class Scheduling:
         if not self._traps.reopened:
             return {}
         freed = self._chances.freed
-        return dict.fromkeys(key for key in keys if freed(key, url_of(key), pacing_of(key)))
+        return dict.fromkeys(key for key in keys if freed(key, url_of(key), host_of_state_key(key)))
 
     def one(self, entry: Entry, now: float, wall: float) -> bool:
         """`schedule`, of one that is looked up; its record is to be saved."""
@@ -282,7 +284,7 @@ class Scheduling:
         else:
             taken = self._take(entry, now, wall)
         if entry.mark:  # of one that is known already, too
-            url_states.mark(self._store, entry)
+            url_states.write_mark(self._store, entry)
             entry.mark = ""
         if not taken:
             self._let_go(entry, now)
@@ -348,11 +350,11 @@ class Scheduling:
             self.schedule(lease.take_children(), now, wall)
         if lease.links:
             page, policy = lease.entry, lease.referrer_policy
-            way = Way(page.depth + 1, page.url, referrer_policy=policy)
+            way = LinkOrigin(page.depth + 1, page.url, referrer_policy=policy)
             self._take_links(way, lease.take_links(), now, wall)
         lease.held_since = None
 
-    def _take_links(self, way: Way, urls: list[str], now: float, wall: float) -> None:
+    def _take_links(self, way: LinkOrigin, urls: list[str], now: float, wall: float) -> None:
         """Take the links of a page; of those that were met a moment ago nothing is made."""
         keys = keys_of(urls)
         if self._routing is not None:

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from scrapy_spider_suite.crawl.queue.admission import Extraction, Scheduling
-from scrapy_spider_suite.crawl.queue.leases import Lease, Leasing
-from scrapy_spider_suite.crawl.queue.traps import Miner, Traps
+from scrapy_spider_suite.crawl.queue.admission import Admission, StoredPageLinks
+from scrapy_spider_suite.crawl.queue.leases import Lease, Leases
+from scrapy_spider_suite.crawl.queue.traps import Traps, UrlMiner
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.residency import Health, Residents
-from scrapy_spider_suite.store.revisit_plans import Plan, Revisits, row_of
+from scrapy_spider_suite.store.residency import HostHealth, Residents
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan, RevisitPlans, row_of
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_transfer import pacing_of
-from scrapy_spider_suite.store.url_states import Guesses, Ledger
+from scrapy_spider_suite.store.seen_transfer import host_of_state_key
+from scrapy_spider_suite.store.url_states import SchemeGuesses, UrlStates
 
 BEFORE_NEW: Final = 1 << 29
 """The priority of a revisit: how many there are is decided when they become pending, and then
@@ -37,15 +37,15 @@ _PAGES = frozenset({
 _DONT_FILTER, _VOLATILE = int(Flag.DONT_FILTER), int(Flag.VOLATILE)
 
 
-class Planner:
+class RevisitPlanner:
     """Keeps the plans of *revisits* in step with what becomes of the URLs of a frontier.
 
     Times as in `Frontier`: *now* monotonic, *wall* since the epoch.
     """
 
     def __init__(
-        self, revisits: Revisits, store: Store, residents: Residents, ledger: Ledger,
-        health: Health,
+        self, revisits: RevisitPlans, store: Store, residents: Residents, ledger: UrlStates,
+        health: HostHealth,
     ) -> None:  # fmt: skip
         self.revisits = revisits
         self.taken = 0
@@ -109,7 +109,7 @@ class Planner:
         here: dict[str, int] = {}
 
         def wanted(identity: bytes) -> bool:
-            host = pacing_of(identity)
+            host = host_of_state_key(identity)
             if host not in here:
                 here[host] = _OF_A_HOST if not self._records.of(host).pending else 0
             here[host] -= 1
@@ -118,13 +118,13 @@ class Planner:
         until = wall if until is None else until
         return self._renew(self.revisits.take_wanted(until, wanted, limit, _LOOKED_AT), now, wall)
 
-    def _renew(self, due: list[tuple[bytes, Plan]], now: float, wall: float) -> int:
+    def _renew(self, due: list[tuple[bytes, RevisitPlan]], now: float, wall: float) -> int:
         taken = sum(self._again(identity, plan, now, wall) for identity, plan in due)
         self._records.save()
         self.taken += taken
         return taken
 
-    def _again(self, identity: bytes, plan: Plan, now: float, wall: float) -> bool:
+    def _again(self, identity: bytes, plan: RevisitPlan, now: float, wall: float) -> bool:
         data = self._store.state(identity)
         if data is None:  # nothing else knows of it
             self.revisits.forget(identity)
@@ -147,7 +147,7 @@ class Planner:
         self.revisits.save()
 
 
-class Committing:
+class Commit:
     """Settles leases, once nothing holds them. *let_go* is told of each entry that is over.
 
     Attributes:
@@ -157,9 +157,10 @@ class Committing:
     """
 
     def __init__(
-        self, policy: Policy, residents: Residents, ledger: Ledger, health: Health,
-        leasing: Leasing, scheduling: Scheduling, extraction: Extraction, planner: Planner,
-        traps: Traps, miner: Miner, guesses: Guesses, let_go: Callable[[Entry, float], None],
+        self, policy: Policy, residents: Residents, ledger: UrlStates, health: HostHealth,
+        leasing: Leases, scheduling: Admission, extraction: StoredPageLinks,
+        planner: RevisitPlanner, traps: Traps, miner: UrlMiner, guesses: SchemeGuesses,
+        let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
         self.held = 0
         self.told: list[Callable[[Lease, Event], None]] = []

@@ -21,17 +21,17 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.cluster.routing import Routing
-from scrapy_spider_suite.crawl.queue.admission import Extraction, Scheduling, SecondChances
-from scrapy_spider_suite.crawl.queue.commit import Committing, Planner
+from scrapy_spider_suite.crawl.queue.admission import Admission, RetryFailed, StoredPageLinks
+from scrapy_spider_suite.crawl.queue.commit import Commit, RevisitPlanner
 from scrapy_spider_suite.crawl.queue.leases import (
-    Aside,
-    Clearance,
-    Holding,
+    BlockedUrlCheck,
+    BudgetCheck,
+    ForeignUrlCheck,
     Lease,
-    Leasing,
-    Trapped,
+    Leases,
+    TrapCheck,
 )
-from scrapy_spider_suite.crawl.queue.traps import Grounds, Miner, Traps
+from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats, UrlMiner
 from scrapy_spider_suite.frontier.entries import (
     BREADTH_FIRST,
     LONGEST,
@@ -41,21 +41,21 @@ from scrapy_spider_suite.frontier.entries import (
     order_key,
 )
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.permits import Permits
+from scrapy_spider_suite.frontier.permits import VisitPermits
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.revisit_rules import Revisiting
-from scrapy_spider_suite.frontier.windows import Sliding, Window
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
+from scrapy_spider_suite.frontier.windows import HostWindow, Window
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Workbench
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.host_queues import Waits
+from scrapy_spider_suite.store.host_queues import WaitCounts
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.residency import Health, Residents
-from scrapy_spider_suite.store.revisit_plans import ROWS, Revisits
-from scrapy_spider_suite.store.rotation import Reviser, Rotation
+from scrapy_spider_suite.store.residency import HostHealth, Residents
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
+from scrapy_spider_suite.store.rotation import PolicyUpdate, Rotation
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.seen_transfer import Sifter
-from scrapy_spider_suite.store.unread_pages import Unread
-from scrapy_spider_suite.store.url_states import Guesses, Ledger
+from scrapy_spider_suite.store.seen_transfer import SieveQueue
+from scrapy_spider_suite.store.unread_pages import UnreadPage
+from scrapy_spider_suite.store.url_states import SchemeGuesses, UrlStates
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -66,12 +66,12 @@ BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
 """Lies behind all order keys of that priority, and before all others."""
 
 
-class Rework:
+class UrlEdits:
     """Works on the store and on what is in memory of it. Times as in `Frontier`."""
 
     def __init__(
-        self, store: RocksStore, workbench: Workbench, residents: Residents, ledger: Ledger,
-        health: Health, let_go: Callable[[Entry, float], None],
+        self, store: RocksStore, workbench: Workbench, residents: Residents, ledger: UrlStates,
+        health: HostHealth, let_go: Callable[[Entry, float], None],
         refusal: Callable[[str, HostRecord], Event | None],
     ) -> None:  # fmt: skip
         self._store = store
@@ -270,48 +270,48 @@ class Frontier:
         self.workbench = bench = Workbench()
         # After an unclean end every host counts as fetched at this moment.
         floor = now if unclean else None
-        sliding = None if window is None else Sliding(window, bench)
+        sliding = None if window is None else HostWindow(window, bench)
         self.residents = residents = Residents(bench, store, policy, capacity, floor, sliding)
         self.wall_offset = wall - now
-        self.waits = Waits(bench, residents.waiting.counts, residents.held_back)
-        self.reviser = Reviser(policy, bench, residents)
+        self.waits = WaitCounts(bench, residents.waiting.counts, residents.held_back)
+        self.reviser = PolicyUpdate(policy, bench, residents)
         self.rotation = Rotation(residents, bench, self.reviser, sliding)
-        self.ledger = ledger = Ledger(store, self.counters, order, cache)
+        self.ledger = ledger = UrlStates(store, self.counters, order, cache)
         self.cache = ledger.cache
         self.use_sieve = ledger.use_sieve
         self.use_sieve(active=sift)
-        self.health = health = Health(bench, residents, ledger, policy, self.let_go)
-        revisits = Revisits(store.kv(ROWS), Revisiting())
-        self.planner = ledger.planner = Planner(revisits, store, residents, ledger, health)
-        self._clearance = Clearance(policy, bench, residents, ledger, self.reviser, health)
+        self.health = health = HostHealth(bench, residents, ledger, policy, self.let_go)
+        revisits = RevisitPlans(store.kv(ROWS), RevisitPolicy())
+        self.planner = ledger.planner = RevisitPlanner(revisits, store, residents, ledger, health)
+        self._clearance = BudgetCheck(policy, bench, residents, ledger, self.reviser, health)
         refusal = self._clearance.refusal
-        self.grounds = Grounds(store)
+        self.grounds = TrapStats(store)
         self.traps = Traps(store, policy, self.grounds, self.known, met=self.counters.traps)
-        self.miner = Miner(self.grounds, self.known)
-        self.guesses = Guesses(store)
-        self.chances = SecondChances(
+        self.miner = UrlMiner(self.grounds, self.known)
+        self.guesses = SchemeGuesses(store)
+        self.chances = RetryFailed(
             store, policy, residents.records, ledger, health, refusal, self.traps
         )
-        self._scheduling = Scheduling(
+        self._scheduling = Admission(
             store, policy, residents, ledger, self.traps, self.chances, routing,
             refusal, self.flush, self.let_go,
         )  # fmt: skip
-        self.extraction = Extraction(store, residents.records, ledger, self._scheduling)
+        self.extraction = StoredPageLinks(store, residents.records, ledger, self._scheduling)
         self._leasing = self._make_leasing()
-        self.commits = Committing(
+        self.commits = Commit(
             policy, residents, ledger, health, self._leasing, self._scheduling, self.extraction,
             self.planner, self.traps, self.miner, self.guesses, self.let_go,
         )  # fmt: skip
 
-    def _make_leasing(self) -> Leasing:
-        aside = Aside(self.policy, self.workbench, self.residents, self.ledger)
-        trapped = Trapped(
+    def _make_leasing(self) -> Leases:
+        aside = BlockedUrlCheck(self.policy, self.workbench, self.residents, self.ledger)
+        trapped = TrapCheck(
             self.traps, self.miner, self.workbench, self.residents, self.health, self.ledger,
             self.store,
         )  # fmt: skip
-        self.holding = Holding(self.workbench, self.residents)
-        self.permits = Permits(self.workbench)
-        return Leasing(
+        self.holding = ForeignUrlCheck(self.workbench, self.residents)
+        self.permits = VisitPermits(self.workbench)
+        return Leases(
             self.workbench, self.residents.fronts, self.rotation, self.ledger, self.health,
             self._clearance, aside, trapped, self.extraction.demand, self.holding,
             self.permits,
@@ -415,7 +415,7 @@ class Frontier:
             holder, entry.holder = entry.holder, None
             self.unhold(holder, now)
 
-    def extracted(self, page: Unread, lease: Lease, now: float) -> bool:
+    def extracted(self, page: UnreadPage, lease: Lease, now: float) -> bool:
         """What *lease*, made for *page*, has brought are its links; False if it was dropped."""
         return self.extraction.read(page, lease, now, now + self.wall_offset)
 
@@ -460,9 +460,9 @@ class Frontier:
         self.residents.set_crawl_delay(host)
         self.workbench.offer(host)
 
-    def rework(self, store: RocksStore) -> Rework:
+    def rework(self, store: RocksStore) -> UrlEdits:
         """What an operator changes, on the *store* of this frontier."""
-        return Rework(
+        return UrlEdits(
             store, self.workbench, self.residents, self.ledger, self.health, self.let_go,
             self._clearance.refusal,
         )  # fmt: skip
@@ -529,7 +529,7 @@ class Frontier:
         return self.counters.pending + self.ledger.volatile
 
     @property
-    def sifter(self) -> Sifter | None:
+    def sifter(self) -> SieveQueue | None:
         """What asks the sieve; None if the job has none."""
         return self.ledger.sifter
 

@@ -30,20 +30,20 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scrapy_spider_suite.crawl.queue.traps import Miner, Traps
+from scrapy_spider_suite.crawl.queue.traps import Traps, UrlMiner
 from scrapy_spider_suite.frontier.entries import LAST, Entry, Flag, sequence_of
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
-from scrapy_spider_suite.frontier.permits import Permits
-from scrapy_spider_suite.frontier.policy import Bar, Policy
+from scrapy_spider_suite.frontier.permits import VisitPermits
+from scrapy_spider_suite.frontier.policy import Exclusion, Policy
 from scrapy_spider_suite.frontier.revisit_rules import Validators
 from scrapy_spider_suite.frontier.workbench import HostState, Visit, Workbench
-from scrapy_spider_suite.store.host_queues import Fronts
+from scrapy_spider_suite.store.host_queues import QueueFronts
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.residency import Elsewhere, Health, Residents
-from scrapy_spider_suite.store.rotation import Reviser, Rotation
+from scrapy_spider_suite.store.residency import HostHealth, IsForeign, Residents
+from scrapy_spider_suite.store.rotation import PolicyUpdate, Rotation
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.unread_pages import Demand
-from scrapy_spider_suite.store.url_states import Ledger
+from scrapy_spider_suite.store.unread_pages import PageDemand
+from scrapy_spider_suite.store.url_states import UrlStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.packs import Fetch
     from scrapy_spider_suite.packs.item_file import Pile
     from scrapy_spider_suite.packs.stored_pages import Stored
-    from scrapy_spider_suite.store.revisit_plans import Packed, Plan
+    from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan
     from scrapy_spider_suite.urls.extract import Edge
 
-class Aside:
+class BlockedUrlCheck:
     """Sorts out of visits what may not be fetched although its host may be visited."""
 
     def __init__(
-        self, policy: Policy, workbench: Workbench, residents: Residents, ledger: Ledger
+        self, policy: Policy, workbench: Workbench, residents: Residents, ledger: UrlStates
     ) -> None:
         self._policy = policy
         self._workbench = workbench
@@ -79,7 +79,7 @@ class Aside:
             self._passes.clear()
         if not self._policy.blocks:
             return True
-        barred: list[tuple[Entry, Bar]] = []
+        barred: list[tuple[Entry, Exclusion]] = []
         for entry in list(visit.entries):
             bar = self._policy.bar_of_url(entry.url, visit.host.key, wall)
             if bar is not None:
@@ -110,7 +110,7 @@ class Aside:
         self._residents.push(entry, record, now, wall)
         self._records.save()
 
-    def _end(self, visit: Visit, bar: Bar | None, now: float, wall: float) -> None:
+    def _end(self, visit: Visit, bar: Exclusion | None, now: float, wall: float) -> None:
         host, fronts = visit.host, self._residents.fronts
         if host.more and not host.front:
             fronts.refill(host)
@@ -119,12 +119,12 @@ class Aside:
             self._workbench.set_bar(host, bar, now + (bar.until - wall))
 
 
-class Clearance:
+class BudgetCheck:
     """Applies the policy's rules and page budgets, and remembers the dead."""
 
     def __init__(
-        self, policy: Policy, workbench: Workbench, residents: Residents, ledger: Ledger,
-        reviser: Reviser, health: Health,
+        self, policy: Policy, workbench: Workbench, residents: Residents, ledger: UrlStates,
+        reviser: PolicyUpdate, health: HostHealth,
     ) -> None:  # fmt: skip
         self._policy = policy
         self._workbench = workbench
@@ -221,7 +221,7 @@ _PORTION: Final = 1_500
 """Hosts, or entries, that are looked at again in one turn: some milliseconds."""
 
 
-class Holding:
+class ForeignUrlCheck:
     """Sorts out of visits what is held back. To begin with nothing is.
 
     A host of which all is held back is taken off its address, and so gets no visit; it makes room
@@ -235,14 +235,14 @@ class Holding:
         self._workbench = workbench
         self._residents = residents
         self._fronts = residents.fronts
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: IsForeign | None = None
         self._by_host = True
         self._hosts: set[str] = set()
         self._entries: dict[str, dict[bytes, Entry]] = {}
         self._count = 0
         self._again: Iterator[None] | None = None
 
-    def change(self, elsewhere: Elsewhere | None, *, by_host: bool = True) -> None:
+    def change(self, elsewhere: IsForeign | None, *, by_host: bool = True) -> None:
         """Hold back what is *elsewhere* from now on, and nothing else; with *by_host* whole hosts.
 
         What was held back before and is free by now is looked for in portions: the first of them
@@ -393,11 +393,11 @@ class Lease:
         self.unread: object = None  # its page, if the links of that are read later
         self.stored: Stored | None = None  # and where it is packed
         self.facts: PageFacts | None = None  # what is to be counted of it
-        self.plan: Plan | None = None  # of a page that is visited again
+        self.plan: RevisitPlan | None = None  # of a page that is visited again
         self.asked = False  # only for the page if it has changed
-        self.found: Found | None = None  # what the visit found, where pages have plans
+        self.found: PageVersion | None = None  # what the visit found, where pages have plans
         self.likeness: Likeness | None = None  # to pages that were there before
-        self.packed: Packed | None = None  # where its body is packed
+        self.packed: PackedBody | None = None  # where its body is packed
         self.event = Event.IGNORED
         self.faults: set[Event] = set()
         self.heard: Event | None = None  # what came of the wire, if it was used
@@ -453,12 +453,12 @@ _AT_ONCE = 500
 """URLs of a host that are failed before anyone else has a turn again."""
 
 
-class Trapped:
+class TrapCheck:
     """Sorts out of visits what lies in a trap."""
 
     def __init__(
-        self, traps: Traps, miner: Miner, workbench: Workbench, residents: Residents,
-        health: Health, ledger: Ledger, store: Store,
+        self, traps: Traps, miner: UrlMiner, workbench: Workbench, residents: Residents,
+        health: HostHealth, ledger: UrlStates, store: Store,
     ) -> None:  # fmt: skip
         self._traps = traps
         self._miner = miner
@@ -525,7 +525,7 @@ _REFUSALS: Final = 200
 """Hosts that are found to have to wait, or given up, before anyone else has a turn again."""
 
 
-class Leasing:
+class Leases:
     """Leases what the workbench says, as far as budgets, blocks and traps let it go ahead.
 
     Attributes:
@@ -533,9 +533,10 @@ class Leasing:
     """
 
     def __init__(
-        self, workbench: Workbench, fronts: Fronts, rotation: Rotation, ledger: Ledger,
-        health: Health, clearance: Clearance, aside: Aside, trapped: Trapped, demand: Demand,
-        holding: Holding, permits: Permits,
+        self, workbench: Workbench, fronts: QueueFronts, rotation: Rotation, ledger: UrlStates,
+        health: HostHealth, clearance: BudgetCheck, aside: BlockedUrlCheck, trapped: TrapCheck,
+        demand: PageDemand,
+        holding: ForeignUrlCheck, permits: VisitPermits,
     ) -> None:  # fmt: skip
         self.out = 0
         self._workbench = workbench
@@ -616,7 +617,7 @@ class Leasing:
         self._rotation.settle_down(visit.host, now, wall, visited=visited)
 
 
-class Found(NamedTuple):
+class PageVersion(NamedTuple):
     """What a visit has found: *digest* is of the body; *unchanged*: the server said so (304).
 
     *when* in seconds, wall.

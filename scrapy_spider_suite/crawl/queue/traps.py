@@ -72,7 +72,7 @@ _FARM = b"."
 """Begins the key of a farm; no host begins with a dot."""
 
 
-class Farms:
+class DuplicateDomains:
     """The farms of a job, in *kv*; true while there is any."""
 
     def __init__(self, kv: KV) -> None:
@@ -122,7 +122,7 @@ _CACHE = 50_000
 """Hosts of which it is remembered that nothing is known."""
 
 
-class Grounds:
+class TrapStats:
     """The ground of each host of a job."""
 
     def __init__(self, store: Store) -> None:
@@ -247,10 +247,10 @@ _TOLD = {Event.SUCCESS: -_HIT, Event.NOT_STORED: -_HIT, Event.NOT_THERE: 1, Even
 """What each event adds to the misses: unknown pages are often redirected to a known one."""
 
 
-class Miner:
+class UrlMiner:
     """*known* says whether a state key is known. *found* counts URLs tried, hits and misses."""
 
-    def __init__(self, grounds: Grounds, known: Callable[[bytes], bool]) -> None:
+    def __init__(self, grounds: TrapStats, known: Callable[[bytes], bool]) -> None:
         self.found: Counter[str] = Counter()
         self._grounds = grounds
         self._known = known
@@ -301,10 +301,10 @@ class Miner:
             ground.add("missed", folder, told)
 
 
-class StandIns:
+class SessionUrls:
     """Which URL stands for a page, in *kv*."""
 
-    def __init__(self, kv: KV, grounds: Grounds) -> None:
+    def __init__(self, kv: KV, grounds: TrapStats) -> None:
         self._kv = kv
         self._grounds = grounds
 
@@ -378,7 +378,7 @@ class Traps:
     """
 
     def __init__(
-        self, store: Store, policy: Policy, grounds: Grounds, known: Callable[[bytes], bool],
+        self, store: Store, policy: Policy, grounds: TrapStats, known: Callable[[bytes], bool],
         has_values: Callable[[str, list[str]], bool] | None = None,
         met: Counter[Trap] | None = None,
     ) -> None:  # fmt: skip
@@ -394,8 +394,8 @@ class Traps:
         self._orders = Permutations()
         self.reopened: set[str] = set()
         """Hosts where something was closed and is not any more, in this run."""
-        self._farms = Farms(store.kv(FAMILY))
-        self._stand_ins = StandIns(store.kv(FAMILY), grounds)
+        self._farms = DuplicateDomains(store.kv(FAMILY))
+        self._stand_ins = SessionUrls(store.kv(FAMILY), grounds)
 
     # Asking
 

@@ -25,7 +25,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import Ticker
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import item_not_exported
-from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -130,7 +130,7 @@ class FrontierLog:
     def written(self, leases: Iterable[Lease]) -> None:
         """See `CommitLog`."""
         core = self.core
-        with reading(core.store):
+        with condemn_on_damage(core.store):
             for lease in leases:
                 core.frontier.unhold(lease, core.now())
         self._scheduler.flush_soon()
@@ -234,7 +234,7 @@ class Faults:
         def resolved(future: asyncio.Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
                 lease.faults.add(Event.INTERRUPTED)
-            with reading(core.store):
+            with condemn_on_damage(core.store):
                 core.frontier.unhold(lease, core.now())
             then()
             core.wake()

@@ -30,8 +30,8 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import Original as PackedOriginal
 from scrapy_spider_suite.packs.warc import IDENTICAL
 from scrapy_spider_suite.signals import settings_changed, settings_changing
-from scrapy_spider_suite.store.revisit_plans import Packed
-from scrapy_spider_suite.store.rocks_store import reading
+from scrapy_spider_suite.store.revisit_plans import PackedBody
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
 
@@ -88,7 +88,7 @@ class DuplicatePages:
 
     def meets(self, lease: Lease, answer: Request | Response) -> bool:
         """An answer has come: compare it. True: `look_up` is to be awaited."""
-        with reading(self._core.store):
+        with condemn_on_damage(self._core.store):
             return self._meets(lease, answer)
         return False
 
@@ -110,7 +110,7 @@ class DuplicatePages:
             self._compare(answer, lease, found)
         if original is None or self._packs is None:
             return False
-        found.packed = Packed(original.url, original.when, warc_digest(found.payload))
+        found.packed = PackedBody(original.url, original.when, warc_digest(found.payload))
         return True
 
     def _compare(self, answer: HtmlResponse, lease: Lease, found: Likeness) -> None:
@@ -187,7 +187,7 @@ class DuplicatePages:
         if lease.found is not None:
             lease.packed = body
 
-    def _wait_for_first(self, lease: Lease, found: Likeness) -> Packed | None:
+    def _wait_for_first(self, lease: Lease, found: Likeness) -> PackedBody | None:
         """The record of an equal page whose commit *lease* is to wait for, if there is one."""
         if lease.entry.volatile:  # the first one may wait for it: the page that led there does
             return None
@@ -197,7 +197,7 @@ class DuplicatePages:
             return None
         lease.holds += 1
         self._waiting.setdefault(first, []).append(lease)
-        return Packed(known.url, known.when, warc_digest(found.payload))
+        return PackedBody(known.url, known.when, warc_digest(found.payload))
 
     def _leave(self, lease: Lease, found: Likeness) -> None:
         for digest in (found.payload, found.structure):
