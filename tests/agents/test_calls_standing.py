@@ -10,8 +10,8 @@ import logging
 import pytest
 from scenes import KEYS, InScene, Scene, a_call
 
+from scrapy_spider_suite.agents import listening
 from scrapy_spider_suite.agents.calls import CALL_MAX, Call, Reply
-from scrapy_spider_suite.cluster import listening
 
 
 def test_what_stands_is_heard_by_who_comes_later(in_scene: InScene) -> None:

@@ -12,8 +12,7 @@ import pytest
 from handovers import Side, drain, label, units_of
 
 from scrapy_spider_suite.cluster.assignment import Member, assignment_of
-from scrapy_spider_suite.cluster.handover import handover_context, receiver
-from scrapy_spider_suite.cluster.handover.handover_context import Moving, Traces
+from scrapy_spider_suite.cluster.handover.handover_context import Moving, Traces, handover_context
 from scrapy_spider_suite.cluster.handover.handover_file import Label
 from scrapy_spider_suite.cluster.handover.load import Taking
 from scrapy_spider_suite.cluster.handover.receiver import MOST_LATE, TRIES, Taker
@@ -117,8 +116,9 @@ def test_a_disk_that_is_full_puts_a_parcel_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, room: int
 ) -> None:
     """Its giver is told so after some tries; what was full before is not added to."""
-    for module in (handover_context, receiver):
-        monkeypatch.setattr(module, "RETRY", 0.0)
+    for module in ("handover_context", "receiver"):
+        path = f"scrapy_spider_suite.cluster.handover.{module}.RETRY"
+        monkeypatch.setattr(path, 0.0)
     tries = []
 
     def full(store: RocksStore) -> None:
@@ -148,7 +148,7 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
         synced = list[bool]()
 
         async def sync(taker: Taker) -> None:
-            synced.append(receiver.kept(label()))
+            synced.append(taker.kept(label()))
 
         monkeypatch.setattr(Taker, "_on_the_medium", sync)
         await at.take()

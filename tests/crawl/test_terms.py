@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.cluster import membership
 from scrapy_spider_suite.cluster.agreement import fixed_of
 from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.runtime import clock
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 
@@ -49,5 +49,5 @@ def test_agents_have_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert differ(several[3], terms(SUITE_LEDGER=str(here))) == set()
     boot = tmp_path / "boot_id"
     boot.write_text("another machine\n")
-    monkeypatch.setattr(membership, "_BOOT", boot)
+    monkeypatch.setattr(clock, "_BOOT", boot)
     assert differ(several[3], terms(SUITE_LEDGER=str(here))) == {"SUITE_LEDGER"}

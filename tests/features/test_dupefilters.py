@@ -168,7 +168,7 @@ def test_a_full_disk(
     ours = made(filter_, tmp_path)
     requests = [Request(f"http://a.example/{number}") for number in range(40)]
     with monkeypatch.context() as broken:
-        for module in ("seen.waiting.write_all", "seen.log.os.write"):
+        for module in ("seen.sieve.write_all", "seen.fresh_log.os.write"):
             broken.setattr(f"scrapy_spider_suite.{module}", _full)
         assert not any(map(ours.request_seen, requests[:20]))
         assert all(map(ours.request_seen, requests[:20]))

@@ -71,7 +71,7 @@ def _export(
     options: argparse.Namespace, packs: Packs, choice: Choice, move: Callable[[int], object]
 ) -> Exported:
     if options.parquet is not None:
-        table = of_extra("packs.table", "parquet")
+        table = of_extra("analysis.parquet", "parquet")
         done: Exported = table.export_table(packs, choice, options.parquet, move)
         return done
     if options.dir is not None:

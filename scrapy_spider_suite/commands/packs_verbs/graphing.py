@@ -54,7 +54,7 @@ def _run(call: Call) -> int:
     options, packs, choice = call.options, packs_of(call), choice_of(call.options)
     if not choice.mimes:
         choice = Linking(**asdict(choice))
-    building = of_extra("graph.building", "graph")
+    building = of_extra("analysis.link_graph", "graph")
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
         with progress(sum(1 for _ in choose(packs, choice)), "pages") as move, \
