@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
+from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.ledger.ledger_client import (
@@ -178,6 +179,9 @@ def _change_scrapys(
         middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
         if middleware is not None:
             middleware._timeout = project.download_timeout
+        if name == "LOG_LEVEL" and (handler := get_scrapy_root_handler()) is not None:
+            level = project.log_level
+            handler.setLevel(int(level) if level.isdecimal() else level)
         _adopt(core, replace(old, project=project))
     return getattr(old.project, name.lower()), getattr(project, name.lower())
 

@@ -48,14 +48,30 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The declaration of one setting; *spider* and *broad* are its defaults in those profiles."""
+class Group:
+    """A group of settings, and the page of the documentation that explains most of them."""
 
+    title: str
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of one setting; *spider* and *broad* are its defaults in those profiles.
+
+    Attributes:
+        live: ``scrapy frontier set`` changes it in a running crawl.
+        page: the page of the documentation that explains it.
+    """
+
+    group: Group
     type: ValueType
     spider: object
     broad: object
     kind: Kind
     meaning: str
+    live: bool
+    page: str
 
     def default(self, profile: Profile) -> object:
         """Return the default in *profile*: a value, or a :class:`Derived`."""
@@ -88,11 +104,16 @@ _SAME: Any = object()
 
 
 def setting(
-    type_: ValueType, default: object, kind: Kind, meaning: str, *, broad: object = _SAME
+    group: Group, type_: ValueType, default: object, kind: Kind, meaning: str, *,
+    broad: object = _SAME, live: bool = False, page: str = "",
 ) -> Any:
-    """Declare a dataclass field as a setting; *default* holds in both profiles without *broad*."""
+    """Declare a dataclass field as a setting.
+
+    *default* holds in both profiles without *broad*; *page* is the group's by default.
+    """
     wide = default if broad is _SAME else broad
-    return field(metadata={KEY: Setting(type_, default, wide, kind, meaning)})
+    declared = Setting(group, type_, default, wide, kind, meaning, live, page or group.page)
+    return field(metadata={KEY: declared})  # fmt: skip
 
 
 def full_name(name: str) -> str:

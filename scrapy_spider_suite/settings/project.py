@@ -35,6 +35,7 @@ _ATTRIBUTES = {
 LIVE: Mapping[str, v.ValueType] = {
     "CONCURRENT_REQUESTS": _COUNT,
     "DOWNLOAD_TIMEOUT": v.duration(1.0),
+    "LOG_LEVEL": v.log_level(),
 }
 """Scrapy's settings that change while a crawl runs, too (``scrapy frontier set``)."""
 OURS: Mapping[str, str] = {
@@ -62,6 +63,7 @@ class ProjectSettings:
         download_slots: slot name to its ``delay`` and ``concurrency``, where they are given.
         retry_times: how often RetryMiddleware tries again, 0 if it is off.
         robotstxt_user_agent: None stands for the request's own User-Agent.
+        log_level: a name such as INFO, or a number as text.
         jobdir: the job directory, None without one.
     """
 
@@ -77,6 +79,7 @@ class ProjectSettings:
     download_slots: Mapping[str, Mapping[str, Any]]
     download_timeout: float
     jobdir: str | None
+    log_level: str
     retry_times: int
     robotstxt_user_agent: str | None
     urllength_limit: int
@@ -119,6 +122,7 @@ class ProjectSettings:
             download_slots=_slots(settings),
             download_timeout=read("DOWNLOAD_TIMEOUT", _SECONDS) or 0.0,
             jobdir=settings["JOBDIR"] or None,
+            log_level=read("LOG_LEVEL", v.log_level()),
             retry_times=read("RETRY_TIMES", _COUNT) if read("RETRY_ENABLED", v.boolean()) else 0,
             robotstxt_user_agent=settings["ROBOTSTXT_USER_AGENT"] or None,
             urllength_limit=read("URLLENGTH_LIMIT", _COUNT),

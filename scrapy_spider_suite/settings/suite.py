@@ -1,6 +1,6 @@
 """Every setting of the suite, declared once and read in one place.
 
-A setting is a field of :class:`SuiteSettings`, declared in ``fields``: ``host_delay`` is the
+A setting is a field of :class:`SuiteSettings`, declared in ``table``: ``host_delay`` is the
 setting ``SUITE_HOST_DELAY``. Its declaration says what is allowed, the default in either profile,
 the kind and the meaning; the documentation's table is made from the same declarations. Values are
 read by :meth:`SuiteSettings.from_settings`; no other module of the core reads Scrapy's settings.
@@ -28,19 +28,7 @@ from scrapy_spider_suite.settings.declarations import (
     words,
 )
 from scrapy_spider_suite.settings.project import LIVE, OURS, ProjectSettings
-from scrapy_spider_suite.settings.table import (
-    Agents,
-    Duplicates,
-    Limits,
-    Links,
-    Network,
-    Pages,
-    Politeness,
-    Revisits,
-    Running,
-    Store,
-    Watching,
-)
+from scrapy_spider_suite.settings.table import SettingsTable
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -49,10 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteSettings(
-    Agents, Watching, Revisits, Duplicates, Pages, Network, Store, Links, Limits, Politeness,
-    Running,
-):
+class SuiteSettings(SettingsTable):
     """All settings of one crawl, read, checked and complete.
 
     Durations are floats of seconds, sizes ints of bytes. Frozen; two crawls in one process have
@@ -187,7 +172,7 @@ def find_setting(name: str) -> str:
         read_given(DECLARATIONS, {name: None})  # knows which it could have been
         if name in OURS:
             raise SettingsError(f"{name} cannot be set while a crawl runs: use {OURS[name]}")
-        live = " and ".join(LIVE)
+        live = ", ".join(LIVE)
         raise SettingsError(f"{name} is no setting of the suite; of Scrapy's, {live} can be set")
     return field
 

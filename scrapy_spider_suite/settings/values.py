@@ -19,6 +19,7 @@ The types of settings that several processes share: secrets, addresses, places o
 from __future__ import annotations
 
 import ipaddress
+import logging
 import math
 import os
 import re
@@ -66,6 +67,7 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TRUTH = {"1": True, "true": True, "0": False, "false": False}
 """How True and False are spelled, in lower case."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
+_LEVELS = logging.getLevelNamesMapping()
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
@@ -174,6 +176,16 @@ def choices(*names: str) -> ValueType:
         return tuple(name for name in names if name in chosen)
 
     return ValueType(parse, f"a list of {', '.join(repr(name) for name in names)}")
+
+
+def log_level() -> ValueType:
+    """Return the type of a level of Python's logging: its name, or its number as text."""
+
+    def parse(raw: object) -> str:
+        text = str(raw).upper()
+        return text if text.isdecimal() else _lookup({each: each for each in _LEVELS}, text)
+
+    return ValueType(parse, "DEBUG, INFO, WARNING, ERROR or CRITICAL")
 
 
 def file() -> ValueType:

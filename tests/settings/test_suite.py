@@ -179,6 +179,7 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
     assert now.diff(begun | {"host_concurrency": 1}) == [
         Change("SUITE_PROFILE", "spider", "broad", Kind.FIXED),
         Change("SUITE_FOLLOW", False, True, Kind.FROM_NOW_ON),
+        Change("SUITE_FROM_HEADER", False, True, Kind.FREE),
         Change("SUITE_HOST_DELAY", 4.0, 2.0, Kind.FREE),
         Change("SUITE_IP_DELAY", 0.0, 0.5, Kind.FREE),
         Change("SUITE_IP_CONCURRENCY", 0, 1, Kind.FREE),
@@ -194,7 +195,6 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
                 "SUITE_TRAP_HOSTS": 24, "SUITE_TRAP_PREFIX": 50,
             }.items()
         ),
-        Change("SUITE_FROM_HEADER", False, True, Kind.FREE),
         Change("SUITE_QUIET_LOG", False, True, Kind.FREE),
     ]
 
