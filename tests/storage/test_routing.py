@@ -388,8 +388,7 @@ def test_agents_are_disjoint_and_miss_nothing(name: str, sift: bool, tmp_path: P
 
 def sieved(folder: Path) -> Store:
     """A store with a sieve."""
-    from scrapy_spider_suite.store.seen_index import DROPPED
-    from scrapy_spider_suite.store.seen_index import SieveIndex
+    from scrapy_spider_suite.store.seen_index import DROPPED, SieveIndex
 
     store = RocksStore(folder / "store")
     store.sieve = SieveIndex(folder / "sieve", store.kv(DROPPED), bits=128, capacity=100)
