@@ -106,9 +106,9 @@ class Sown(BroadSpider):
 
     def say(self, **more: object) -> None:
         """Print a line of JSON."""
-        from scrapy_spider_suite.crawl.context import core_of
+        from scrapy_spider_suite.crawl.context import get_crawl
 
-        counters = core_of(self.crawler).frontier.counters
+        counters = get_crawl(self.crawler).frontier.counters
         row = {
             "urls": counters.pending + counters.done + counters.failed,
             "pages": counters.done + counters.failed,

@@ -27,7 +27,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import inlineCallbacks
 
-from scrapy_spider_suite.crawl.context import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import STARTING, Crawl, get_crawl
 from scrapy_spider_suite.crawl.empty_runs import Unscheduled
 from scrapy_spider_suite.crawl.gate import Comparing, Wire, witnessed
 from scrapy_spider_suite.crawl.preparation import tell_of_refusal
@@ -73,7 +73,7 @@ class PoliteDownloader(Downloader):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._core: CrawlCore | None = None
+        self._crawl: Crawl | None = None
         self._waiting: Wire | None = None
         self._cuttable: set[asyncio.Future[Any]] = set()
         self._entered: set[Request] = set()  # reached the downloader; sent nowhere so far
@@ -84,24 +84,24 @@ class PoliteDownloader(Downloader):
         self._comparing = Comparing(crawler)
 
     @property
-    def core(self) -> CrawlCore:
-        """The core of this crawl; made by now if there is a scheduler of the suite."""
-        if self._core is None:
-            self._core = core_of(self.crawler)
-            if not self._core.schedules:
-                self._core.visits.unscheduled = Unscheduled(self._core)
-        return self._core
+    def crawl(self) -> Crawl:
+        """This crawl; made by now if there is a scheduler of the suite."""
+        if self._crawl is None:
+            self._crawl = get_crawl(self.crawler)
+            if not self._crawl.schedules:
+                self._crawl.visits.unscheduled = Unscheduled(self._crawl)
+        return self._crawl
 
     @property
     def _wire(self) -> Wire:
         if self._waiting is None:
-            self._waiting = self.core.wire = Wire(self.core)
+            self._waiting = self.crawl.wire = Wire(self.crawl)
         return self._waiting
 
     def needs_backout(self) -> bool:
         """See Scrapy's downloader; to ``start()`` also when enough requests wait already."""
         busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
-        return busy or self.core.holds_start()
+        return busy or self.crawl.holds_start()
 
     @inlineCallbacks
     def fetch(
@@ -112,12 +112,12 @@ class PoliteDownloader(Downloader):
         Deferreds, because the engine goes on within the same call then: between two turns of the
         loop, places would be given to new requests before the scraper knows of this response.
         """
-        core = self.core
-        lease = core.leases.get(request)
-        if lease is not None or not core.schedules:
+        crawl = self.crawl
+        lease = crawl.leases.get(request)
+        if lease is not None or not crawl.schedules:
             self.active.add(request)
         if lease is None:
-            core.visits.begin_outside(request, by_start=STARTING.get())
+            crawl.visits.begin_outside(request, by_start=STARTING.get())
         result: Request | Response | None = None
         error: BaseException | None = None
         try:
@@ -125,9 +125,9 @@ class PoliteDownloader(Downloader):
                 self.middleware.download_async(self._enqueue_request, request)
             )
             if lease is not None:
-                core.revisiting.answered(request, lease, result)
-                if core.duplicates.meets(lease, result):
-                    yield deferred_from_coro(core.duplicates.look_up(lease))
+                crawl.revisiting.answered(request, lease, result)
+                if crawl.duplicates.meets(lease, result):
+                    yield deferred_from_coro(crawl.duplicates.look_up(lease))
             return result
         except BaseException as raised:
             error = raised
@@ -138,9 +138,9 @@ class PoliteDownloader(Downloader):
             if lease is not None:
                 if error is not None:
                     note_errback(request, lease)
-                core.visits.fetched(lease, result, error)
+                crawl.visits.fetched(lease, result, error)
             else:
-                core.visits.end_outside(request, result, error)
+                crawl.visits.end_outside(request, result, error)
 
     async def _enqueue_request(self, request: Request) -> Response:
         """What the middlewares call to send *request*."""
@@ -154,16 +154,16 @@ class PoliteDownloader(Downloader):
         self.signals.send_catch_log(
             signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
         )
-        lease = self.core.leases.get(request)
+        lease = self.crawl.leases.get(request)
         try:
             response = await send(request, slot)
         except Exception as error:
             if lease is not None:
-                self.core.visits.heard(lease, event_of_error(error))
+                self.crawl.visits.heard(lease, event_of_error(error))
             raise
         else:
             if lease is not None:
-                self.core.visits.heard(lease, event_of_status(response.status), response)
+                self.crawl.visits.heard(lease, event_of_status(response.status), response)
             return response
         finally:
             slot.active.remove(request)
@@ -197,14 +197,14 @@ class PoliteDownloader(Downloader):
         return waited
 
     async def _send(self, request: Request, slot: Slot) -> Response:
-        core = self.core
-        lease = core.leases.get(request)
+        crawl = self.crawl
+        lease = crawl.leases.get(request)
         if lease is not None:
-            core.dead_hosts.refuse(lease)
-            await core.revisiting.prepare(lease)
+            crawl.dead_hosts.refuse(lease)
+            await crawl.revisiting.prepare(lease)
 
         def may() -> None:
-            core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+            crawl.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
 
         if lease is not None and lease.visit is not None:
             host, address = lease.visit.host, lease.visit.address
@@ -212,31 +212,31 @@ class PoliteDownloader(Downloader):
                 request.meta[ADDRESS] = host.connect_to
             elif not request.meta.get("proxy"):
                 await self._resolve(request)
-            if not lease.visit.wired and lease.visit.pause_to_begin(core.now()):
+            if not lease.visit.wired and lease.visit.pause_to_begin(crawl.now()):
                 await self._wait(request, self._wire.queue_to_begin(lease.visit, may))
             if not lease.visit.undisturbed() or self._has_to_wait(host, address):
                 await self._wait(request, self._wire.queue_again(host, address, may))
             return await self._transfer(request, slot, host, address, lease)
-        core.waiting_outside += 1
+        crawl.waiting_outside += 1
         try:
-            core.overriding.refuse_barred(request)  # before anyone is asked where it lives
+            crawl.overriding.refuse_barred(request)  # before anyone is asked where it lives
             host, address = await self._book(request)
             await self._wire.queue(host, address, may)
         finally:
-            core.waiting_outside -= 1
+            crawl.waiting_outside -= 1
         return await self._transfer(request, slot, host, address, None)
 
     # Addresses
 
     async def _book(self, request: Request) -> tuple[HostState, AddressState]:
         """The clocks that a request without a visit goes by."""
-        frontier, now = self.core.frontier, self.core.now()
+        frontier, now = self.crawl.frontier, self.crawl.now()
         numeric = ""
         if not request.meta.get("proxy"):
             numeric = await self._resolve(request)
         key = pacing_key(request)
         host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
-        group = address_key(numeric, self.core.settings.ipv6_prefix) if numeric else f"@{key}"
+        group = address_key(numeric, self.crawl.settings.ipv6_prefix) if numeric else f"@{key}"
         return host, frontier.address_state(group, numeric, now)
 
     async def _resolve(self, request: Request) -> str:
@@ -246,7 +246,7 @@ class PoliteDownloader(Downloader):
         `PrivateAddressRefused`.
         """
         try:
-            found = await self._until_cut(self.core.resolver.resolve(hostname(request)))
+            found = await self._until_cut(self.crawl.resolver.resolve(hostname(request)))
         except ResolveError as error:
             raise CannotResolveHostError(str(error)) from error
         except PrivateAddressError as error:
@@ -266,7 +266,7 @@ class PoliteDownloader(Downloader):
 
     def _has_to_wait(self, host: HostState, address: AddressState) -> bool:
         """Whether there is no leave for a fetch there, or none any more."""
-        sharing = self.core.sharing
+        sharing = self.crawl.sharing
         return sharing is not None and sharing.pause(host, address) > 0
 
     def wake(self) -> None:
@@ -277,18 +277,18 @@ class PoliteDownloader(Downloader):
         self, request: Request, slot: Slot, host: HostState, address: AddressState,
         lease: Lease | None,
     ) -> Response:  # fmt: skip
-        core = self.core
-        if core.stopping:
+        crawl = self.crawl
+        if crawl.stopping:
             raise StoppedError("the crawl is being stopped")
-        core.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
-        if core.agency is not None:
-            core.agency.refuse_fetch(request, lease, max(host.gap(), address.delay))
+        crawl.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+        if crawl.agency is not None:
+            crawl.agency.refuse_fetch(request, lease, max(host.gap(), address.delay))
         if lease is not None:
-            core.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
+            crawl.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit
-        workbench, sharing = core.frontier.workbench, core.sharing
+        workbench, sharing = crawl.frontier.workbench, crawl.sharing
         taken = () if sharing is None else sharing.begin(host, address)
-        workbench.begin(host, address, core.now(), visit=visit is not None)
+        workbench.begin(host, address, crawl.now(), visit=visit is not None)
         waited = self._make_active(request)
         if visit is not None:
             visit.wired = True
@@ -298,29 +298,29 @@ class PoliteDownloader(Downloader):
             request.meta[DEPARTURE] = leaves
         response: Response | None = None
         try:
-            with core.caps.bounded(request, lease), core.revisiting.asking(request, lease):
+            with crawl.caps.bounded(request, lease), crawl.revisiting.asking(request, lease):
                 transfer = self._fetched(request, slot)
                 if sharing is not None:
                     transfer = sharing.bounded(transfer)
                 response = await witnessed(self.crawler, request, lease, transfer)
             if visit is None:
-                core.visits.heard_outside(host, response)
+                crawl.visits.heard_outside(host, response)
             return response
         except Exception as error:
             if visit is None:
-                core.visits.failed_outside(host, error)
+                crawl.visits.failed_outside(host, error)
             raise
         finally:
             if leaves is not None:
                 leaves.release()
                 request.meta.pop(DEPARTURE, None)
-            core.caps.received(request, lease, response)
+            crawl.caps.received(request, lease, response)
             if waited:
                 self.active.discard(request)
             if self._autothrottle:
                 # Never below what was promised.
-                host.delay = max(slot.delay, core.frontier.policy.of_host(host.key).delay)
-            workbench.end(host, address, core.now(), visit=visit is not None)
+                host.delay = max(slot.delay, crawl.frontier.policy.of_host(host.key).delay)
+            workbench.end(host, address, crawl.now(), visit=visit is not None)
             if sharing is not None:
                 sharing.end(taken, host, address)
             self._wire.wake(host.key, address.key)
@@ -338,7 +338,7 @@ class PoliteDownloader(Downloader):
         try:
             return await task
         except asyncio.CancelledError:
-            if not self.core.stopping:
+            if not self.crawl.stopping:
                 raise
             raise StoppedError("the crawl was stopped during the transfer") from None
         finally:

@@ -23,7 +23,7 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.agent import Others, take_part
-from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.deferred_links import Extractor
 from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
@@ -85,8 +85,8 @@ class FrontierScheduler(BaseScheduler):
         crawler = self.crawler
         try:
             check_sources(suite_settings(crawler).seeds)
-            self.core: CrawlCore = core_of(crawler)
-            log = FrontierLog(self.core, self)
+            self.crawl: Crawl = get_crawl(crawler)
+            log = FrontierLog(self.crawl, self)
             for pipeline in sinking_pipelines(crawler):
                 self.sinks.append(pipeline.sink(log))
         except SuiteError as error:
@@ -101,26 +101,26 @@ class FrontierScheduler(BaseScheduler):
         self._engine = engine
         self._slot = engine._slot
         self._slot.inprogress = InProgress(self._settled)
-        self.core.wake = self.wake
-        self.core.paused_for = lambda: self.pauses if self.paused and not self.closing else None
-        self.core.schedules = True
-        self._errands = Errands(self.core, _robots_of(crawler), self.wake)
-        self.extractor = Extractor(self.core, self)
-        self._empty_run = EmptyRun(self.core)
-        self._keeper = Keeper(self, self.core, self._errands)
-        self._outgoing = Outgoing(self.core, self, self._errands, self._keeper)
-        self.core.write = self._keeper.flush
-        self._seeding = Seeding(self.core, self._enqueue)
+        self.crawl.wake = self.wake
+        self.crawl.paused_for = lambda: self.pauses if self.paused and not self.closing else None
+        self.crawl.schedules = True
+        self._errands = Errands(self.crawl, _robots_of(crawler), self.wake)
+        self.extractor = Extractor(self.crawl, self)
+        self._empty_run = EmptyRun(self.crawl)
+        self._keeper = Keeper(self, self.crawl, self._errands)
+        self._outgoing = Outgoing(self.crawl, self, self._errands, self._keeper)
+        self.crawl.write = self._keeper.flush
+        self._seeding = Seeding(self.crawl, self._enqueue)
         if self.gate is None:
-            Ungated(self.core, engine.downloader)
-        self._faults = Faults(self.core, self._keeper.hold_still)
+            Ungated(self.crawl, engine.downloader)
+        self._faults = Faults(self.crawl, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
-        others: Others = [each for each in (self.core.sharing, self.core.agency) if each]
+        others: Others = [each for each in (self.crawl.sharing, self.crawl.agency) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
 
     def _begin(self) -> Any:
         self._keeper.start()
-        self._seeding.open(self.core.settings.seeds)
+        self._seeding.open(self.crawl.settings.seeds)
         return self._duplicates.open()
 
     async def _begin_among(self, others: Others) -> None:
@@ -135,7 +135,7 @@ class FrontierScheduler(BaseScheduler):
         """Write everything and let go. Called once nothing is in progress."""
         if self._closed:
             return None  # it was never open
-        self._closed = self.core.stopping = True
+        self._closed = self.crawl.stopping = True
         self._seeding.stop()
         self._outgoing.stop()
         self._empty_run.explain(reason)
@@ -146,11 +146,11 @@ class FrontierScheduler(BaseScheduler):
         await self._errands.finish()
         for sink in self.sinks:
             await ended(sink.finish())
-        if self.core.agency is not None:
-            await self.core.agency.close(reason)
+        if self.crawl.agency is not None:
+            await self.crawl.agency.close(reason)
         await self._keeper.archive_rest(reason)
         self._keeper.stop()
-        self.core.close()
+        self.crawl.close()
         for sink in self.sinks:
             await ended(sink.close())
         await self._duplicates.close(reason)
@@ -167,13 +167,13 @@ class FrontierScheduler(BaseScheduler):
 
     def has_pending_requests(self) -> bool:
         """Whether there is work, or may be, as long as another agent may have some."""
-        return self.has_work() or not (self.core.agency is None or self.core.agency.ended)
+        return self.has_work() or not (self.crawl.agency is None or self.crawl.agency.ended)
 
     def has_work(self) -> bool:
         """Whether anything is pending, leased, waiting, to be looked up or taken in."""
-        core = self.core
-        frontier = core.frontier
-        if frontier.pending or frontier.in_sieve or core.outside or len(self._errands):
+        crawl = self.crawl
+        frontier = crawl.frontier
+        if frontier.pending or frontier.in_sieve or crawl.outside or len(self._errands):
             return True
         if len(self.extractor):
             return True
@@ -182,7 +182,7 @@ class FrontierScheduler(BaseScheduler):
     @property
     def mqs(self) -> Sized:
         """As many as requests are pending: what ``est()`` of the telnet console counts."""
-        return range(self.core.frontier.pending)
+        return range(self.crawl.frontier.pending)
 
     dqs = None
     """Scrapy's other queue, which ``est()`` asks for."""
@@ -195,25 +195,25 @@ class FrontierScheduler(BaseScheduler):
 
     def _enqueue(self, request: Request, mark: str = "") -> bool:
         """`enqueue_request`, also of a seed with a *mark*."""
-        core = self.core
-        lease = core.parents.pop(request, None)
-        if lease is None and not core.broad and self._is_of_operator(request):
-            core.trusted.add(hostname(request))
-        entry = core.translator.entry(request)
+        crawl = self.crawl
+        lease = crawl.parents.pop(request, None)
+        if lease is None and not crawl.broad and self._is_of_operator(request):
+            crawl.trusted.add(hostname(request))
+        entry = crawl.translator.entry(request)
         entry.mark = mark
         if lease is not None and entry.hops > lease.entry.hops:
-            core.frontier.traps.sent_on(lease.entry, entry.url)
-        if self._duplicates.filters(request, entry, core):
-            if mark and (self._is_others(entry) or core.frontier.known(entry.identity)):
+            crawl.frontier.traps.sent_on(lease.entry, entry.url)
+        if self._duplicates.filters(request, entry, crawl):
+            if mark and (self._is_others(entry) or crawl.frontier.known(entry.identity)):
                 # Its agent may not know it, and what is known of it here has no tag yet.
-                core.frontier.schedule([entry], core.now(), given=not core.pushed)
+                crawl.frontier.schedule([entry], crawl.now(), given=not crawl.pushed)
             return False
-        if not core.filtering.admits(request, entry, lease):
+        if not crawl.filtering.admits(request, entry, lease):
             return False
         if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
-        core.frontier.adopt(lease, [entry], core.now(), given=not core.pushed)
-        place = "memory" if entry.volatile or not core.store.durable else "disk"
+        crawl.frontier.adopt(lease, [entry], crawl.now(), given=not crawl.pushed)
+        place = "memory" if entry.volatile or not crawl.store.durable else "disk"
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")
         stats.inc_value(f"scheduler/enqueued/{place}")
@@ -221,21 +221,21 @@ class FrontierScheduler(BaseScheduler):
         return True
 
     def _is_others(self, entry: Entry) -> bool:
-        agency = self.core.agency
+        agency = self.crawl.agency
         return agency is not None and not agency.routing.owns(entry)
 
     def _is_of_operator(self, request: Request) -> bool:
         """Whether ``start()``, or a component that calls the engine, wants *request*: no page."""
-        if in_errback() or self.core.pushed:
+        if in_errback() or self.crawl.pushed:
             return False
         # Without the gate nobody knows what runs in an errback.
         return self.gate is not None or bool(request.meta.get("is_start_request"))
 
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
-        core = self.core
+        crawl = self.crawl
         if entry.flags & _START:
-            core.volatile_start = True
-        if not core.settings.require_durable:
+            crawl.volatile_start = True
+        if not crawl.settings.require_durable:
             return True
         logger.error(
             "%s cannot be stored, and SUITE_REQUIRE_DURABLE is set: the crawl stops", request
@@ -249,7 +249,7 @@ class FrontierScheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """The next request that may be sent now; otherwise see to being asked again in time."""
-        with condemn_on_damage(self.core.store):
+        with condemn_on_damage(self.crawl.store):
             return self._outgoing.next()
         return None
 
@@ -264,24 +264,24 @@ class FrontierScheduler(BaseScheduler):
 
     def _settled(self, request: Request) -> None:
         """*request* has left the engine: nothing more will come of it."""
-        core = self.core
-        lease = core.leases.pop(request, None)
+        crawl = self.crawl
+        lease = crawl.leases.pop(request, None)
         if lease is None:
             return
-        if core.stopping and core.cut:
+        if crawl.stopping and crawl.cut:
             lease.faults.add(Event.INTERRUPTED)
-        with condemn_on_damage(core.store):
+        with condemn_on_damage(crawl.store):
             self._keep(lease)
-            core.frontier.settle(lease, core.now())
+            crawl.frontier.settle(lease, crawl.now())
         self.flush_soon()
 
     def _keep(self, lease: Lease) -> None:
         """Have everybody keep what came of *lease*. Raises `JobDamagedError`."""
-        core = self.core
+        crawl = self.crawl
         try:
             packed = self.extractor.is_packed(lease)
-            core.revisiting.settle(lease, packed=packed)
-            core.duplicates.settle(lease, packed=packed)
+            crawl.revisiting.settle(lease, packed=packed)
+            crawl.duplicates.settle(lease, packed=packed)
             self.extractor.settle(lease)
             for sink in self.sinks:
                 sink.settled(lease)
@@ -300,7 +300,7 @@ class FrontierScheduler(BaseScheduler):
     def _flush(self) -> None:
         self._flushing = False
         if not self._closed:
-            with condemn_on_damage(self.core.store):
+            with condemn_on_damage(self.crawl.store):
                 self._keeper.flush()
                 self.extractor.look(starving=False)
 
@@ -317,9 +317,9 @@ class FrontierScheduler(BaseScheduler):
     def _idle(self) -> None:
         if self._keeper.end_if_damaged():
             raise DontCloseSpider  # but for that
-        if self.core.stays_open:
+        if self.crawl.stays_open:
             raise DontCloseSpider
-        if self.core.unread:
+        if self.crawl.unread:
             raise CloseSpider(SEEDS_UNREAD)
         # Newer releases of Scrapy have a reason of their own for a start() that raised.
         if self._empty_run.has_no_pages and not getattr(self._engine, "_start_error", False):

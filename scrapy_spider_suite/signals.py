@@ -13,7 +13,7 @@ settings_changed = object()
 """A setting of the suite was changed in a running crawl (``scrapy frontier set``).
 
 Receivers get ``old`` and ``new``, a `SuiteSettings` each, and ``spider``. By then `suite_settings`
-and the core give the new ones: only who keeps a value of them needs to listen.
+and the crawl give the new ones: only who keeps a value of them needs to listen.
 """
 
 pack_closed = object()

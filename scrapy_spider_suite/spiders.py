@@ -80,14 +80,14 @@ class BroadSpider(Spider):
         return self._take_seeds()
 
     async def _take_seeds(self) -> AsyncIterator[Any]:
-        from scrapy_spider_suite.crawl.context import core_of
+        from scrapy_spider_suite.crawl.context import get_crawl
         from scrapy_spider_suite.crawl.seeds import Intake
 
         try:
             check_sources(self._sources())
         except SettingsError as error:
             refuse(error)
-        wrong = await Intake(core_of(self.crawler)).take(self._sources())
+        wrong = await Intake(get_crawl(self.crawler)).take(self._sources())
         if wrong:
             raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()

@@ -58,7 +58,7 @@ from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.ledger.ledger_client import Sharing
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.store.job_directory import Job
@@ -70,10 +70,10 @@ _SECONDS: Final = 10.0
 
 
 class Facts:
-    """Those of the agent of *core*, whose job lies at *path*."""
+    """Those of the agent of *crawl*, whose job lies at *path*."""
 
-    def __init__(self, core: CrawlCore, path: str) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, path: str) -> None:
+        self._crawl = crawl
         self._path = path
         self._rate = Rate()
 
@@ -81,15 +81,15 @@ class Facts:
         self, *, paused: bool, skew: float | None
     ) -> dict[str, str | int | float | None]:  # fmt: skip
         """As of this moment."""
-        core = self._core
-        frontier, phases = core.frontier, core.overriding.policy.phases
+        crawl = self._crawl
+        frontier, phases = crawl.frontier, crawl.overriding.policy.phases
         # Of what is done some comes, and goes, with its hosts.
         done, fetched = frontier.counters.done, frontier.statistics().fetched
         return {
             "machine": socket.gethostname(), "pid": os.getpid(), "job": self._path,
             "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
-            "failed": frontier.counters.failed, "rate": self._rate.of(core.now(), fetched),
-            "lag": 0 if core.agency is None else len(core.agency.routing.outbox),
+            "failed": frontier.counters.failed, "rate": self._rate.of(crawl.now(), fetched),
+            "lag": 0 if crawl.agency is None else len(crawl.agency.routing.outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": paused, "skew": skew,
         }  # fmt: skip
@@ -116,10 +116,10 @@ _LOOK = 1.0
 """Seconds between two looks whether it goes on."""
 
 
-def owes_too_much(core: CrawlCore, scheduler: FrontierScheduler | None, outbox: Outbox) -> bool:
+def owes_too_much(crawl: Crawl, scheduler: FrontierScheduler | None, outbox: Outbox) -> bool:
     """Whether nothing may be fetched, since *outbox* is full: then *scheduler* pauses until a tenth
     of SUITE_OUTBOX_ROWS is free again, which may be changed meanwhile."""
-    if scheduler is None or len(outbox) < core.settings.outbox_rows:
+    if scheduler is None or len(outbox) < crawl.settings.outbox_rows:
         return False
     if OWED not in scheduler.pauses:
         most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
@@ -128,21 +128,21 @@ def owes_too_much(core: CrawlCore, scheduler: FrontierScheduler | None, outbox: 
             "nothing is lost", counted(len(outbox), "row waits", "rows wait"),
             ", ".join(f"{name} {rows:,}" for name, rows in most),
         )  # fmt: skip
-        core.crawler.stats.inc_value("suite/outbox/pauses")
+        crawl.crawler.stats.inc_value("suite/outbox/pauses")
         scheduler.pause(OWED)
-        _go_on_later(core, scheduler, outbox)
+        _go_on_later(crawl, scheduler, outbox)
     return True
 
 
-def _go_on_later(core: CrawlCore, scheduler: FrontierScheduler, outbox: Outbox) -> None:
-    asyncio.get_running_loop().call_later(_LOOK, _look, core, scheduler, outbox)
+def _go_on_later(crawl: Crawl, scheduler: FrontierScheduler, outbox: Outbox) -> None:
+    asyncio.get_running_loop().call_later(_LOOK, _look, crawl, scheduler, outbox)
 
 
-def _look(core: CrawlCore, scheduler: FrontierScheduler, outbox: Outbox) -> None:
+def _look(crawl: Crawl, scheduler: FrontierScheduler, outbox: Outbox) -> None:
     if scheduler.closing:
         return
-    if len(outbox) > core.settings.outbox_rows * 9 // 10:
-        _go_on_later(core, scheduler, outbox)
+    if len(outbox) > crawl.settings.outbox_rows * 9 // 10:
+        _go_on_later(crawl, scheduler, outbox)
         return
     waiting = counted(len(outbox), "row waits", "rows wait")
     logger.info("%s for other agents: the crawl goes on", waiting)
@@ -166,17 +166,17 @@ _MEETING = (
 """Settings by which it meets the others: with another value it goes, and comes back at once."""
 
 
-def agency_of(core: CrawlCore) -> Agency | None:
-    """The agency of *core*; None where it crawls alone. Raises `SettingsError`."""
-    if not core.settings.cluster or not is_crawl(core.crawler):
+def agency_of(crawl: Crawl) -> Agency | None:
+    """The agency of *crawl*; None where it crawls alone. Raises `SettingsError`."""
+    if not crawl.settings.cluster or not is_crawl(crawl.crawler):
         return None
-    if core.job is None:
-        raise SettingsError.of("SUITE_CLUSTER", core.settings.cluster, "JOBDIR to be set with it")
-    return Agency(core, core.job)
+    if crawl.job is None:
+        raise SettingsError.of("SUITE_CLUSTER", crawl.settings.cluster, "JOBDIR to be set with it")
+    return Agency(crawl, crawl.job)
 
 
 class Agency:
-    """One agent, of the *job* of *core*.
+    """One agent, of the *job* of *crawl*.
 
     Attributes:
         name: of this agent.
@@ -185,26 +185,26 @@ class Agency:
         only_waiting: nothing is left here but hosts that wait for longer than SUITE_MAX_WAIT.
     """
 
-    def __init__(self, core: CrawlCore, job: Job) -> None:
-        settings, spider = core.settings, core.crawler.spider
-        self.core, self.job = core, job
+    def __init__(self, crawl: Crawl, job: Job) -> None:
+        settings, spider = crawl.settings, crawl.crawler.spider
+        self.crawl, self.job = crawl, job
         self.name = settings.agent_name or socket.gethostname()
-        self.crawl = settings.crawl_name or ("" if spider is None else spider.name)
+        self.crawl_name = settings.crawl_name or ("" if spider is None else spider.name)
         self.only_waiting = False
         self.assignment = assignment_of(settings.assignment)
         self.shares = Shares(self.assignment, self.name)
         self.routing = Routing(
-            Outbox(core.store.kv("outbox")), self.shares.owner, self.name,
+            Outbox(crawl.store.kv("outbox")), self.shares.owner, self.name,
             by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
-        self.phasing = None if self.assignment.by_host else Phasing(core, self.shares)
+        self.phasing = None if self.assignment.by_host else Phasing(crawl, self.shares)
         self._members: Members | None = None
         self._mail: Mail | None = None
         self._scheduler: FrontierScheduler | None = None
         self._meeting = asyncio.Lock()
         self._again: set[asyncio.Task[None]] = set()
-        self._facts = Facts(core, str(job.path))
+        self._facts = Facts(crawl, str(job.path))
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
@@ -214,19 +214,19 @@ class Agency:
         self._scheduler = scheduler
         if self.phasing is not None:
             self.phasing.check()
-        if self.core.settings.cluster == "peers":
-            rules = self.core.overriding.policy.overrides
-            refuse_short_lease(self.core.settings, rules.longest_delay)
+        if self.crawl.settings.cluster == "peers":
+            rules = self.crawl.overriding.policy.overrides
+            refuse_short_lease(self.crawl.settings, rules.longest_delay)
         self.changed()
         await self._meet()
-        self.core.crawler.signals.connect(self._changing, settings_changing)
-        self.core.crawler.signals.connect(self._settings_changed, settings_changed)
+        self.crawl.crawler.signals.connect(self._changing, settings_changing)
+        self.crawl.crawler.signals.connect(self._settings_changed, settings_changed)
 
     async def _meet(self) -> None:
-        core, incarnation = self.core, secrets.randbits(64)
+        crawl, incarnation = self.crawl, secrets.randbits(64)
         heard, takes, agrees = nobody_listens, from_anybody, to_anybody
         try:
-            if core.settings.cluster == "peers":
+            if crawl.settings.cluster == "peers":
                 self._members, transport = self._peering(incarnation)
             else:
                 self._members, transport = neighbour, _ = neighbour_of(self, incarnation)
@@ -234,10 +234,10 @@ class Agency:
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
         self._mail = Mail(
-            core.frontier, self.routing, transport,
+            crawl.frontier, self.routing, transport,
             Packer(self.name, incarnation, transport.bounds),
-            KnownRows(core.store.kv("received")), self.shares, written=self.written,
-            clock=core.now, news=core.wake, heard=heard, takes=takes, agrees=agrees,
+            KnownRows(crawl.store.kv("received")), self.shares, written=self.written,
+            clock=crawl.now, news=crawl.wake, heard=heard, takes=takes, agrees=agrees,
         )  # fmt: skip
         await self._members.open()
         await self._mail.start()
@@ -255,17 +255,17 @@ class Agency:
 
     def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if new.cluster == "lan" and old.agents != new.agents:
-            check_names(self.core.store.kv("agent"), agents_of(new))
+            check_names(self.crawl.store.kv("agent"), agents_of(new))
 
     def tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)
 
     async def written(self) -> None:
-        """`CrawlCore.written`, also while the crawl is being stopped: others are told of it."""
-        await self.core.written()
-        while self.core.store.dirty:
+        """`Crawl.written`, also while the crawl is being stopped: others are told of it."""
+        await self.crawl.written()
+        while self.crawl.store.dirty:
             await asyncio.sleep(_DISK)
-            await self.core.written()
+            await self.crawl.written()
 
     async def close(self, reason: str = "") -> None:
         """Stop, for that *reason*; the others know that this agent will be back."""
@@ -296,9 +296,9 @@ class Agency:
             logger.info("agent %s meets the others by its new settings", self.name)
             await self._part()
             try:
-                if self.core.sharing is not None and self.core.sharing.company is not None:
+                if self.crawl.sharing is not None and self.crawl.sharing.company is not None:
                     # It may be another Redis in which they share addresses.
-                    replace_sharing(self.core, sharing_of(self.core, self.core.settings))
+                    replace_sharing(self.crawl, sharing_of(self.crawl, self.crawl.settings))
                 await self._meet()
             except (ClusterError, SettingsError, OSError) as error:
                 logger.error("%s: this agent ends", error)
@@ -309,7 +309,7 @@ class Agency:
     def changed(self) -> None:
         """Others own, or hold, what they did not before."""
         elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
-        self.core.frontier.holding.change(elsewhere, by_host=by_host)
+        self.crawl.frontier.holding.change(elsewhere, by_host=by_host)
         if self.phasing is not None:
             self.phasing.changed()
         if self._mail is not None:
@@ -318,20 +318,20 @@ class Agency:
 
     def _look_on(self) -> None:
         """Have what is free by now looked for in portions."""
-        self.core.wake()
-        if self._looking is None and self.core.frontier.holding.at_work:
+        self.crawl.wake()
+        if self._looking is None and self.crawl.frontier.holding.at_work:
             self._looking = asyncio.get_running_loop().call_later(_PORTIONS, self._go_on)
 
     def _go_on(self) -> None:
         self._looking = None
-        self.core.frontier.holding.go_on()
+        self.crawl.frontier.holding.go_on()
         self._look_on()
 
     def over(self, reason: str) -> None:
         """The crawl is over; or this agent has to end, for that *reason*."""
         if self._scheduler is not None and (reason or self.only_waiting):
             self._scheduler.stop(reason or "waiting")
-        self.core.wake()
+        self.crawl.wake()
 
     def hear(self, on: bool) -> None:
         """Take URLs of others, or none: see `Mail.hear`."""
@@ -348,11 +348,11 @@ class Agency:
     def may_fetch(self) -> bool:
         """Whether a fetch may be started: nobody else can hold before its end what is here."""
         may = self._members is not None and self._members.may_fetch()
-        return may and not owes_too_much(self.core, self._scheduler, self.routing.outbox)
+        return may and not owes_too_much(self.crawl, self._scheduler, self.routing.outbox)
 
     def may_read_seeds(self) -> bool:
         """Whether seeds of others may be put into their letters."""
-        return not owes_too_much(self.core, self._scheduler, self.routing.outbox)
+        return not owes_too_much(self.crawl, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
@@ -364,9 +364,9 @@ class Agency:
         if self._members is None or not self._members.may_fetch(delay):
             raise HostBarred("the lease of this agent has run out", until)
         if lease is not None:
-            elsewhere = self.core.frontier.holding.holds_back(lease.entry)
+            elsewhere = self.crawl.frontier.holding.holds_back(lease.entry)
         else:
-            elsewhere = self.core.settings.ledger is None and self.shares.elsewhere(
+            elsewhere = self.crawl.settings.ledger is None and self.shares.elsewhere(
                 hostname(request), request.url
             )
         if elsewhere:
@@ -388,18 +388,18 @@ class Agency:
     def finished(self) -> bool:
         """Whether nothing of the job is left in its files, for this agent or for others, and
         nothing more is waited for."""
-        return not (self._left or self.core.stays_open)
+        return not (self._left or self.crawl.stays_open)
 
     @property
     def _left(self) -> bool:
         """Whether anything of the job is left in its files."""
-        frontier = self.core.frontier
+        frontier = self.crawl.frontier
         return bool(frontier.pending or frontier.in_sieve or len(self.routing.outbox))
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do here, and nothing is waited for."""
-        return self.at_rest and not self.core.stays_open
+        return self.at_rest and not self.crawl.stays_open
 
     @property
     def at_rest(self) -> bool:
@@ -414,7 +414,7 @@ class Agency:
 
     def post(self) -> Post:
         """What this agent says of itself, with each heartbeat."""
-        outbox, counters = self.routing.outbox, self.core.frontier.counters
+        outbox, counters = self.routing.outbox, self.crawl.frontier.counters
         taken, idle = 0 if self._mail is None else self._mail.taken, self.idle
         return Post(
             epoch=self.shares.epoch, idle=idle, left=self._left and not idle,
@@ -428,7 +428,7 @@ class Agency:
 
     def publish(self) -> None:
         """Set the stats."""
-        stats = self.core.crawler.stats
+        stats = self.crawl.crawler.stats
         if self._mail is not None:
             for name, value in self._mail.counters.items():
                 stats.set_value(f"suite/mail/{name}", value)
@@ -490,7 +490,7 @@ async def _give_up(
     opening.cancel()
     for each in others:
         await each.close()
-    scheduler.core.let_go(reason)
+    scheduler.crawl.let_go(reason)
 
 
 def _by_deferreds() -> bool:

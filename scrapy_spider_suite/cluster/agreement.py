@@ -37,7 +37,7 @@ from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.ownership import Shares
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +105,11 @@ _SAME = {"phases": "SUITE_PHASES", "phase_seconds": "SUITE_PHASE_SECONDS"}
 class Phasing:
     """The phases of the agent of *shares*, whose assignment is one of URLs."""
 
-    def __init__(self, core: CrawlCore, shares: Shares) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, shares: Shares) -> None:
+        self._crawl = crawl
         self._shares = shares
         self._told = 0
-        core.crawler.signals.connect(self._changing, settings_changing)
+        crawl.crawler.signals.connect(self._changing, settings_changing)
 
     def check(self, names: tuple[str, ...] = ()) -> None:
         """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
@@ -119,21 +119,21 @@ class Phasing:
     @property
     def terms(self) -> Terms:
         """What is set."""
-        return _terms(self._core, self._core.settings)
+        return _terms(self._crawl, self._crawl.settings)
 
     def changed(self) -> None:
         """There may be other agents: each has the phase of its rank by name."""
-        table, policy = self._shares.table, self._core.overriding.policy
+        table, policy = self._shares.table, self._crawl.overriding.policy
         names = [] if table is None else [member.name for member in table.members]
         node = rank(self._shares.name, names)
         if node is None:
             return
-        if len(names) > self._core.settings.phases and len(names) != self._told:
+        if len(names) > self._crawl.settings.phases and len(names) != self._told:
             self._told = len(names)
             logger.error(
                 "%s %s: some have the same, and take turns by the ledger (SUITE_PHASES)",
                 counted(len(names), "agent has", "agents have"),
-                counted(self._core.settings.phases, "phase"),
+                counted(self._crawl.settings.phases, "phase"),
             )  # fmt: skip
         if node != policy.node:
             policy.change(node=node)
@@ -145,12 +145,12 @@ class Phasing:
                     f"{name} is the same for all agents, with SUITE_ASSIGNMENT = "
                     f"{old.assignment!r}: stop them, and start them all with it"
                 )
-        _terms(self._core, new).check()
+        _terms(self._crawl, new).check()
 
 
-def _terms(core: CrawlCore, settings: SuiteSettings) -> Terms:
+def _terms(crawl: Crawl, settings: SuiteSettings) -> Terms:
     project = settings.project
-    rules = core.overriding.policy.overrides
+    rules = crawl.overriding.policy.overrides
     return Terms(
         settings.assignment, settings.phases, settings.phase_guard, project.longest_fetch,
         max(settings.longest_delay, rules.longest_delay), settings.ledger is not None,

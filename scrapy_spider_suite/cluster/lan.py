@@ -687,8 +687,8 @@ class Neighbour:
 
 def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams]:
     """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
-    core, settings, phasing = agency.core, agency.core.settings, agency.phasing
-    kv = core.store.kv("agent")
+    crawl, settings, phasing = agency.crawl, agency.crawl.settings, agency.phasing
+    kv = crawl.store.kv("agent")
     agents = agents_of(settings)
     if agency.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")

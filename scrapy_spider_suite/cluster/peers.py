@@ -377,22 +377,22 @@ class Peering:
     """
 
     def __init__(self, agency: Agency, incarnation: int) -> None:
-        core, job = agency.core, agency.job
-        settings = core.settings
+        crawl, job = agency.crawl, agency.job
+        settings = crawl.settings
         self._agency = agency
         self._job = job
         self._url = "" if settings.redis_url is None else settings.redis_url.url
-        self._kv = core.store.kv("agent")
+        self._kv = crawl.store.kv("agent")
         lease = Lease(settings.project.longest_fetch)
-        self._registry = Registry(self._url, agency.crawl, lease, incarnation=incarnation)
+        self._registry = Registry(self._url, agency.crawl_name, lease, incarnation=incarnation)
         self._peer = Peer(
             self._registry, self._candidate, agency.shares, changed=self._changed,
             post=agency.post, idle=lambda: agency.at_rest, over=agency.over, joined=self._joined,
             hear=agency.hear,
         )  # fmt: skip
-        self.transport = Streams(self._url, agency.crawl, agency.name, incarnation)
+        self.transport = Streams(self._url, agency.crawl_name, agency.name, incarnation)
         calling = Calling(job.folder, job.file.id, agency.name)
-        self._listener = Listener(self._url, agency.crawl, agency.name, calling)
+        self._listener = Listener(self._url, agency.crawl_name, agency.name, calling)
         self._courier: Courier | None = None
         self._handover: HandOver | None = None
         self._id = ""
@@ -416,7 +416,7 @@ class Peering:
 
     @property
     def _company(self) -> Company | None:
-        sharing = self._agency.core.sharing
+        sharing = self._agency.crawl.sharing
         return None if sharing is None else sharing.company
 
     async def close(self, *, over: bool = False) -> None:
@@ -431,7 +431,7 @@ class Peering:
 
     async def _hand_over(self) -> None:
         while self._handover is not None:
-            with condemn_on_damage(self._agency.core.store):
+            with condemn_on_damage(self._agency.crawl.store):
                 try:
                     await self._handover.run(self._id)
                 except FencedError:
@@ -446,7 +446,7 @@ class Peering:
         if self._courier is None:
             await self._receive()
         agency, job = self._agency, self._job
-        settings, terms = agency.core.settings, agency.phasing and agency.phasing.terms
+        settings, terms = agency.crawl.settings, agency.phasing and agency.phasing.terms
         return Candidate(
             name=agency.name, job=job.file.id, seat=seat_of(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
@@ -458,13 +458,13 @@ class Peering:
         )  # fmt: skip
 
     async def _receive(self) -> None:
-        core, folder = self._agency.core, self._job.folder / FOLDER
-        courier = await self._make_courier(core.settings, folder / "in")
-        hands = handover_context(core.frontier, self._job.store)
+        crawl, folder = self._agency.crawl, self._job.folder / FOLDER
+        courier = await self._make_courier(crawl.settings, folder / "in")
+        hands = handover_context(crawl.frontier, self._job.store)
         hands = hands._replace(open_sieve=self._open_sieve)
         self._handover = HandOver(
             hands, self._agency.shares, courier, folder / "out",
-            lambda: (core.now(), time.time()), give=self._registry.give, look=self._peer.look,
+            lambda: (crawl.now(), time.time()), give=self._registry.give, look=self._peer.look,
             changed=self._agency.changed,
         )  # fmt: skip
         await courier.start(self._handover.inbox)
@@ -472,14 +472,14 @@ class Peering:
 
     def _open_sieve(self) -> None:
         """Have a sieve whatever SUITE_SEEN is: another agent has one, and hands it over."""
-        core = self._agency.core
-        core.open_seen(replace(core.settings, seen="sieve"))
-        core.frontier.use_sieve(active=core.settings.seen == "sieve")
+        crawl = self._agency.crawl
+        crawl.open_seen(replace(crawl.settings, seen="sieve"))
+        crawl.frontier.use_sieve(active=crawl.settings.seen == "sieve")
 
     async def _make_courier(self, settings: SuiteSettings, folder: Path) -> Courier:
         rate, name = settings.handover_rate, self._agency.name
         if settings.handover_dir is not None:
-            return FolderCourier(settings.handover_dir, self._agency.crawl, name, rate)
+            return FolderCourier(settings.handover_dir, self._agency.crawl_name, name, rate)
         if settings.cluster_key is None:
             key = await self._registry.secret()
         else:
@@ -495,10 +495,10 @@ class Peering:
             company.forget()
         self._kv.put(b"crawl", joined.id.encode())
         self._kv.put(b"number", str(joined.number).encode())
-        self._agency.core.write()
+        self._agency.crawl.write()
         logger.info(
             "this is agent %s, number %d, of the crawl %s%s", self._agency.name, joined.number,
-            self._agency.crawl, ": it is back, and has what it had" if joined.kept else "",
+            self._agency.crawl_name, ": it is back, and has what it had" if joined.kept else "",
         )  # fmt: skip
 
     def _changed(self) -> None:

@@ -46,7 +46,7 @@ from scrapy_spider_suite.wording import counted
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -161,16 +161,16 @@ _SHOWN = 300  # characters of a bad message that are kept
 _TOLD = 5  # bad messages of a run that are logged
 
 
-def pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
-    """The seeds that are pushed for the spider of *core*, if it takes such: it has a `redis_key`.
+def pushed_seeds(crawl: Crawl, plant: Plant) -> PushedSeeds | None:
+    """The seeds that are pushed for the spider of *crawl*, if it takes such: it has a `redis_key`.
 
     *plant* makes those pending that are mere URLs. Raises `SettingsError`.
     """
-    crawler = core.crawler
+    crawler = crawl.crawler
     key = None if crawler.spider is None else SeedKey.of(crawler.settings, crawler.spider)
     if key is None or not is_crawl(crawler):
         return None
-    return PushedSeeds(core, key, plant)
+    return PushedSeeds(crawl, key, plant)
 
 
 class PushedSeeds:
@@ -182,15 +182,15 @@ class PushedSeeds:
         busy: whether messages that were taken are yet to become requests.
     """
 
-    def __init__(self, core: CrawlCore, key: SeedKey, plant: Plant) -> None:
+    def __init__(self, crawl: Crawl, key: SeedKey, plant: Plant) -> None:
         # Without a job nobody comes back for what this process has taken.
-        taker = uuid.uuid4().hex if core.job is None else core.job.file.id
-        self._core, self._key, self._plant, self._taker = core, key, plant, taker
-        self._pushed = self._at(core.settings)
+        taker = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
+        self._crawl, self._key, self._plant, self._taker = crawl, key, plant, taker
+        self._pushed = self._at(crawl.settings)
         self._next: Pushed | None = None  # where seeds are taken from after the batch at hand
-        self._lines = SeedLines(key.key, normal=core.normalizer)
-        self._row, self._notes = key.key.encode(), core.store.kv("pushed_seeds")
-        self._bad = bad_store(core.store)
+        self._lines = SeedLines(key.key, normal=crawl.normalizer)
+        self._row, self._notes = key.key.encode(), crawl.store.kv("pushed_seeds")
+        self._bad = bad_store(crawl.store)
         self._mark, self._done, self._sown = b"", 0, Sown()
         if (note := self._notes.get(self._row)) is not None:
             self._mark, self._done, sown = msgpack.unpackb(note)
@@ -199,14 +199,14 @@ class PushedSeeds:
         self._told = 0
         self._lost = ""  # what is wrong with Redis
         self._first = True
-        self._active = core.now()
+        self._active = crawl.now()
         self._task: asyncio.Task[None] | None = None
         self.busy = False
-        core.crawler.signals.connect(self._check, settings_changing)
-        core.crawler.signals.connect(self._changed, settings_changed)
+        crawl.crawler.signals.connect(self._check, settings_changing)
+        crawl.crawler.signals.connect(self._changed, settings_changed)
 
     def _url(self, settings: SuiteSettings) -> RedisUrl:
-        return settings.redis_url or server_of(self._core.crawler.settings)
+        return settings.redis_url or server_of(self._crawl.crawler.settings)
 
     def _at(self, settings: SuiteSettings) -> Pushed:
         """The messages in the Redis of *settings*."""
@@ -230,8 +230,8 @@ class PushedSeeds:
 
     def begin(self) -> None:
         """Take what is pushed, until `stop`."""
-        crawler = self._core.crawler
-        self._core.awaits_seeds = True
+        crawler = self._crawl.crawler
+        self._crawl.awaits_seeds = True
         self._read = _take_over(crawler)
         crawler.signals.connect(self._ended, signals.spider_closed)
         self._task = asyncio.ensure_future(self._run())
@@ -250,7 +250,7 @@ class PushedSeeds:
     async def _run(self) -> None:
         pause = _LOOK
         try:
-            while not self._core.stopping:
+            while not self._crawl.stopping:
                 more = False
                 try:
                     await self._move()
@@ -273,16 +273,16 @@ class PushedSeeds:
     @property
     def _has_room(self) -> bool:
         """Whether there is a place for more: what waits is little, or must wait for its hosts."""
-        core = self._core
-        engine, pending = core.crawler.engine, core.frontier.pending
+        crawl = self._crawl
+        engine, pending = crawl.crawler.engine, crawl.frontier.pending
         if engine is None or engine.paused:
             return False
-        if core.agency is not None and not core.agency.owns:
+        if crawl.agency is not None and not crawl.agency.owns:
             return False  # it leaves, and would have to wait until others have taken them
-        if not core.store.durable and pending > _IN_MEMORY:
+        if not crawl.store.durable and pending > _IN_MEMORY:
             return False
-        wait = core.frontier.wait(core.now())
-        return pending < core.settings.project.most_requests or wait is None or wait > 0
+        wait = crawl.frontier.wait(crawl.now())
+        return pending < crawl.settings.project.most_requests or wait is None or wait > 0
 
     async def _take(self) -> bool:
         """Take a batch; whether there was one."""
@@ -293,9 +293,9 @@ class PushedSeeds:
         if taken is None:
             return False
         self.busy, stored = True, False
-        self._active = self._core.now()  # also for what is another agent's, or no seed
+        self._active = self._crawl.now()  # also for what is another agent's, or no seed
         try:
-            with condemn_on_damage(self._core.store):
+            with condemn_on_damage(self._crawl.store):
                 stored = await self._store(taken)
         finally:
             self.busy = False
@@ -314,27 +314,27 @@ class PushedSeeds:
 
     async def _store(self, taken: Taken) -> bool:
         """Make requests of what was *taken* and the job does not have; whether it has all."""
-        core = self._core
+        crawl = self._crawl
         if taken.mark != self._mark:
             self._mark, self._done = taken.mark, 0
-        while self._done < len(taken.messages) and not core.stopping:
+        while self._done < len(taken.messages) and not crawl.stopping:
             self._take_in(taken.messages[self._done])
             self._done += 1
             if self._turns.over or self._done == len(taken.messages):
                 note = [self._mark, self._done, asdict(self._sown)]
                 self._notes.put(self._row, msgpack.packb(note))
-                await core.written()
+                await crawl.written()
                 await self._turns.leave()
-        return self._done == len(taken.messages) and not core.store.dirty
+        return self._done == len(taken.messages) and not crawl.store.dirty
 
     # One message
 
     def _take_in(self, message: bytes) -> None:
-        core, stats = self._core, self._core.crawler.stats
+        crawl, stats = self._crawl, self._crawl.crawler.stats
         self._sown.lines += 1
         stats.inc_value("suite/redis/taken")
         # Whoever pushes is not the operator: private addresses are for those that settings allow.
-        core.pushed = True
+        crawl.pushed = True
         try:
             if len(message) > LONGEST:
                 raise ValueError(f"longer than {LONGEST} bytes")
@@ -346,7 +346,7 @@ class PushedSeeds:
         else:
             self._sown.seeds += 1
         finally:
-            core.pushed = False
+            crawl.pushed = False
 
     def _read_message(self, message: bytes) -> Seed | Sequence[Request]:
         """What *message* asks for. Raises anything."""
@@ -366,7 +366,7 @@ class PushedSeeds:
         if isinstance(found, Seed):
             self._sown.new += self._plant([found])
             return
-        engine = self._core.crawler.engine
+        engine = self._crawl.crawler.engine
         for request in found:
             if engine is not None:  # as it is while seeds are taken
                 engine.crawl(request)
@@ -377,7 +377,7 @@ class PushedSeeds:
         why = " ".join(why.split())[:_SHOWN].encode("utf-8", "replace").decode()
         bad = BadLine(self._key.key, self._sown.lines, text, why)
         note_bad(self._bad, self._row, self._sown, bad)
-        self._core.crawler.stats.inc_value("suite/redis/bad")
+        self._crawl.crawler.stats.inc_value("suite/redis/bad")
         self._told += 1
         if self._told <= _TOLD:
             last = "; others are in `scrapy frontier report bad-seeds`" * (self._told == _TOLD)
@@ -386,14 +386,14 @@ class PushedSeeds:
     # Redis, and the end
 
     def _is_lost(self, error: RegistryError) -> None:
-        self._active = self._core.now()  # nobody can know whether there is nothing to do
+        self._active = self._crawl.now()  # nobody can know whether there is nothing to do
         if self._lost != error.kind:
-            self._core.crawler.stats.inc_value("suite/redis/away")
+            self._crawl.crawler.stats.inc_value("suite/redis/away")
             logger.warning("%s (%s); the crawl goes on with what it has", error, self._key.key)
         self._lost = error.kind
 
     def _failed(self, error: Exception) -> None:
-        self._active = self._core.now()
+        self._active = self._crawl.now()
         if self._lost != repr(error):
             logger.exception("seeds of %s cannot be taken; it is tried again", self._key.key)
         self._lost = repr(error)
@@ -405,13 +405,13 @@ class PushedSeeds:
 
     def _mind_idleness(self) -> None:
         """See whether there was nothing to do for longer than is to be waited for more."""
-        core, limit = self._core, self._key.max_idle
-        if core.frontier.pending:
-            self._active = core.now()
-        awaits = not limit or core.now() - self._active < limit
-        if core.awaits_seeds and not awaits:
-            core.wake()
-        core.awaits_seeds = awaits
+        crawl, limit = self._crawl, self._key.max_idle
+        if crawl.frontier.pending:
+            self._active = crawl.now()
+        awaits = not limit or crawl.now() - self._active < limit
+        if crawl.awaits_seeds and not awaits:
+            crawl.wake()
+        crawl.awaits_seeds = awaits
 
 
 def _take_over(crawler: Crawler) -> Any:

@@ -15,7 +15,7 @@ from scrapy_spider_suite.settings.declarations import plain, words
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +23,16 @@ _SETTING: Final = "SUITE_ALLOW_PRIVATE_ADDRESSES"
 _REFUSED: Final = Event.PRIVATE_ADDRESS
 
 
-def retry_refused(core: CrawlCore) -> None:
+def retry_refused(crawl: Crawl) -> None:
     """Have it tried again if the terms that the job keeps had another value of the setting.
 
     Called before they are kept anew. A kill between the two has it tried again twice.
     """
-    job, kept = core.job, Terms.load(core.store.kv("terms"))
-    refused = core.frontier.counters.events.get(_REFUSED, 0)
-    if job is None or kept is None or not refused or not core.follows:
+    job, kept = crawl.job, Terms.load(crawl.store.kv("terms"))
+    refused = crawl.frontier.counters.events.get(_REFUSED, 0)
+    if job is None or kept is None or not refused or not crawl.follows:
         return
-    old, new = kept.values.get(_SETTING), core.settings.allow_private_addresses
+    old, new = kept.values.get(_SETTING), crawl.settings.allow_private_addresses
     if not new or old == plain(new):
         return
     action = Action(

@@ -27,7 +27,7 @@ from scrapy_spider_suite.urls.twins import site_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class LiveSite(Site):
     running = True
 
     def __init__(
-        self, core: CrawlCore, scheduler: FrontierScheduler, flush: Callable[[], None]
+        self, crawl: Crawl, scheduler: FrontierScheduler, flush: Callable[[], None]
     ) -> None:
-        if core.job is None or not isinstance(core.store, RocksStore):
+        if crawl.job is None or not isinstance(crawl.store, RocksStore):
             raise TypeError("without a job nothing is asked of it")
-        super().__init__(core.job.folder, core.store, core.frontier)
-        self._core = core
+        super().__init__(crawl.job.folder, crawl.store, crawl.frontier)
+        self._crawl = crawl
         self._scheduler = scheduler
         self._flush = flush
         self._expiry = 0.0  # when the next block is over (wall)
@@ -54,7 +54,7 @@ class LiveSite(Site):
     @property
     def normal(self) -> Normal:
         """See `Site`."""
-        return self._core.normalizer
+        return self._crawl.normalizer
 
     def look(self) -> None:
         """Take out blocks that are over; at the first look, take over those of earlier runs."""
@@ -83,12 +83,12 @@ class LiveSite(Site):
 
     def forget_robots(self, origin: str) -> bool:
         """See `Site`: in memory too."""
-        robots = self._core.crawler.get_downloader_middleware(RobotsMiddleware)
+        robots = self._crawl.crawler.get_downloader_middleware(RobotsMiddleware)
         return robots.store.forget(origin) if robots else super().forget_robots(origin)
 
     def forget_cookies(self, host: str) -> int:
         """See `Site`: in memory too."""
-        middleware = self._core.crawler.get_downloader_middleware(CookiesMiddleware)
+        middleware = self._crawl.crawler.get_downloader_middleware(CookiesMiddleware)
         kept = super().forget_cookies(host)
         if isinstance(middleware, HostCookiesMiddleware):
             return max(kept, middleware.forget(host))
@@ -100,8 +100,8 @@ class LiveSite(Site):
     def forget_twins(self, host: str) -> None:
         """See `Site`: in memory too."""
         super().forget_twins(host)
-        if self._core.normalizer.twins is not None:
-            self._core.normalizer.twins.forget(site_of(host))
+        if self._crawl.normalizer.twins is not None:
+            self._crawl.normalizer.twins.forget(site_of(host))
 
     def reads_long(self, name: str) -> bool:
         """See `Site`."""
@@ -110,7 +110,7 @@ class LiveSite(Site):
     def read_setting(self, name: str, value: str) -> None:
         """See `Site`."""
         with suppress(SettingsError):  # it is raised when it is set
-            self._read = name, value, prepare_change(self._core, name, value)
+            self._read = name, value, prepare_change(self._crawl, name, value)
 
     def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
         """See `Site`."""
@@ -118,25 +118,25 @@ class LiveSite(Site):
             old, new = self._change(name, value, dry=dry)
         except SettingsError as error:
             raise ActionError(str(error)) from None
-        keep_terms(self._core)
+        keep_terms(self._crawl)
         return words(old), words(new)
 
     def is_others(self, url: str) -> bool:
         """See `Site`."""
-        agency = self._core.agency
+        agency = self._crawl.agency
         return agency is not None and agency.shares.owner(host_of(url), url) != agency.name
 
     def drain(self) -> None:
         """See `Site`."""
-        if self._core.agency is None or self._core.settings.cluster != "peers":
+        if self._crawl.agency is None or self._crawl.settings.cluster != "peers":
             raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
-        self._core.agency.drain()
+        self._crawl.agency.drain()
 
     def _change(self, name: str, value: str, *, dry: bool) -> tuple[object, object]:
         read, self._read = self._read, None
-        if read is not None and read[:2] == (name, value) and read[2].old is self._core.settings:
+        if read is not None and read[:2] == (name, value) and read[2].old is self._crawl.settings:
             return read[2].make(dry=dry)
-        return change_setting(self._core, name, value, dry=dry)
+        return change_setting(self._crawl, name, value, dry=dry)
 
     def pause(self, *, paused: bool) -> None:
         """See `Site`."""
@@ -147,21 +147,21 @@ class LiveSite(Site):
 
 
 def operator_of(
-    core: CrawlCore, scheduler: FrontierScheduler, flush: Callable[[], None]
+    crawl: Crawl, scheduler: FrontierScheduler, flush: Callable[[], None]
 ) -> Operator | None:
     """The operator of a crawl with a job; what earlier actions left holds from the start."""
-    if core.job is None:
+    if crawl.job is None:
         return None
-    site = LiveSite(core, scheduler, flush)
-    keep_terms(core)
-    blocks.load(site.store.kv(blocks.STORE), core.frontier.policy, site.wall())
+    site = LiveSite(crawl, scheduler, flush)
+    keep_terms(crawl)
+    blocks.load(site.store.kv(blocks.STORE), crawl.frontier.policy, site.wall())
     if who := pausing.paused_by(site.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
         site.pause(paused=True)
-    return Operator(site, core.job.file.id, VERBS)
+    return Operator(site, crawl.job.file.id, VERBS)
 
 
-def keep_terms(core: CrawlCore) -> None:
+def keep_terms(crawl: Crawl) -> None:
     """Keep the terms of the crawl in its job; what they allow from now on is tried again."""
-    retry_refused(core)
-    terms.keep(core)
+    retry_refused(crawl)
+    terms.keep(crawl)

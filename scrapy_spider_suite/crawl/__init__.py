@@ -1,1 +1,1 @@
-"""What runs during a crawl, between Scrapy's components and the deciding core."""
+"""What runs during a crawl, between Scrapy's components and the deciding frontier."""

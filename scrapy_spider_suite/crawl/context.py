@@ -1,6 +1,6 @@
 """What the scheduler and the gate of one crawl share: the frontier, its clock, and who is out.
 
-Either of them works without the other; whoever comes first makes the core.
+Either of them works without the other; whoever comes first makes it.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ _HOST_BYTES = 6144
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
 """Whether what runs is the spider's ``start()``: its downloads are the operator's own."""
 
-_cores: WeakKeyDictionary[Crawler, CrawlCore] = WeakKeyDictionary()
+_crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
 
 
-def core_of(crawler: Crawler) -> CrawlCore:
-    """The core of *crawler*, made when first asked for. Raises the `SuiteError`s."""
-    core = _cores.get(crawler)
-    if core is None:
-        core = _cores[crawler] = CrawlCore(crawler)
-    return core
+def get_crawl(crawler: Crawler) -> Crawl:
+    """The crawl of *crawler*, made when first asked for. Raises the `SuiteError`s."""
+    crawl = _crawls.get(crawler)
+    if crawl is None:
+        crawl = _crawls[crawler] = Crawl(crawler)
+    return crawl
 
 
-def has_core(crawler: Crawler) -> bool:
-    """Whether the core of *crawler* was made, and has not been let go."""
-    return crawler in _cores
+def has_crawl(crawler: Crawler) -> bool:
+    """Whether the crawl of *crawler* was made, and has not been let go."""
+    return crawler in _crawls
 
 
-class CrawlCore:
+class Crawl:
     """The frontier of one crawl, and the leases that are out.
 
     *leases* maps the requests that are under way to their leases, *parents* the requests that a
@@ -274,7 +274,7 @@ class CrawlCore:
 
     def let_go(self, reason: str = "") -> None:
         """Give the job directory back: the extensions have written to it for the last time."""
-        if _cores.pop(self.crawler, None) is None:
+        if _crawls.pop(self.crawler, None) is None:
             return
         self.trusted.stop()
         self.at_end(reason)

@@ -171,7 +171,7 @@ def _load(path: str) -> Plugin:
 
 
 def normalizer_of(crawler: Crawler | None) -> Normalizer:
-    """The normaliser that *crawler*'s core has made; the plain one without a core."""
+    """The normaliser of *crawler*'s crawl; the plain one without a crawl."""
     found = None if crawler is None else _of_crawler.get(crawler)
     return found or Normalizer()
 

@@ -37,7 +37,7 @@ from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.store.unread_pages import AT_ONCE
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
     from scrapy_spider_suite.packs import Fetch, Page
     from scrapy_spider_suite.scheduler import FrontierScheduler
@@ -100,24 +100,24 @@ class Extractor:
     ``suite/extract/hook_errors``, ``suite/extract/waiting`` (set by the keeper).
     """
 
-    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+        self._crawl = crawl
         self._scheduler = scheduler
-        self._stats = core.crawler.stats
+        self._stats = crawl.crawler.stats
         self._loop = asyncio.get_running_loop()
-        self._pages = pages = core.frontier.extraction
+        self._pages = pages = crawl.frontier.extraction
         self._busy = self._ended = False
         self._not_before = -math.inf
         self._hurried = -math.inf
         self._tries = 0
         self._packs = [each for each in scheduler.sinks if isinstance(each, PagePacks)]
-        own = core.settings.packs_dir
+        own = crawl.settings.packs_dir
         folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
         self._finder = Finder(dict.fromkeys(each.absolute() for each in folders))
 
     def __len__(self) -> int:
         """How many pages wait for their links to be read; 0 where nobody follows links."""
-        return 0 if self._core.sitemaps.make_follower is None else len(self._pages.waiting)
+        return 0 if self._crawl.sitemaps.make_follower is None else len(self._pages.waiting)
 
     # Pages that come
 
@@ -126,7 +126,7 @@ class Extractor:
         response, lease.unread = lease.unread, None
         if not isinstance(response, Response):
             return
-        if lease.fate(self._core.frontier.policy.retry_times)[0] is State.PENDING:
+        if lease.fate(self._crawl.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
         packing = self._packing_of(lease)
         if packing is not None and can_wait(lease.fetches[-1], response):
@@ -143,7 +143,7 @@ class Extractor:
         return Stored(
             fetch.url, fetch.time, again=facts is not None and facts.again,
             visited=lease.plan is not None,
-            first=not self._core.frontier.residents.records.of(lease.entry.host).done,
+            first=not self._crawl.frontier.residents.records.of(lease.entry.host).done,
         )  # fmt: skip
 
     def is_packed(self, lease: Lease) -> bool:
@@ -158,15 +158,15 @@ class Extractor:
     def look(self, *, starving: bool) -> None:
         """Have the links of some pages read, if they are wanted; *starving*: there is room for
         fetches, and nothing can be fetched at present."""
-        core = self._core
+        crawl = self._crawl
         scheduler = self._scheduler
         if self._busy or self._ended or scheduler.closing or scheduler.paused:
             return
         if not len(self):
-            if starving and core.settings.extract != "eager":
+            if starving and crawl.settings.extract != "eager":
                 self._hurry()
             return
-        if core.frontier.full or core.now() < self._not_before:
+        if crawl.frontier.full or crawl.now() < self._not_before:
             return
         if any(each.recovering for each in self._packs):
             return  # pages may move
@@ -189,15 +189,15 @@ class Extractor:
 
     def _hurry(self) -> None:
         """Have pages written that were fetched: they may be the ones that are wanted."""
-        now = self._core.now()
+        now = self._crawl.now()
         if now >= self._hurried + _HURRY:
             self._hurried = now
             for each in self._packs:
                 each.hurry()
 
     def _choose(self, *, starving: bool) -> list[UnreadPage]:
-        frontier, demand = self._core.frontier, self._pages.demand
-        if self._core.settings.extract == "eager":  # it was not always
+        frontier, demand = self._crawl.frontier, self._pages.demand
+        if self._crawl.settings.extract == "eager":  # it was not always
             return demand.of_all(AT_ONCE)
         demand.sifted(frontier.in_sieve)
         fetches = frontier.counters.done + frontier.counters.failed
@@ -207,10 +207,10 @@ class Extractor:
 
     def _nothing_else(self) -> bool:
         """Whether nothing is under way, and nothing can be for a while."""
-        core, limit = self._core, self._core.settings.max_wait
-        if core.frontier.leased or core.outside or core.frontier.in_sieve:
+        crawl, limit = self._crawl, self._crawl.settings.max_wait
+        if crawl.frontier.leased or crawl.outside or crawl.frontier.in_sieve:
             return False
-        wait = core.frontier.next_visit_in(core.now())
+        wait = crawl.frontier.next_visit_in(crawl.now())
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)
 
     def _found(self, task: asyncio.Future[list[Found]]) -> None:
@@ -228,17 +228,17 @@ class Extractor:
         """Take *answers*: for a moment, and the rest in another turn of the loop."""
         if self._ended:
             return
-        until = self._core.now() + _WORK
-        with condemn_on_damage(self._core.store):
+        until = self._crawl.now() + _WORK
+        with condemn_on_damage(self._crawl.store):
             while answers:
                 self._take(answers.popleft())
-                if self._core.now() >= until:
+                if self._crawl.now() >= until:
                     break
         if answers:
             self._loop.call_soon(self._go_on, answers)
         self._busy = bool(answers)
         self._scheduler.flush_soon()  # which looks for more
-        self._core.wake()
+        self._crawl.wake()
 
     def _take(self, found: Found) -> None:
         page, answer = found.page, found.answer
@@ -254,28 +254,28 @@ class Extractor:
     def _wait(self, error: Exception) -> None:
         """It may be read later: a folder on another machine that is away for a moment."""
         self._tries += 1
-        self._not_before = self._core.now() + _RETRY
+        self._not_before = self._crawl.now() + _RETRY
         if self._tries == 1:
             logger.warning("%s: links of stored pages are read when that is over", error)
 
     def _extract(self, page: UnreadPage, stored: Stored, response: HtmlResponse, size: int) -> None:
-        core, lease = self._core, Lease(page.entry, None)
+        crawl, lease = self._crawl, Lease(page.entry, None)
         lease.status, lease.stored = response.status, stored
         try:
-            request = core.translator.request(page.entry)
+            request = crawl.translator.request(page.entry)
         except CodecError:  # it was good enough to be fetched: only hooks might look at it
             request = Request(page.entry.url)
         response.request = request
-        if core.counting is not None:
-            core.counting.recall(lease, response, size, again=stored.again)
+        if crawl.counting is not None:
+            crawl.counting.recall(lease, response, size, again=stored.again)
         if not self._read(lease, response):
             self._give_up(page, Event.CALLBACK_ERROR, lease)
-        elif core.frontier.extracted(page, lease, core.now()):
+        elif crawl.frontier.extracted(page, lease, crawl.now()):
             self._stats.inc_value("suite/extract/read")
 
     def _read(self, lease: Lease, response: Response) -> bool:
         """Give *lease* the links of *response*; False if a hook of the spider failed."""
-        make = self._core.sitemaps.make_follower
+        make = self._crawl.sitemaps.make_follower
         if make is None:
             return True
         try:
@@ -297,8 +297,8 @@ class Extractor:
             logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
 
     def _give_up(self, page: UnreadPage, event: Event, lease: Lease | None = None) -> bool:
-        core = self._core
-        return self._pages.give_up(page, event, core.now() + core.frontier.wall_offset, lease)
+        crawl = self._crawl
+        return self._pages.give_up(page, event, crawl.now() + crawl.frontier.wall_offset, lease)
 
     def stop(self) -> None:
         """Read nothing more."""

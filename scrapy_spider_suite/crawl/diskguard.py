@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)
@@ -55,15 +55,15 @@ class DiskGuard:
         stuck: whether a write has failed.
     """
 
-    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+        self._crawl = crawl
         self._scheduler = scheduler
-        self._next = core.now()
+        self._next = crawl.now()
         self._paused = False
         self._failing_since: float | None = None
         self._failed_at = -math.inf
-        self._log_folder = _log_folder(core)
-        self._component_folders = component_folders(core.crawler.settings)
+        self._log_folder = _log_folder(crawl)
+        self._component_folders = component_folders(crawl.crawler.settings)
         self.stuck = False
 
     @property
@@ -74,13 +74,13 @@ class DiskGuard:
     def hold(self, why: str) -> None:
         """Nothing can be written: send nothing more, and try again every few seconds."""
         self.stuck = True
-        self._next = self._core.now() + _RETRY
+        self._next = self._crawl.now() + _RETRY
         self._pause(why, full=_is_full(why))
         self._failed(why)
 
     def _failed(self, why: str) -> None:
         """Count how long writing has failed; in the end, so does the crawl."""
-        now = self._core.now()
+        now = self._crawl.now()
         if self._failing_since is None or now - self._failed_at > _CALM:
             self._failing_since = now
         self._failed_at = now
@@ -113,31 +113,31 @@ class DiskGuard:
 
     def shortage(self) -> Shortage | None:
         """What has too little room, None if all is well or nobody asked."""
-        least = self._core.settings.min_free
+        least = self._crawl.settings.min_free
         return shortage(self._folders(), least, is_short=self._paused) if least else None
 
     def _folders(self) -> list[Folder]:
-        core, found = self._core, []
+        crawl, found = self._crawl, []
         extra = 0
-        if isinstance(core.store, RocksStore):
-            extra = headroom(core.store.size(), core.settings.workbench_memory)
-        if core.job is not None:
-            found.append(Folder(core.job.folder, extra))
-        elif core.temporary is not None:
-            found.append(Folder(core.temporary, extra))
+        if isinstance(crawl.store, RocksStore):
+            extra = headroom(crawl.store.size(), crawl.settings.workbench_memory)
+        if crawl.job is not None:
+            found.append(Folder(crawl.job.folder, extra))
+        elif crawl.temporary is not None:
+            found.append(Folder(crawl.temporary, extra))
         if self._log_folder is not None:
             found.append(Folder(self._log_folder))
-        if isinstance(core.settings.fetch_log, Path):
-            found.append(Folder(core.settings.fetch_log))
-        for folder in (core.settings.packs_dir, core.settings.items_dir):
+        if isinstance(crawl.settings.fetch_log, Path):
+            found.append(Folder(crawl.settings.fetch_log))
+        for folder in (crawl.settings.packs_dir, crawl.settings.items_dir):
             if folder is not None:
                 found.append(Folder(folder))
-        return [*found, *map(Folder, (*feed_folders(core.crawler), *self._component_folders))]
+        return [*found, *map(Folder, (*feed_folders(crawl.crawler), *self._component_folders))]
 
     def _writes(self) -> bool:
         try:
-            self._core.store.recover()
-            self._core.frontier.flush()
+            self._crawl.store.recover()
+            self._crawl.frontier.flush()
         except StoreWriteError as error:
             self._failed(str(error))
             return False
@@ -151,7 +151,7 @@ class DiskGuard:
         if not self._paused:
             self._paused = True
             logger.error(_PAUSES, why, "there is room" if full else "it can be written again")
-            self._core.crawler.stats.inc_value("suite/disk/pauses")
+            self._crawl.crawler.stats.inc_value("suite/disk/pauses")
             self._scheduler.pause(DISK)
 
     def _go_on(self, why: str) -> None:
@@ -165,8 +165,8 @@ def _is_full(why: str) -> bool:
     return any(text in why for text in _FULL)
 
 
-def _log_folder(core: CrawlCore) -> Path | None:
-    file = core.crawler.settings["LOG_FILE"]
+def _log_folder(crawl: Crawl) -> Path | None:
+    file = crawl.crawler.settings["LOG_FILE"]
     return Path(file).absolute().parent if file else None
 
 

@@ -11,7 +11,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 
-from scrapy_spider_suite.crawl.context import CrawlCore
+from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class Duplicates:
         if self._dupefilter is not None:
             await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
 
-    def filters(self, request: Request, entry: Entry, core: CrawlCore) -> bool:
+    def filters(self, request: Request, entry: Entry, crawl: Crawl) -> bool:
         """Whether *request*, whose entry is *entry*, is not to be asked for again; counts it."""
-        again = entry.flags & _START and core.job is not None and core.job.resumed
+        again = entry.flags & _START and crawl.job is not None and crawl.job.resumed
         if request.dont_filter and not again:
             return False
         if self._dupefilter is not None:
@@ -59,9 +59,9 @@ class Duplicates:
             if spider is not None:
                 self._dupefilter.log(request, spider)
             return True
-        if not core.frontier.known(entry.identity):
+        if not crawl.frontier.known(entry.identity):
             return False
-        if core.frontier.chances.due(entry.identity, core.now() + core.frontier.wall_offset):
+        if crawl.frontier.chances.due(entry.identity, crawl.now() + crawl.frontier.wall_offset):
             return False
         if self._log:
             logger.debug("Filtered duplicate request: %s", request)

@@ -30,7 +30,7 @@ from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ ANSWERED: Final = b"answered"
 """A callback was given an answer that is no page by its status."""
 
 
-def holds(core: CrawlCore, what: bytes) -> bool:
+def holds(crawl: Crawl, what: bytes) -> bool:
     """Whether *what* holds."""
-    return core.store.kv(STORE).get(what) is not None
+    return crawl.store.kv(STORE).get(what) is not None
 
 
-def note(core: CrawlCore, what: bytes) -> None:
+def note(crawl: Crawl, what: bytes) -> None:
     """From now on *what* holds."""
-    core.store.kv(STORE).put(what, b"1")
+    crawl.store.kv(STORE).put(what, b"1")
 
 
 _PAGES = (
@@ -74,23 +74,23 @@ _WAYS_OUT: Mapping[Event, str] = {
 
 
 class EmptyRun:
-    """One run of the job of *core*, made before the run takes in anything."""
+    """One run of the job of *crawl*, made before the run takes in anything."""
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
         self._before = self._concluded
-        self._started_before = holds(core, STARTED)
+        self._started_before = holds(crawl, STARTED)
 
     @property
     def _concluded(self) -> tuple[int, int, int]:
-        counters = self._core.frontier.counters
+        counters = self._crawl.frontier.counters
         # The last one tells what failed anew from what was left alone.
         return counters.done, counters.failed, counters.sequence
 
     @property
     def _had_nothing_to_do(self) -> bool:
         """Whether it resumed a job of which all URLs were done or had failed."""
-        known = self._core.frontier.counters.has_urls
+        known = self._crawl.frontier.counters.has_urls
         return self._resumes and known and self._concluded == self._before
 
     @property
@@ -101,19 +101,19 @@ class EmptyRun:
         False for one of several agents: others may have pages. False for a start() that queues
         nothing and downloads by itself, or that made its items in an earlier run.
         """
-        core, events = self._core, self._core.frontier.counters.events
-        if core.agency is not None or not is_crawl(core.crawler):
+        crawl, events = self._crawl, self._crawl.frontier.counters.events
+        if crawl.agency is not None or not is_crawl(crawl.crawler):
             return False
-        count = core.crawler.stats.get_value
+        count = crawl.crawler.stats.get_value
         if not events and (self._started_before or count("downloader/response_count")):
             return False
-        if count("item_scraped_count") or holds(core, ANSWERED):
+        if count("item_scraped_count") or holds(crawl, ANSWERED):
             return False
         return not any(map(events.get, _PAGES))
 
     @property
     def _resumes(self) -> bool:
-        return self._core.job is not None and self._core.job.resumed
+        return self._crawl.job is not None and self._crawl.job.resumed
 
     def explain(self, reason: str) -> None:
         """Warn if the run, which ended for *reason*, fetched nothing, and say the way out."""
@@ -122,7 +122,7 @@ class EmptyRun:
             idle = "nothing was left to try in this run; " if self._had_nothing_to_do else ""
             logger.warning("no page was fetched: %s%s", idle, self._failures())
         elif (
-            reason == "finished" and self._had_nothing_to_do and self._core.agency is None
+            reason == "finished" and self._had_nothing_to_do and self._crawl.agency is None
             and (done or failed)
         ):  # fmt: skip
             pages = f"this job is complete: earlier runs fetched {counted(done, 'page')}"
@@ -135,24 +135,24 @@ class EmptyRun:
 
     def _failures(self) -> str:
         """Why no page was fetched, and the way out."""
-        core = self._core
-        said = why_no_page(core.frontier.counters.events)
+        crawl = self._crawl
+        said = why_no_page(crawl.frontier.counters.events)
         if said:
             return "; ".join((said, *self._in_the_job()))
-        left_out = {name: core.crawler.stats.get_value(name) for name in _LEFT_OUT}
+        left_out = {name: crawl.crawler.stats.get_value(name) for name in _LEFT_OUT}
         return "; ".join((_NO_SEEDS, *(f"{name} = {n}" for name, n in left_out.items() if n)))
 
     def _in_the_job(self) -> Iterator[str]:
         """What else is to be done in a JOBDIR, where what failed is kept."""
-        core = self._core
-        if core.job is None:
+        crawl = self._crawl
+        if crawl.job is None:
             return
-        job = f"-j {shlex.quote(str(core.job.path))}"
+        job = f"-j {shlex.quote(str(crawl.job.path))}"
         # Those are tried again by themselves.
-        failures = _failures_of(core.frontier.counters.events)
-        left = [e for e, _ in failures if e is not Event.PRIVATE_ADDRESS or not core.follows]
+        failures = _failures_of(crawl.frontier.counters.events)
+        left = [e for e, _ in failures if e is not Event.PRIVATE_ADDRESS or not crawl.follows]
         lines = [f"`scrapy frontier retry --reason {event.value} {job}`" for event in left]
-        if lines and core.broad:
+        if lines and crawl.broad:
             yield f"what failed stays failed in this JOBDIR until {', '.join(lines)}"
         elif lines:
             yield (
@@ -190,16 +190,16 @@ _BEGUN = "suite_begun"
 
 
 class Unscheduled:
-    """One per crawl of *core*."""
+    """One per crawl of *crawl*."""
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
         self._answers = 0
         self._events: Counter[Event] = Counter()
-        self._leaving = Leaving(core)
+        self._leaving = Leaving(crawl)
         self._leaving.leave(ExitCode.INTERRUPTED)  # until it has ended otherwise
-        core.at_end = self._ended
-        core.crawler.signals.connect(self._idle, signals.spider_idle)
+        crawl.at_end = self._ended
+        crawl.crawler.signals.connect(self._idle, signals.spider_idle)
 
     def begin(self, request: Request) -> None:
         """*request* has come to the downloader: trust its host if ``start()`` has yielded it.
@@ -208,7 +208,7 @@ class Unscheduled:
         """
         if request.meta.get("is_start_request") and _BEGUN not in request.meta:
             request.meta[_BEGUN] = True
-            trust_start(self._core, request)
+            trust_start(self._crawl, request)
 
     def end(
         self, request: Request, result: Request | Response | None, error: BaseException | None
@@ -223,14 +223,14 @@ class Unscheduled:
             self._answers += isinstance(result, Response)
 
     def _idle(self) -> None:
-        core = self._core
+        crawl = self._crawl
         # Newer releases of Scrapy have a reason of their own for a start() that raised.
-        raised = getattr(core.crawler.engine, "_start_error", False)
+        raised = getattr(crawl.crawler.engine, "_start_error", False)
         # Other agents, and earlier runs, may have pages.
-        others = core.agency is not None or (core.job is not None and core.job.resumed)
-        if raised or others or not is_crawl(core.crawler):
+        others = crawl.agency is not None or (crawl.job is not None and crawl.job.resumed)
+        if raised or others or not is_crawl(crawl.crawler):
             return
-        count = core.crawler.stats.get_value
+        count = crawl.crawler.stats.get_value
         # A callback asked for the others.
         heard = self._answers > count("httperror/response_ignored_count", 0)
         if not heard and not count("item_scraped_count") and why_no_page(self._events):

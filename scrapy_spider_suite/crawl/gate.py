@@ -42,7 +42,7 @@ from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostSt
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ REASONS = {"max_pages": "pages", "max_bytes": "bytes received", "max_time": "sec
 class Caps:
     """Those of one crawl; the settings are read each time, since they may change."""
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
         self._bandwidth = BandwidthLimit()
 
     def reached(self) -> str | None:
         """Which cap the job has reached, over all its runs; None: it may go on."""
-        frontier, settings = self._core.frontier, self._core.settings
+        frontier, settings = self._crawl.frontier, self._crawl.settings
         counters = frontier.counters
         # A page that waits for what led from it to be done would wait for ever.
         counts = (counters.done + frontier.commits.held, counters.bytes, counters.seconds)
@@ -73,7 +73,7 @@ class Caps:
         """Seconds for which no page is to be asked for; FOREVER once a cap is reached."""
         if self.reached() is not None:
             return FOREVER
-        self._bandwidth.rate = self._core.settings.max_bandwidth
+        self._bandwidth.rate = self._crawl.settings.max_bandwidth
         return self._bandwidth.wait(now)
 
     # Bandwidth
@@ -85,7 +85,7 @@ class Caps:
     def settle(self, lease: Lease) -> None:
         """The download of *lease* is over."""
         if lease.booked:
-            self._bandwidth.settle(lease.booked, lease.received, self._core.now())
+            self._bandwidth.settle(lease.booked, lease.received, self._crawl.now())
             lease.booked, lease.received = 0.0, 0
 
     # One transfer
@@ -96,11 +96,11 @@ class Caps:
 
         What *request* itself says counts before the settings.
         """
-        settings, meta = self._core.settings, request.meta
+        settings, meta = self._crawl.settings, request.meta
         mine: dict[str, object] = {}
         if lease is not None and settings.body_max and TRUNCATE not in meta:
             mine[TRUNCATE] = settings.body_max
-        if lease is not None and settings.media_types and self._core.broad:
+        if lease is not None and settings.media_types and self._crawl.broad:
             mine |= {} if MEDIA_TYPES in meta else {MEDIA_TYPES: settings.media_types}
         meta.update(mine)
         try:
@@ -116,31 +116,31 @@ class Caps:
         """
         body = 0 if response is None else len(response.body)
         size = request.meta.pop(RECEIVED, body)
-        self._core.frontier.counters.bytes += size
+        self._crawl.frontier.counters.bytes += size
         if lease is None:
-            self._bandwidth.charge(size, self._core.now())
+            self._bandwidth.charge(size, self._crawl.now())
             return
         lease.received += size
         if response is not None and TRUNCATED in response.flags:
-            self._core.crawler.stats.inc_value("suite/response/truncated")
+            self._crawl.crawler.stats.inc_value("suite/response/truncated")
 
 
 class Wire:
     """The queues of one crawl. What is given as *may* raises if the request may not be sent."""
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
         self._locks: dict[str, asyncio.Lock] = {}
         # Who waits for a host or an address, by its key, first come first.
         self._moves: dict[str, dict[asyncio.Future[None], None]] = {}
 
     async def queue(self, host: HostState, address: AddressState, may: Callable[[], None]) -> None:
         """Wait without a visit. Raises `StoppedError`, `HostWaitsTooLong` and what *may* raises."""
-        workbench = self._core.frontier.workbench
+        workbench = self._crawl.frontier.workbench
         lock = self._locks.setdefault(host.key, asyncio.Lock())
         host.waiting += 1
         address.booked += 1
-        longest = self._core.settings.max_wait or FOREVER
+        longest = self._crawl.settings.max_wait or FOREVER
         try:
             async with lock:
                 await self._wait(host, address, may, longest)
@@ -160,8 +160,8 @@ class Wire:
         """
         address.out -= 1
         address.booked += 1
-        self._core.frontier.workbench.offer_address(address)
-        self._core.wake()
+        self._crawl.frontier.workbench.offer_address(address)
+        self._crawl.wake()
         try:
             await self._wait(host, address, may, FOREVER)
         finally:
@@ -174,9 +174,9 @@ class Wire:
 
         Raises `StoppedError` and what *may* raises.
         """
-        core = self._core
-        while pause := visit.pause_to_begin(core.now()):
-            if core.stopping:
+        crawl = self._crawl
+        while pause := visit.pause_to_begin(crawl.now()):
+            if crawl.stopping:
                 raise StoppedError("the crawl is being stopped")
             may()
             await self._until_moved(pause, visit.host.key, visit.address.key)
@@ -184,17 +184,17 @@ class Wire:
     async def _wait(
         self, host: HostState, address: AddressState, may: Callable[[], None], longest: float
     ) -> None:
-        core = self._core
-        workbench = core.frontier.workbench
+        crawl = self._crawl
+        workbench = crawl.frontier.workbench
         while True:
-            if core.stopping:
+            if crawl.stopping:
                 raise StoppedError("the crawl is being stopped")
             may()
-            now = core.now()
+            now = crawl.now()
             pause = workbench.pause_needed(host, address, now)
-            leave = not pause and core.sharing is not None
-            if core.sharing is not None and leave:
-                pause = core.sharing.pause(host, address)
+            leave = not pause and crawl.sharing is not None
+            if crawl.sharing is not None and leave:
+                pause = crawl.sharing.pause(host, address)
             if not pause:
                 return
             if longest < pause < FOREVER:
@@ -209,7 +209,7 @@ class Wire:
                 if alone:
                     # Whoever waited may have given up: others may go there again.
                     workbench.offer_address(address)
-                    core.wake()
+                    crawl.wake()
 
     async def _until_moved(self, seconds: float, *keys: str) -> None:
         """Return after *seconds*, or as soon as one of *keys* is free or the crawl stops."""

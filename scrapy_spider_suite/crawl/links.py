@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.statscollectors import StatsCollector
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.store.rows import HostRecord
 
@@ -146,13 +146,13 @@ class Spelling:
 class Trapping:
     """One per crawl. Stats: ``suite/trap/NAME`` and ``suite/mined/…``, set by the keeper."""
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
-        self._traps = core.frontier.traps
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+        self._traps = crawl.frontier.traps
 
     def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
         """Take in what the page of *lease* says, and which *links* it has, in scope or not."""
-        frontier, late = self._core.frontier, lease.stored
+        frontier, late = self._crawl.frontier, lease.stored
         visited = lease.plan is not None if late is None else late.visited
         # A page that is visited again is no evidence that others say the same.
         if not frontier.policy.traps.any or visited:
@@ -173,20 +173,20 @@ class Trapping:
 
     def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
         """Let the page of *lease* bring what nobody linked to, if SUITE_MINE says so."""
-        settings, page = self._core.settings, lease.entry
+        settings, page = self._crawl.settings, lease.entry
         url = None if settings.mine == "none" else normalize(page.url)
         if url is None:
             return
         if url != page.url:
             page = Entry(host_of(url), url, depth=page.depth)
-        depth, normal = page.depth + 1, self._core.normalizer
+        depth, normal = page.depth + 1, self._crawl.normalizer
 
         def wanted(url: str) -> bool:
             # Another spelling of what it should be is no URL that nobody linked to.
             own = normal.idle or normal.respell(url) == url
             return own and in_scope(url, depth) and bool(self.passed([url]))
 
-        miner = self._core.frontier.miner
+        miner = self._crawl.frontier.miner
         lease.children.extend(miner.mine(page, settings.mine, settings.mine_max, wanted))
 
 
@@ -204,17 +204,17 @@ class Follower:
     """
 
     def __init__(
-        self, core: CrawlCore, spider: Spider, choose: Choose | None, rank: Rank | None
+        self, crawl: Crawl, spider: Spider, choose: Choose | None, rank: Rank | None
     ) -> None:
-        project = core.settings.project
-        self._core = core
-        self._stats = core.crawler.stats
+        project = crawl.settings.project
+        self._crawl = crawl
+        self._stats = crawl.crawler.stats
         self._choose = choose
         self._failed = False
         self._rank = rank
-        self._trapping = Trapping(core)
-        self._spelling = Spelling(core.normalizer, core.crawler.stats)
-        self.links_of = LinkReader(lambda: core.settings).links_of
+        self._trapping = Trapping(crawl)
+        self._spelling = Spelling(crawl.normalizer, crawl.crawler.stats)
+        self.links_of = LinkReader(lambda: crawl.settings).links_of
         self._scope = Scope(
             getattr(spider, "allowed_domains", None) or None,
             project.depth_limit,
@@ -224,10 +224,10 @@ class Follower:
     def follow(self, response: Response) -> None:
         """Hand the links of *response* to the frontier, as part of its page's commit."""
         request = response.request
-        lease = None if request is None else self._core.leases.get(request)
+        lease = None if request is None else self._crawl.leases.get(request)
         if lease is None or not has_links(response):
             return
-        later = self._core.settings.extract == "on-demand" and not lease.entry.volatile
+        later = self._crawl.settings.extract == "on-demand" and not lease.entry.volatile
         # What is known of a duplicate is known as it comes.
         if later and not (lease.likeness is not None and lease.likeness.repeats):
             lease.unread = response  # until it is settled, when it is known where it is packed
@@ -237,8 +237,8 @@ class Follower:
     def read(self, lease: Lease, response: Response) -> None:
         """Hand the links of *response*, the page of *lease*, over with it."""
         page, lease.outlinks = self.links_of(response)
-        if self._core.counting is not None:
-            self._core.counting.read(lease, response, page.links)
+        if self._crawl.counting is not None:
+            self._crawl.counting.read(lease, response, page.links)
         links = page.links
         if page.nofollow:
             self._stats.inc_value("suite/links/nofollow_pages")
@@ -260,7 +260,7 @@ class Follower:
     def _repeats(self, lease: Lease) -> bool:
         """Whether the page of *lease* is a duplicate, whose links nobody wants."""
         found = lease.likeness
-        return found is not None and found.repeats and not self._core.settings.follow_duplicates
+        return found is not None and found.repeats and not self._crawl.settings.follow_duplicates
 
     def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
         """Hand those of *links*, of a sitemap, over that are wanted; return them.
@@ -292,11 +292,11 @@ class Follower:
             links = [url for url in links if host_of(url) != host]
             refused = f"suite/links/refused/{Reason.TOO_DEEP_ON_HOST.value}"
             self._stats.inc_value(refused, found - len(links))
-        return self._core.filtering.followed(self._trapping.passed(links), lease, response)
+        return self._crawl.filtering.followed(self._trapping.passed(links), lease, response)
 
     def _is_deepest(self, page: Entry) -> bool:
         """Whether links of *page* to its own host are too far from where the host was entered."""
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         limit = frontier.policy.host_max_depth
         if not limit:
             return False
@@ -306,7 +306,7 @@ class Follower:
     def in_scope(self, url: str, depth: int) -> bool:
         """Whether *url* may be followed at *depth*; counts it if it may not."""
         reason = self._scope.refuses(url, host_of(url), depth)
-        if reason is None or (reason is Reason.OFF_SITE and self._core.filtering.opens_scope):
+        if reason is None or (reason is Reason.OFF_SITE and self._crawl.filtering.opens_scope):
             return True
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
@@ -315,7 +315,7 @@ class Follower:
         """Let the page of *lease* bring what nobody linked to, as far as links of it might lead."""
         if self._is_deepest(lease.entry):
             return
-        filtering, before = self._core.filtering, len(lease.children)
+        filtering, before = self._crawl.filtering, len(lease.children)
 
         def may_enter(url: str, depth: int) -> bool:
             wanted = self.in_scope(url, depth) and filtering.followed([url], lease, response)
@@ -331,11 +331,11 @@ class Follower:
         rank: Rank | None,
     ) -> list[str]:  # fmt: skip
         """Hand those of *links* over that *choose* and the schedule filter want; return them."""
-        filtering, page = self._core.filtering, lease.entry
+        filtering, page = self._crawl.filtering, lease.entry
         if choose is not None:
             links = self._spelling.chosen(links, choose(response, links))
         links = filtering.scheduled(links, lease)
-        policy = self._core.translator.referers.policy(response)
+        policy = self._crawl.translator.referers.policy(response)
         if rank is None and not filtering.opens_scope:
             lease.links.extend(links)
             lease.referrer_policy = policy
@@ -377,9 +377,9 @@ class Sitemaps:
     ``foreign`` (URLs they may not speak for), ``invalid``, ``too_many`` (sitemaps).
     """
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
-        self._stats = core.crawler.stats
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+        self._stats = crawl.crawler.stats
         self.make_follower: Callable[[], Follower] | None = None
         """Makes what passes links on; None without the spider middleware that follows them."""
         self._reading = asyncio.Semaphore(_AT_ONCE)
@@ -388,8 +388,8 @@ class Sitemaps:
 
     def heard(self, rules: RobotsRules, record: HostRecord) -> None:
         """The robots.txt of a host with *record* was read: it may name sitemaps."""
-        mode = self._core.settings.sitemaps
-        if mode == "off" or not self._core.broad or self.make_follower is None:
+        mode = self._crawl.settings.sitemaps
+        if mode == "off" or not self._crawl.broad or self.make_follower is None:
             return
         # Of a host that nothing but an image is fetched from, nothing more is wanted.
         if rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW or not record.counted:
@@ -408,25 +408,25 @@ class Sitemaps:
 
     def _usable(self, urls: Iterable[str], base: str, follower: Follower) -> list[str]:
         """Those of *urls* that are in scope, in normal form."""
-        normal = [self._core.normalizer(url, base) for url in urls]
+        normal = [self._crawl.normalizer(url, base) for url in urls]
         return [url for url in dict.fromkeys(normal) if url and follower.in_scope(url, 0)]
 
     def _schedule(self, how: str, urls: list[str], voucher: str, via: str) -> None:
         entries = self._entries(urls, voucher, via, 0)
-        frontier = self._core.frontier
-        new = frontier.schedule(entries, self._core.now())
+        frontier = self._crawl.frontier
+        new = frontier.schedule(entries, self._crawl.now())
         if new:
             self._stats.inc_value(f"suite/sitemap/{how}", new)
 
     def _entries(self, urls: list[str], voucher: str, via: str, depth: int) -> list[Entry]:
         """Entries of sitemaps that are new, as many as *voucher* may have."""
         made: list[Entry] = []
-        store = self._core.store
+        store = self._crawl.store
         before = url_states.voucher_count(store, voucher)
         for url in urls:
             host = host_of(url)
             identity = state_key(host, url)
-            if self._core.frontier.known(identity):
+            if self._crawl.frontier.known(identity):
                 continue
             if before + len(made) >= OF_HOST_MAX:
                 self._stats.inc_value("suite/sitemap/too_many")
@@ -440,15 +440,15 @@ class Sitemaps:
 
     def redirected(self, identity: bytes, voucher: str) -> None:
         """A sitemap that *voucher* vouches for has moved to the URL with this state key."""
-        if not self._core.frontier.known(identity):  # else it stays the page that it is
-            url_states.note_sitemap(self._core.store, identity, voucher)
+        if not self._crawl.frontier.known(identity):  # else it stays the page that it is
+            url_states.note_sitemap(self._crawl.store, identity, voucher)
 
     # Read
 
     async def read(self, response: Response) -> None:
         """The callback of sitemaps: take what *response* names, beside the crawl."""
         request = response.request
-        lease = None if request is None else self._core.leases.get(request)
+        lease = None if request is None else self._crawl.leases.get(request)
         if request is None or lease is None or self.make_follower is None:
             return
         if not 200 <= response.status < 300:
@@ -472,7 +472,7 @@ class Sitemaps:
         pages: dict[str, int | None] = {}
         nested: list[str] = []
         for location in portion:
-            url = self._core.normalizer(location.url)
+            url = self._crawl.normalizer(location.url)
             if url is None:
                 self._stats.inc_value("suite/sitemap/invalid")
             elif registered_domain(host_of(url)) not in own:
@@ -484,7 +484,7 @@ class Sitemaps:
                 pages[url] = location.lastmod
         self._take_pages(lease, response, pages, follower)
         self._take_nested(lease, voucher, nested, follower)
-        self._core.frontier.adopt(lease, [], self._core.now())
+        self._crawl.frontier.adopt(lease, [], self._crawl.now())
 
     def _take_pages(
         self, lease: Lease, response: Response, pages: dict[str, int | None], follower: Follower
@@ -497,13 +497,13 @@ class Sitemaps:
         for url in kept:
             when = pages.get(url)
             if when is not None:
-                url_states.note_lastmod(self._core.store, state_key(host_of(url), url), when)
+                url_states.note_lastmod(self._crawl.store, state_key(host_of(url), url), when)
                 self._claim(url, when)
 
     def _claim(self, url: str, lastmod: int | None) -> None:
         """A page, or another sitemap, is said to have changed: perhaps it is due for that."""
         if lastmod is not None:
-            self._core.revisiting.claimed(state_key(host_of(url), url), lastmod)
+            self._crawl.revisiting.claimed(state_key(host_of(url), url), lastmod)
 
     def _take_nested(
         self, lease: Lease, voucher: str, urls: list[str], follower: Follower

@@ -41,7 +41,7 @@ from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.preparation import Errands
     from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
     from scrapy_spider_suite.scheduler import FrontierScheduler
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 def set_gauges(
-    core: CrawlCore, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
+    crawl: Crawl, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
 ) -> None:
-    """Set those of *core*; *queued_max*: the most URLs that were queued."""
-    frontier, stats = core.frontier, core.crawler.stats
+    """Set those of *crawl*; *queued_max*: the most URLs that were queued."""
+    frontier, stats = crawl.frontier, crawl.crawler.stats
     for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
         stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
     for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
         stats.set_value(f"suite/job/{name}", getattr(frontier.counters, name))
-    if (phases := core.overriding.policy.phases) is not None:
-        phase = phases.active(core.now() + frontier.wall_offset)
+    if (phases := crawl.overriding.policy.phases) is not None:
+        phase = phases.active(crawl.now() + frontier.wall_offset)
         stats.set_value("suite/frontier/phase", phase + 1)
     stats.set_value("suite/retry/found_again", frontier.chances.given)
     for event, count in frontier.counters.events.items():
@@ -67,11 +67,11 @@ def set_gauges(
         stats.set_value(f"suite/trap/{trap.value}", count)
     for name, count in frontier.miner.found.items():
         stats.set_value(f"suite/mined/{name}", count)
-    core.revisiting.publish()
-    if core.sharing is not None:
-        core.sharing.publish()
-    if core.agency is not None:
-        core.agency.publish()
+    crawl.revisiting.publish()
+    if crawl.sharing is not None:
+        crawl.sharing.publish()
+    if crawl.agency is not None:
+        crawl.agency.publish()
     stats.set_value("suite/seen/cache_hits", frontier.cache.hits)
     stats.set_value("suite/seen/cache_misses", frontier.cache.misses)
     if archiver is not None:
@@ -79,7 +79,7 @@ def set_gauges(
     if frontier.sifter is not None:
         for name, value in frontier.sifter.statistics.items():
             stats.set_value(f"suite/seen/{name}", value)
-    if statistics.unextracted or core.settings.extract != "eager":
+    if statistics.unextracted or crawl.settings.extract != "eager":
         stats.set_value("suite/extract/waiting", statistics.unextracted)
     stats.max_value("suite/frontier/hosts_max", statistics.hosts)
     stats.max_value("suite/frontier/queued_max", queued_max)
@@ -99,9 +99,9 @@ class Flusher:
     """One per crawl; see the module. *write* makes everything durable, if it can."""
 
     def __init__(
-        self, core: CrawlCore, write: Callable[[], None], wake: Callable[[], None]
+        self, crawl: Crawl, write: Callable[[], None], wake: Callable[[], None]
     ) -> None:
-        self._core = core
+        self._crawl = crawl
         self._write = write
         self._wake = wake
         self._loop = asyncio.get_running_loop()
@@ -113,10 +113,10 @@ class Flusher:
 
     def look(self, *, starving: bool) -> None:
         """Begin a flush if it is time for one; *starving*: nothing can be fetched at present."""
-        sifter = self._core.frontier.sifter
+        sifter = self._crawl.frontier.sifter
         if sifter is None or self._busy or self._closing or not sifter.waiting:
             return
-        now = self._core.now()
+        now = self._crawl.now()
         if sifter.decided:  # by an earlier run
             self._busy, self._began = True, now
             self._hand_out()
@@ -128,11 +128,11 @@ class Flusher:
     @property
     def _alone(self) -> bool:
         """Whether there is nothing else to wait for, and the last flush did not fail."""
-        core = self._core
-        return not (self._said or core.frontier.pending or core.outside)
+        crawl = self._crawl
+        return not (self._said or crawl.frontier.pending or crawl.outside)
 
     def _begin(self, now: float) -> None:
-        store, sifter = self._core.store, self._core.frontier.sifter
+        store, sifter = self._crawl.store, self._crawl.frontier.sifter
         self._write()
         if store.dirty or sifter is None or not isinstance(store, RocksStore):
             return  # the disk is full, or fails
@@ -162,7 +162,7 @@ class Flusher:
     def _ended(self, trouble: str) -> None:
         if trouble:
             self._busy = False
-            self._not_before = self._core.now() + _RETRY
+            self._not_before = self._crawl.now() + _RETRY
             if trouble != self._said:
                 logger.error("%s: the sieve goes on when that is over; nothing is lost", trouble)
         elif not self._closing:
@@ -173,21 +173,21 @@ class Flusher:
         """Schedule a portion of what is new."""
         if self._closing:
             return  # the next run goes on there
-        with condemn_on_damage(self._core.store):
+        with condemn_on_damage(self._crawl.store):
             self._hand_out_some()
         self._wake()
 
     def _hand_out_some(self) -> None:
-        core, until = self._core, self._core.now() + _WORK
-        for _ in core.frontier.sift(core.now()):
-            if core.now() >= until:
+        crawl, until = self._crawl, self._crawl.now() + _WORK
+        for _ in crawl.frontier.sift(crawl.now()):
+            if crawl.now() >= until:
                 self._write()  # small batches: a large one takes long
-                wait = _RETRY if core.store.dirty else _PAUSE  # the disk is full, or fails
+                wait = _RETRY if crawl.store.dirty else _PAUSE  # the disk is full, or fails
                 self._loop.call_later(wait, self._hand_out)
                 break
         else:
             self._busy = False
-            now = core.now()
+            now = crawl.now()
             self._not_before = now + (now - self._began) * _SHARE
 
     def stop(self) -> None:
@@ -214,36 +214,36 @@ _COMING = 0.0125
 class Keeper:
     """One per crawl; see the module."""
 
-    def __init__(self, scheduler: FrontierScheduler, core: CrawlCore, errands: Errands) -> None:
+    def __init__(self, scheduler: FrontierScheduler, crawl: Crawl, errands: Errands) -> None:
         self._scheduler = scheduler
-        self._core = core
+        self._crawl = crawl
         self._errands = errands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._last = self._pulsed = core.now()
+        self._last = self._pulsed = crawl.now()
         self._stop_seen: float | None = None
         self._most = 0  # URLs that were queued
-        self._disk = DiskGuard(core, scheduler)
-        self._supervision = Supervision(core, scheduler)
+        self._disk = DiskGuard(crawl, scheduler)
+        self._supervision = Supervision(crawl, scheduler)
         self._ended = False
         self._collector = CalmCollector()
         self._collecting: asyncio.Task[None] | None = None
-        self._operator = operator_of(core, scheduler, self.flush)
+        self._operator = operator_of(crawl, scheduler, self.flush)
         self._operating = False
-        self._archiver = make_archiver(core.store, core.frontier.counters, core.frontier.flush)
-        self._flusher = Flusher(core, self.flush, scheduler.wake)
+        self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
+        self._flusher = Flusher(crawl, self.flush, scheduler.wake)
         self._revising = self._admitting = self._archiving = False
-        core.overriding.changed = self._policy_changed
+        crawl.overriding.changed = self._policy_changed
 
     def start(self) -> None:
         """Begin to pulse."""
-        if self._core.broad:
+        if self._crawl.broad:
             self._collector.start()
         self._supervision.start()
         self._timer = self._loop.call_later(_LOOK, self._look)
         # Before the first fetch, once the feeds are open.
-        self._core.crawler.signals.connect(self._look_at_disks, signals.spider_opened)
-        with condemn_on_damage(self._core.store):
+        self._crawl.crawler.signals.connect(self._look_at_disks, signals.spider_opened)
+        with condemn_on_damage(self._crawl.store):
             self._operate()  # what was asked before it began holds from the start
 
     def stop(self) -> None:
@@ -256,37 +256,37 @@ class Keeper:
         if self._collecting is not None:
             self._collecting.cancel()
         self._collector.stop()
-        now = self._core.now()
-        self._core.frontier.waits.count(now, now + self._core.frontier.wall_offset)
+        now = self._crawl.now()
+        self._crawl.frontier.waits.count(now, now + self._crawl.frontier.wall_offset)
         self._publish(say=True)
         self._supervision.stop()
 
     def _look_at_disks(self) -> None:
-        self._disk.pulse(self._core.now())
+        self._disk.pulse(self._crawl.now())
 
     def _look(self) -> None:
         """See whether the engine is stopping, of which there is no signal; else pulse in time."""
         self._timer = self._loop.call_later(_LOOK, self._look)
         self._supervision.beat()
-        with condemn_on_damage(self._core.store):
+        with condemn_on_damage(self._crawl.store):
             self._look_after()
 
     def _look_after(self) -> None:
         if not self._operating:
             self._operate()
-        self._core.overriding.look()
-        self._core.filtering.look()
+        self._crawl.overriding.look()
+        self._crawl.filtering.look()
         if not self._revising:
             self._revise()
         self._end_at_caps()
         self.end_if_damaged()
-        now = self._core.now()
-        self._core.frontier.waits.look(now, now + self._core.frontier.wall_offset)
-        wait = self._core.frontier.wait(now)
+        now = self._crawl.now()
+        self._crawl.frontier.waits.look(now, now + self._crawl.frontier.wall_offset)
+        wait = self._crawl.frontier.wait(now)
         starving = not self._scheduler.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
         if not (self._scheduler.closing or self._disk.paused):
-            self._core.revisiting.look(starving=starving)
+            self._crawl.revisiting.look(starving=starving)
         due = now - self._pulsed > _PULSE - _LOOK / 2
         if self._scheduler.closing or due:
             self._pulsed = now if due else self._pulsed
@@ -303,9 +303,9 @@ class Keeper:
 
     def _admit(self) -> None:
         """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
-        core, now = self._core, self._core.now()
-        self._admitting = not self._scheduler.closing and core.frontier.rotation.go_on(
-            now, now + core.frontier.wall_offset
+        crawl, now = self._crawl, self._crawl.now()
+        self._admitting = not self._scheduler.closing and crawl.frontier.rotation.go_on(
+            now, now + crawl.frontier.wall_offset
         )
         if self._admitting:
             self._loop.call_later(_COMING, self._admit)
@@ -314,12 +314,12 @@ class Keeper:
     def _archive(self) -> None:
         """Move what is done out of the database, a portion at a time."""
         self._archiving = False
-        core = self._core
+        crawl = self._crawl
         if self._archiver is None:  # it may have an archive from now on
-            self._archiver = make_archiver(core.store, core.frontier.counters, core.frontier.flush)
+            self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
         if self._archiver is None or self._scheduler.closing or self._disk.paused:
             return
-        self._archiving = self._archiver.step(moving=core.settings.seen == "trie")
+        self._archiving = self._archiver.step(moving=crawl.settings.seen == "trie")
         if self._archiving:
             self._loop.call_later(_PORTIONS, self._archive)
 
@@ -329,13 +329,13 @@ class Keeper:
         A crawl with something left does so for half of SUITE_STOP_TIMEOUT at most, one that is
         stopped by a signal not at all.
         """
-        core, archiver = self._core, self._archiver
-        wanted = core.job is not None and core.settings.seen == "trie" and reason != "shutdown"
+        crawl, archiver = self._crawl, self._archiver
+        wanted = crawl.job is not None and crawl.settings.seen == "trie" and reason != "shutdown"
         if archiver is None or not wanted or not archiver.begin():
             return
-        limit = math.inf if reason == "finished" else core.settings.stop_timeout / 2
-        end = core.now() + limit
-        while archiver.step() and not self._disk.paused and core.now() < end:
+        limit = math.inf if reason == "finished" else crawl.settings.stop_timeout / 2
+        end = crawl.now() + limit
+        while archiver.step() and not self._disk.paused and crawl.now() < end:
             await asyncio.sleep(0.001)
         if not self._disk.paused:
             await asyncio.to_thread(archiver.finish)
@@ -348,10 +348,10 @@ class Keeper:
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
-        reviser, now = self._core.frontier.reviser, self._core.now()
+        reviser, now = self._crawl.frontier.reviser, self._crawl.now()
         self._revising = reviser.busy and not self._scheduler.closing
         if self._revising:
-            reviser.go_on(now, now + self._core.frontier.wall_offset)
+            reviser.go_on(now, now + self._crawl.frontier.wall_offset)
             self._loop.call_later(_PORTIONS, self._revise)
             self._scheduler.wake()
 
@@ -373,18 +373,18 @@ class Keeper:
 
     def _pulse(self, *, say: bool) -> None:
         """Do what is to be done once a second; *say* how the crawl does."""
-        core, now = self._core, self._core.now()
-        core.frontier.wall_offset = time.time() - now
-        core.frontier.counters.seconds += now - self._last
+        crawl, now = self._crawl, self._crawl.now()
+        crawl.frontier.wall_offset = time.time() - now
+        crawl.frontier.counters.seconds += now - self._last
         self._last = now
         if self._scheduler.closing:
             self._watch_the_stop(now)
         else:
             self._spill_held(now)
         self._disk.pulse(now)
-        core.revisiting.pulse()
+        crawl.revisiting.pulse()
         if not self._disk.stuck:
-            self._write(core.frontier.tick, now)
+            self._write(crawl.frontier.tick, now)
         # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
         self._loop.call_soon(partial(self._resolve, say=say))
 
@@ -400,7 +400,7 @@ class Keeper:
             self._publish(say=say)
             self._end_if_only_waiting()
             self._scheduler.wake()
-            if self._collector.due(self._core.now()):
+            if self._collector.due(self._crawl.now()):
                 self._collecting = self._loop.create_task(self._collector.collect())
 
     @property
@@ -412,10 +412,10 @@ class Keeper:
 
     def flush(self) -> None:
         """Make everything durable, or hold the crawl still until that works."""
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         self._most = max(self._most, frontier.pending - frontier.leased)
         if not self._disk.stuck:
-            self._write(lambda now: self._core.frontier.flush(), self._core.now())
+            self._write(lambda now: self._crawl.frontier.flush(), self._crawl.now())
 
     def _write(self, write: Any, now: float) -> None:
         try:
@@ -432,74 +432,74 @@ class Keeper:
 
     def _watch_the_stop(self, now: float) -> None:
         """Free what waits for the wire at once, and cut transfers short in time."""
-        core = self._core
+        crawl = self._crawl
         gate = self._scheduler.gate
         if self._stop_seen is None:
             self._stop_seen = now
-            core.stopping = True
-            if core.waiting_outside:
-                core.cut = True
+            crawl.stopping = True
+            if crawl.waiting_outside:
+                crawl.cut = True
             self._errands.cancel()
-            core.visits.put_back_what_was_not_begun()
-            core.frontier.permits.let_go()
+            crawl.visits.put_back_what_was_not_begun()
+            crawl.frontier.permits.let_go()
         if gate is None:
             return
         gate.wake()
-        if now - self._stop_seen > core.settings.stop_timeout * 0.75:
-            core.cut = True
+        if now - self._stop_seen > crawl.settings.stop_timeout * 0.75:
+            crawl.cut = True
             gate.cut_short()
 
     # House-keeping
 
     def _spill_held(self, now: float) -> None:
-        core = self._core
-        for lease in list(core.leases.values()):
+        crawl = self._crawl
+        for lease in list(crawl.leases.values()):
             if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
-                core.frontier.spill(lease, now)
+                crawl.frontier.spill(lease, now)
 
     def _end_if_only_waiting(self) -> None:
-        core = self._core
+        crawl = self._crawl
         if self._scheduler.closing:
             return
         wait = self._only_waits()
-        if core.agency is not None:
+        if crawl.agency is not None:
             # It ends with the others: one of them may have something for this one.
-            core.agency.only_waiting = wait is not None
-            if core.agency.ended:
-                core.agency.over("")
+            crawl.agency.only_waiting = wait is not None
+            if crawl.agency.ended:
+                crawl.agency.over("")
         elif wait is not None:
             logger.info(
                 "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %s "
-                "left; the job can be resumed", core.settings.max_wait,
+                "left; the job can be resumed", crawl.settings.max_wait,
                 f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
-                counted(core.frontier.pending, "URL is", "URLs are"),
+                counted(crawl.frontier.pending, "URL is", "URLs are"),
             )  # fmt: skip
             self._scheduler.stop("waiting")
 
     def _only_waits(self) -> float | None:
         """Seconds until anything may be visited, if that is longer than the crawl is to wait."""
-        core = self._core
-        limit = core.settings.max_wait
-        if not limit or core.stays_open or self._scheduler.paused:
+        crawl = self._crawl
+        limit = crawl.settings.max_wait
+        if not limit or crawl.stays_open or self._scheduler.paused:
             return None
-        if self._scheduler.starting and not core.start_waits:
+        if self._scheduler.starting and not crawl.start_waits:
             return None
-        statistics = core.frontier.statistics()
-        busy = statistics.leased or core.outside or len(self._errands) or statistics.in_sieve
-        busy = busy or len(self._scheduler.extractor) or bool(core.frontier.holding)
+        statistics = crawl.frontier.statistics()
+        busy = statistics.leased or crawl.outside or len(self._errands) or statistics.in_sieve
+        busy = busy or len(self._scheduler.extractor) or bool(crawl.frontier.holding)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return None
-        wait = core.frontier.next_visit_in(core.now())
+        wait = crawl.frontier.next_visit_in(crawl.now())
         return wait if wait is not None and wait > limit else None
 
     def _end_at_caps(self) -> None:
-        core = self._core
-        reason = None if self._scheduler.closing else core.caps.reached()
+        crawl = self._crawl
+        reason = None if self._scheduler.closing else crawl.caps.reached()
         if reason is not None:
             logger.info(
                 "the job has reached %s (%s): left are %s; with a higher cap it can be "
                 "resumed", full_name(reason), REASONS[reason],
-                counted(core.frontier.pending, "URL"),
+                counted(crawl.frontier.pending, "URL"),
             )  # fmt: skip
             self._scheduler.stop(reason)
 
@@ -508,7 +508,7 @@ class Keeper:
 
         Whoever met what cannot be read failed with it, wherever that was.
         """
-        store = self._core.store
+        store = self._crawl.store
         if not isinstance(store, RocksStore) or not store.damage:
             return False
         if not self._scheduler.closing:
@@ -521,18 +521,18 @@ class Keeper:
 
     def _publish(self, *, say: bool) -> None:
         """Set the gauges, and *say* how it goes."""
-        core = self._core
-        counters, statistics = core.frontier.counters, core.frontier.statistics()
-        set_gauges(core, statistics, self._archiver, self._most)
+        crawl = self._crawl
+        counters, statistics = crawl.frontier.counters, crawl.frontier.statistics()
+        set_gauges(crawl, statistics, self._archiver, self._most)
         if not say:
             return
-        self._supervision.pulse(core.now(), {
+        self._supervision.pulse(crawl.now(), {
             "when": time.time(), "closing": self._scheduler.closing,
             "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
-            "cache_hit_rate": round(core.frontier.cache.statistics.hit_rate, 3),
+            "cache_hit_rate": round(crawl.frontier.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
-            "waits": [asdict(count) for count in core.frontier.waits.counts],
-            "silent_name_servers": core.resolver.silent_servers,
-            "traps": core.frontier.traps.met, **core.revisiting.facts,
+            "waits": [asdict(count) for count in crawl.frontier.waits.counts],
+            "silent_name_servers": crawl.resolver.silent_servers,
+            "traps": crawl.frontier.traps.met, **crawl.revisiting.facts,
         })  # fmt: skip

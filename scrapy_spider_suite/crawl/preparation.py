@@ -41,7 +41,7 @@ from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 
 logger = logging.getLogger(__name__)
@@ -114,17 +114,17 @@ class Errands:
     """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
 
     def __init__(
-        self, core: CrawlCore, robots: RobotsMiddleware | None, wake: Callable[[], None]
+        self, crawl: Crawl, robots: RobotsMiddleware | None, wake: Callable[[], None]
     ) -> None:
-        self._core = core
+        self._crawl = crawl
         self._robots = robots
         self._wake = wake
         self._lookups = 0
         self._fetches = 0
         self._asking: set[str] = set()  # origins whose robots.txt somebody is waiting for
         self._tasks: set[asyncio.Task[None]] = set()
-        user_agent = core.crawler.settings["USER_AGENT"]
-        self._introduction = Introduction(user_agent) if core.broad else None
+        user_agent = crawl.crawler.settings["USER_AGENT"]
+        self._introduction = Introduction(user_agent) if crawl.broad else None
         if robots is not None:
             robots.listener = self._heard_robots
 
@@ -150,19 +150,19 @@ class Errands:
 
     def resolve(self) -> bool:
         """Give hosts that have work their addresses; True if any is ready at once."""
-        core = self._core
+        crawl = self._crawl
         ready = False
-        now = core.now()
+        now = crawl.now()
         room = min(_AT_ONCE, _LOOKUPS - self._lookups)
-        for host in core.frontier.wanting_address(now, room):
+        for host in crawl.frontier.wanting_address(now, room):
             room -= 1
             entry = host.front[0][1]
             if host.record.failures:
-                core.resolver.invalidate(host.key)  # it may have moved, and not be down
+                crawl.resolver.invalidate(host.key)  # it may have moved, and not be down
             if entry.flags & _PROXIED or not _lives_at(entry.url, host.key):
-                core.frontier.resolved(host, "", "", FOREVER, now)
+                crawl.frontier.resolved(host, "", "", FOREVER, now)
                 ready = True
-            elif (known := core.resolver.peek(host.key)) is not None:
+            elif (known := crawl.resolver.peek(host.key)) is not None:
                 self._place(host, known.addresses, known.expires_in)
                 ready = True
             else:
@@ -173,9 +173,9 @@ class Errands:
         return ready
 
     async def _look_up(self, host: HostState) -> None:
-        core = self._core
+        crawl = self._crawl
         try:
-            found = await core.resolver.resolve(host.key)
+            found = await crawl.resolver.resolve(host.key)
         except (ResolveError, PrivateAddressError) as error:
             if self._still_there(host):
                 self._refused(host, error)
@@ -187,28 +187,28 @@ class Errands:
             self._wake()
 
     def _still_there(self, host: HostState) -> bool:
-        return self._core.frontier.workbench.hosts.get(host.key) is host
+        return self._crawl.frontier.workbench.hosts.get(host.key) is host
 
     def _place(self, host: HostState, addresses: tuple[str, ...], expires_in: float) -> None:
-        core = self._core
+        crawl = self._crawl
         # After failures, another of its addresses may answer.
         address = addresses[host.record.failures % len(addresses)]
         if self._introduction is not None:
             self._introduction.goes_to(address)
-        now = core.now()
-        core.frontier.resolved(
-            host, address, address_key(address, core.settings.ipv6_prefix), now + expires_in, now
+        now = crawl.now()
+        crawl.frontier.resolved(
+            host, address, address_key(address, crawl.settings.ipv6_prefix), now + expires_in, now
         )
 
     def _refused(self, host: HostState, error: Exception) -> None:
-        core, now = self._core, self._core.now()
-        core.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
+        crawl, now = self._crawl, self._crawl.now()
+        crawl.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
         if any(entry.flags & _USER for _, entry in host.front):
             # A spider's own requests fail where it expects them to: in the downloader.
-            core.frontier.resolved(host, "", "", now + 60.0, now)
+            crawl.frontier.resolved(host, "", "", now + 60.0, now)
             return
         logger.debug("%s: %s", host.key, error)
-        core.frontier.unresolved(host, event_of_error(error), now)
+        crawl.frontier.unresolved(host, event_of_error(error), now)
 
     # Robots
 
@@ -222,7 +222,7 @@ class Errands:
             return False
         rules = robots.peek(entry.url)
         visit = leases[0].visit
-        dead = self._core.dead_hosts
+        dead = self._crawl.dead_hosts
         if visit and rules and rules.silent and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
         forgot = rules is not None and visit is not None and self._forgot(visit.host, rules)
@@ -243,14 +243,14 @@ class Errands:
 
         One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
         """
-        limit = self._core.settings.project.most_requests
-        on_the_wire = self._fetches - self._core.waiting_outside
+        limit = self._crawl.settings.project.most_requests
+        on_the_wire = self._fetches - self._crawl.waiting_outside
         return on_the_wire >= limit or self._fetches >= _WAITING
 
     async def _fetch_robots(
         self, robots: RobotsMiddleware, leases: list[Lease], *, again: bool
     ) -> None:
-        core = self._core
+        crawl = self._crawl
         url, visit = leases[0].entry.url, leases[0].visit
         known, silence, origin = True, None, origin_of(url)
         first = origin not in self._asking
@@ -259,7 +259,7 @@ class Errands:
             rules = await (robots.fetch(origin) if again else robots.rules_for(url))
             if visit is not None and rules.silent:
                 # They share one fetch, which is one failure, however many wait for it.
-                silence = core.visits.silent(visit.host) if first else Event.CONNECTION_LOST
+                silence = crawl.visits.silent(visit.host) if first else Event.CONNECTION_LOST
             elif visit is not None:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
@@ -273,26 +273,26 @@ class Errands:
             if known:
                 self._put_back(leases, silence)
             else:
-                core.visits.ready.append(core.visits.hand_out(leases))
+                crawl.visits.ready.append(crawl.visits.hand_out(leases))
             self._wake()
 
     def _heard_robots(self, rules: RobotsRules) -> None:
         """A robots.txt was fetched, maybe for an image or a component: its host goes by it."""
         if not rules.silent:
-            frontier, now = self._core.frontier, self._core.now()
+            frontier, now = self._crawl.frontier, self._crawl.now()
             key = host_of(rules.origin)
             host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
             self._keep_to(host, rules.origin)
-            self._core.sitemaps.heard(rules, host.record)
+            self._crawl.sitemaps.heard(rules, host.record)
 
     def _keep_to(self, host: HostState, url: str) -> None:
         """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         crawl_delay = self._crawl_delay(url)
         frontier.set_crawl_delay(host, crawl_delay)
         # With the verdict in one batch: after a kill robots.txt is known, and not read again.
         asks = crawl_delay > host.delay
-        until = self._core.now() + crawl_delay if asks else host.next_fetch
+        until = self._crawl.now() + crawl_delay if asks else host.next_fetch
         frontier.residents.postpone(host, until, "Crawl-delay")
 
     def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
@@ -313,7 +313,7 @@ class Errands:
 
     def _wait_for_robots(self, leases: list[Lease], rules: RobotsRules) -> None:
         """Nothing is allowed for now: the host waits until its robots.txt is asked for again."""
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         visit = leases[0].visit
         if visit is not None:
             until = rules.expires_at - frontier.wall_offset
@@ -321,7 +321,7 @@ class Errands:
         self._put_back(leases)
 
     def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
-        frontier, now = self._core.frontier, self._core.now()
+        frontier, now = self._crawl.frontier, self._crawl.now()
         for lease in leases[1:]:
             lease.visit = None
         for lease in reversed(leases):
@@ -371,13 +371,13 @@ class TrustedHosts:
         self._resolver.listener = None
 
 
-def trust_start(core: CrawlCore, request: Request) -> None:
+def trust_start(crawl: Crawl, request: Request) -> None:
     """Trust the host of *request*, which ``start()`` has yielded, unless the scheduler sees to it.
 
     Not where the spider is one of scrapy-redis: its requests were pushed, maybe by somebody else.
     """
-    if not (core.schedules or core.broad or hasattr(core.crawler.spider, "redis_key")):
-        core.trusted.add(hostname(request))
+    if not (crawl.schedules or crawl.broad or hasattr(crawl.crawler.spider, "redis_key")):
+        crawl.trusted.add(hostname(request))
 
 
 def tell_of_refusal(request: Request, error: BaseException) -> None:

@@ -44,7 +44,7 @@ from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, Revisi
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.packs import Fetch
     from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -97,13 +97,13 @@ class PageRevisiting:
     Stats: ``suite/revisit/…``, see there.
     """
 
-    def __init__(self, core: CrawlCore) -> None:
-        settings = core.settings
-        if settings.revisit != "off" and not core.store.durable:
+    def __init__(self, crawl: Crawl) -> None:
+        settings = crawl.settings
+        if settings.revisit != "off" and not crawl.store.durable:
             allowed = "'off' in the spider profile without JOBDIR: plans are rows of a job"
             raise SettingsError.of("SUITE_REVISIT", settings.revisit, allowed)
-        self._core = core
-        self._planner = core.frontier.planner
+        self._crawl = crawl
+        self._planner = crawl.frontier.planner
         self._turns = RevisitShare(settings.revisit_weight)
         self._budget = VisitBudget()
         self._owed = 0  # turns that revisits have had granted
@@ -126,7 +126,7 @@ class PageRevisiting:
     @property
     def goes_on(self) -> bool:
         """Whether the crawl is not over although nothing is left: pages will be due again."""
-        return self._core.settings.revisit != "off" and len(self._planner) > 0
+        return self._crawl.settings.revisit != "off" and len(self._planner) > 0
 
     # Due
 
@@ -145,12 +145,12 @@ class PageRevisiting:
         Pages become pending that are due: as many as have their turn, and, when nothing else has
         one, of hosts where nothing else waits.
         """
-        core, settings = self._core, self._core.settings
+        crawl, settings = self._crawl, self._crawl.settings
         if settings.revisit == "off" or not len(self._planner):
             return
         self._next = self._planner.revisits.next_due()
-        limit, now = _AT_ONCE, core.now()
-        until = wall = now + core.frontier.wall_offset
+        limit, now = _AT_ONCE, crawl.now()
+        until = wall = now + crawl.frontier.wall_offset
         self._budget.earn(now, len(self._planner), settings.revisit_interval)
         if settings.revisit == "adaptive":
             # There is a number of visits, not a time: with some left, pages come early.
@@ -164,12 +164,12 @@ class PageRevisiting:
             taken += self._planner.take_idle(limit - taken, now, wall, until)
         self._budget.spend(taken)
         if taken:
-            core.write()
-            core.wake()
+            crawl.write()
+            crawl.wake()
 
     def pulse(self) -> None:
         """A second went by: take over settings, find the price anew."""
-        settings, revisits = self._core.settings, self._planner.revisits
+        settings, revisits = self._crawl.settings, self._planner.revisits
         self._read_settings(settings)
         if settings.revisit == "adaptive" and len(revisits):
             revisits.tick(len(revisits) / settings.revisit_interval)
@@ -179,7 +179,7 @@ class PageRevisiting:
         revisits = self._planner.revisits
         if revisits.idle:
             return
-        stats = self._core.crawler.stats
+        stats = self._crawl.crawler.stats
         stats.set_value("suite/revisit/planned", len(revisits))
         stats.set_value("suite/revisit/taken", self._planner.taken)
         for name, number in revisits.found.items():
@@ -187,10 +187,10 @@ class PageRevisiting:
 
     def claimed(self, identity: bytes, lastmod: float) -> None:
         """A sitemap says that a page changed at *lastmod* (wall)."""
-        if self._core.settings.revisit != "off" and len(self._planner):
-            now = self._core.now() + self._core.frontier.wall_offset
+        if self._crawl.settings.revisit != "off" and len(self._planner):
+            now = self._crawl.now() + self._crawl.frontier.wall_offset
             if self._planner.revisits.claim(identity, lastmod, now):
-                self._core.crawler.stats.inc_value("suite/revisit/claimed")
+                self._crawl.crawler.stats.inc_value("suite/revisit/claimed")
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -230,9 +230,9 @@ class Intake:
     ``suite/seeds/unreadable`` (lists).
     """
 
-    def __init__(self, core: CrawlCore, plant: Plant | None = None) -> None:
-        self._core = core
-        self._plant = plant or planter(core.frontier, core.now)
+    def __init__(self, crawl: Crawl, plant: Plant | None = None) -> None:
+        self._crawl = crawl
+        self._plant = plant or planter(crawl.frontier, crawl.now)
         self._turns = Turns()
         self._folder: TemporaryDirectory[str] | None = None
         self._counted = (0, 0, 0, 0)
@@ -245,19 +245,19 @@ class Intake:
         Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
         """
         sources = [(text, Source.of(text)) for text in texts]
-        wrong, core = [], self._core
+        wrong, crawl = [], self._crawl
         given = [source for _, source in sources if source.kind is Kind.SEED]
         if given:
             await self._take_given(given)
         for text, source in sources:
-            if source.kind is not Kind.SEED and not core.stopping:
-                core.unread.discard(text)
+            if source.kind is not Kind.SEED and not crawl.stopping:
+                crawl.unread.discard(text)
                 try:
                     await self._take_list(source)
                 except READ_ERRORS as error:
                     wrong.append(f"seeds: {source.name} cannot be read: {reason(error)}")
-                    core.unread.add(text)
-                    core.crawler.stats.inc_value("suite/seeds/unreadable")
+                    crawl.unread.add(text)
+                    crawl.crawler.stats.inc_value("suite/seeds/unreadable")
         return wrong
 
     async def _take_given(self, sources: Sequence[Source]) -> None:
@@ -268,7 +268,7 @@ class Intake:
         sower.end_of_text()
         await self._work(sower, None)
         sower.forget()
-        if not self._core.stopping:
+        if not self._crawl.stopping:
             self._say_end(sower)
 
     async def _take_list(self, source: Source) -> None:
@@ -293,34 +293,34 @@ class Intake:
             async for block, share in blocks:
                 sower.feed(block)
                 await self._work(sower, share)
-                if self._core.stopping:
+                if self._crawl.stopping:
                     return
         sower.end_of_text()
         await self._work(sower, 1.0)
-        if self._core.stopping:
+        if self._crawl.stopping:
             return
         sower.ended = True
         sower.save()
-        await self._core.written()
+        await self._crawl.written()
         if source.kind is Kind.REMOTE:
             path.unlink(missing_ok=True)
         self._say_end(sower)
 
     def _sower(self, name: str, tag: str) -> Sower:
-        lines = SeedLines(name, tag, normal=self._core.normalizer)
-        return Sower(self._core.store, self._plant, lines, name)
+        lines = SeedLines(name, tag, normal=self._crawl.normalizer)
+        return Sower(self._crawl.store, self._plant, lines, name)
 
     def _place(self, url: str) -> Path:
         """Where the list at *url* is put; next to the store, wherever that is."""
-        core = self._core
-        folder = core.temporary if core.job is None else core.job.folder
+        crawl = self._crawl
+        folder = crawl.temporary if crawl.job is None else crawl.job.folder
         if folder is None:
             self._folder = self._folder or TemporaryDirectory()
             folder = Path(self._folder.name)
         return folder / f"seeds-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
     async def _fetch(self, url: str, path: Path) -> None:
-        agent = str(self._core.crawler.settings["USER_AGENT"])
+        agent = str(self._crawl.crawler.settings["USER_AGENT"])
 
         def fetch() -> Iterator[None]:
             download(url, path, agent)
@@ -335,23 +335,23 @@ class Intake:
 
     async def _work(self, sower: Sower, share: float | None) -> None:
         """Take all that was fed to *sower*, in slices."""
-        core, turns = self._core, self._turns
-        while sower.more and not core.stopping:
+        crawl, turns = self._crawl, self._turns
+        while sower.more and not crawl.stopping:
             sower.take()
             if turns.over or not sower.more:
                 sower.save()
-                await core.written()
+                await crawl.written()
                 await turns.leave()
                 self._tell(sower, share)
-                while self._is_full() and not core.stopping:
+                while self._is_full() and not crawl.stopping:
                     await asyncio.sleep(_ROOM)
 
     def _is_full(self) -> bool:
         """Whether more seeds would not be on disk here, or too many there for other agents."""
-        core = self._core
-        if core.agency is not None and not core.agency.may_read_seeds():
+        crawl = self._crawl
+        if crawl.agency is not None and not crawl.agency.may_read_seeds():
             return True
-        return not core.store.durable and core.frontier.pending > _IN_MEMORY
+        return not crawl.store.durable and crawl.frontier.pending > _IN_MEMORY
 
     # What is said of it
 
@@ -362,7 +362,7 @@ class Intake:
         self._tell_at = now + _TELL
 
     def _count(self, sower: Sower) -> None:
-        sown, stats = sower.sown, self._core.crawler.stats
+        sown, stats = sower.sown, self._crawl.crawler.stats
         counts = (sown.lines, sown.seeds, sown.new, sown.bad)
         for name, count, before in zip(
             ("lines", "taken", "new", "bad"), counts, self._counted, strict=True
@@ -408,16 +408,16 @@ class Seeding:
     In the spider profile a seed is a request like one of ``start()``.
     """
 
-    def __init__(self, core: CrawlCore, enqueue: Callable[[Request, str], bool]) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, enqueue: Callable[[Request, str], bool]) -> None:
+        self._crawl = crawl
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
         self._make: Plant = self._plant
-        if core.broad:
-            self._make = planter(core.frontier, core.now, given=lambda: not core.pushed)
-        self._pushed = _pushed_seeds(core, self._make)
-        core.crawler.signals.connect(self._changed, settings_changed)
+        if crawl.broad:
+            self._make = planter(crawl.frontier, crawl.now, given=lambda: not crawl.pushed)
+        self._pushed = _pushed_seeds(crawl, self._make)
+        crawl.crawler.signals.connect(self._changed, settings_changed)
 
     @property
     def busy(self) -> bool:
@@ -443,7 +443,7 @@ class Seeding:
             self._task = asyncio.ensure_future(self._run())
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        self._core.unread -= {*old.seeds} - {*new.seeds}
+        self._crawl.unread -= {*old.seeds} - {*new.seeds}
         self.begin(text for text in new.seeds if text not in old.seeds)
 
     def stop(self) -> None:
@@ -454,18 +454,18 @@ class Seeding:
             self._pushed.stop()
 
     async def _run(self) -> None:
-        core = self._core
-        intake = Intake(core, self._make)
-        while self._todo and not core.stopping:
+        crawl = self._crawl
+        intake = Intake(crawl, self._make)
+        while self._todo and not crawl.stopping:
             text = self._todo.pop(0)
             try:
                 wrong = await intake.take([text])
             except (SettingsError, StoreWriteError) as error:
                 wrong = [str(error)]
-                core.unread.add(text)
+                crawl.unread.add(text)
             for each in wrong:
                 logger.error("%s; the crawl goes on without the rest of it", each)
-        core.wake()
+        crawl.wake()
 
     def _plant(self, seeds: Sequence[Seed]) -> int:
         new = 0
@@ -475,14 +475,14 @@ class Seeding:
         return new
 
 
-def _pushed_seeds(core: CrawlCore, plant: Plant) -> PushedSeeds | None:
-    if not hasattr(core.crawler.spider, "redis_key"):
+def _pushed_seeds(crawl: Crawl, plant: Plant) -> PushedSeeds | None:
+    if not hasattr(crawl.crawler.spider, "redis_key"):
         return None
     from scrapy_spider_suite.cluster.pushed_seeds import (
         pushed_seeds,  # needs redis, which is an extra
     )
 
-    return pushed_seeds(core, plant)
+    return pushed_seeds(crawl, plant)
 
 
 def _read(path: Path, begin: int) -> Iterator[tuple[bytes, float | None]]:

@@ -20,7 +20,7 @@ from scrapy.commands import ScrapyCommand
 
 from scrapy_spider_suite.crawl.diskguard import temporary_folder
 from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
-from scrapy_spider_suite.guards.checks import Crawl, findings
+from scrapy_spider_suite.guards.checks import CrawlNeeds, findings
 from scrapy_spider_suite.guards.notify import Notifier
 from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
 from scrapy_spider_suite.runtime.refusal import STALLED, ExitCode, code_of_reason, running_command
@@ -30,7 +30,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)
@@ -45,15 +45,15 @@ _codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionar
 
 
 class Leaving:
-    """The exit code of the command that runs the crawl of *core*.
+    """The exit code of the command that runs the crawl of *crawl*.
 
     Attributes:
         command: None in a script, which has an exit code of its own.
     """
 
-    def __init__(self, core: CrawlCore) -> None:
-        self.command = running_command() if is_crawl(core.crawler) else None
-        self._core = core
+    def __init__(self, crawl: Crawl) -> None:
+        self.command = running_command() if is_crawl(crawl.crawler) else None
+        self._crawl = crawl
 
     def leave(self, code: ExitCode) -> int | None:
         """Let the command end with *code*, or a higher one of another crawl of its own.
@@ -63,7 +63,7 @@ class Leaving:
         if self.command is None:
             return None
         codes = _codes.setdefault(self.command, {})
-        codes[id(self)] = code if self._core.settings.exit_codes else ExitCode.FINISHED
+        codes[id(self)] = code if self._crawl.settings.exit_codes else ExitCode.FINISHED
         self.command.exitcode = int(max(codes.values()))
         return self.command.exitcode
 
@@ -71,18 +71,18 @@ class Leaving:
 class Supervision:
     """One per crawl; see the module."""
 
-    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+        self._crawl = crawl
         self._scheduler = scheduler
-        self._leaving = Leaving(core)
-        asked = core.crawler.settings["SUITE_STALL_TIMEOUT"] is not None
+        self._leaving = Leaving(crawl)
+        asked = crawl.crawler.settings["SUITE_STALL_TIMEOUT"] is not None
         # A script is ended only if it was asked for.
-        self._unasked = None if asked or self._leaving.command else core.settings.stall_timeout
+        self._unasked = None if asked or self._leaving.command else crawl.settings.stall_timeout
         environment = {} if self._leaving.command is None else os.environ
         self._notifier = Notifier.from_environment(environment)
-        counters = core.frontier.counters  # said also by a crawl that is refused before it begins
-        self._status = None if core.job is None else StatusFile(
-            core.job.folder, process=os.getpid(), started=time.time(), ended=None,
+        counters = crawl.frontier.counters  # said also by a crawl that is refused before it begins
+        self._status = None if crawl.job is None else StatusFile(
+            crawl.job.folder, process=os.getpid(), started=time.time(), ended=None,
             finish_reason=None, exit_code=None, done=counters.done, failed=counters.failed,
             pending=counters.pending,
         )  # fmt: skip
@@ -92,14 +92,14 @@ class Supervision:
         self._stillness = Stillness()
         self._watchdog = Watchdog(self._limit, self._loop_stands_still)
         self._stopping = False
-        core.at_end = self._ended
+        crawl.at_end = self._ended
         # Until it has ended otherwise: two signals in a hurry leave no time to say so, nor does one
         # before it has begun.
         self._leaving.leave(ExitCode.INTERRUPTED)
 
     def start(self) -> None:
         """The crawl begins."""
-        for line in findings(crawl_of(self._core)):
+        for line in findings(crawl_of(self._crawl)):
             logger.warning("Check of %s", line)
         self._watchdog.beat()
         self._notifier.send(READY=1, STATUS="the crawl begins")
@@ -122,7 +122,7 @@ class Supervision:
             self._notifier.send(WATCHDOG=1)
         # systemd counts TimeoutStopSec from this word on. A crawl that ends by itself may take
         # longer (pipelines, feeds), so of that end it hears when it has come.
-        if facts["closing"] and not self._core.crawler.crawling and not self._stopping:
+        if facts["closing"] and not self._crawl.crawler.crawling and not self._stopping:
             self._stopping = True
             self._notifier.send(STOPPING=1)
         self._look_at_fetching(now)
@@ -149,24 +149,24 @@ class Supervision:
     # Standing still
 
     def _limit(self) -> float:
-        limit = self._core.settings.stall_timeout
+        limit = self._crawl.settings.stall_timeout
         return 0.0 if limit == self._unasked else limit
 
     def _look_at_fetching(self, now: float) -> None:
         """See whether no fetch began or ended for a long time, while hosts are ready."""
-        core, limit = self._core, self._limit()
-        counters = core.frontier.counters
+        crawl, limit = self._crawl, self._limit()
+        counters = crawl.frontier.counters
         under_way = frozenset(map(id, self._scheduler.under_way))
         state = (counters.done, counters.failed, counters.retried, under_way)
         looks = self._stillness.look(state, excused=not limit)
         closing = self._scheduler.closing
-        held = self._scheduler.paused or core.caps.pause(now) > 0
-        held = held or (core.sharing is not None and core.sharing.away)
-        if looks and not closing and (held or not core.frontier.ready_hosts(now)):
+        held = self._scheduler.paused or crawl.caps.pause(now) > 0
+        held = held or (crawl.sharing is not None and crawl.sharing.away)
+        if looks and not closing and (held or not crawl.frontier.ready_hosts(now)):
             self._stillness = Stillness()
             return
         # A download may take its time, and another if it is tried again at once.
-        if looks < max(limit, 2 * core.settings.project.download_timeout):
+        if looks < max(limit, 2 * crawl.settings.project.download_timeout):
             return
         self._stillness = Stillness()
         if closing:
@@ -192,9 +192,9 @@ class Supervision:
         os._exit(ExitCode.STALLED)
 
     def _tell(self, why: str, report: str) -> None:
-        core = self._core
-        if core.job is not None:
-            (core.job.folder / STACKS).write_text(f"{why}\n\n{report}")
+        crawl = self._crawl
+        if crawl.job is not None:
+            (crawl.job.folder / STACKS).write_text(f"{why}\n\n{report}")
         self._say_last(STALLED, int(ExitCode.STALLED))
         self._notifier.send(STATUS="the crawl stood still")
         logger.critical(
@@ -203,21 +203,21 @@ class Supervision:
         )  # fmt: skip
 
 
-def crawl_of(core: CrawlCore) -> Crawl:
+def crawl_of(crawl: Crawl) -> CrawlNeeds:
     """What the checks at the start have to know of a crawl."""
-    settings = core.settings
+    settings = crawl.settings
     files = raise_file_limit()
-    on_disk = isinstance(core.store, RocksStore)
-    status = {} if core.job is None else read_status(core.job.folder) or {}
+    on_disk = isinstance(crawl.store, RocksStore)
+    status = {} if crawl.job is None else read_status(crawl.job.folder) or {}
     when = status.get("when")
-    return Crawl(
+    return CrawlNeeds(
         concurrency=settings.project.concurrent_requests,
-        idle=idle_limit(core.crawler, files),
+        idle=idle_limit(crawl.crawler, files),
         files=files,
         memory=2 * settings.workbench_memory if on_disk else 0,
-        job=None if core.job is None else core.job.path,
-        begins=core.job is not None and not core.job.resumed,
-        temporary=temporary_folder() if on_disk and core.job is None else None,
+        job=None if crawl.job is None else crawl.job.path,
+        begins=crawl.job is not None and not crawl.job.resumed,
+        temporary=temporary_folder() if on_disk and crawl.job is None else None,
         last_write=when if isinstance(when, int | float) else None,
         now=time.time(),
     )

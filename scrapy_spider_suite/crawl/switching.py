@@ -75,9 +75,9 @@ class Switch(Generic[S]):
 
     def _change(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if self._concerns(old, new):
-            core = self._log.core
+            crawl = self._log.crawl
             now = self.make(new, self._sinks)
-            out = set() if core is None else set(core.leases.values())
+            out = set() if crawl is None else set(crawl.leases.values())
             self._formers.append(_Former(self._now, out))
             self._now = now
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
     from twisted.internet.defer import Deferred
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.empty_runs import Unscheduled
     from scrapy_spider_suite.crawl.maintenance import Keeper
     from scrapy_spider_suite.crawl.preparation import Errands
@@ -67,8 +67,8 @@ _MOST = 10_000
 class DeadHosts:
     """One per crawl; the gate asks it of each request, the scheduler for those that are to fail."""
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
         self._until: dict[str, float] = {}  # when each is tried again, on the crawl's clock
         self._answered: set[str] = set()
         self._doomed: set[Lease] = set()
@@ -80,8 +80,8 @@ class DeadHosts:
 
         The spider profile only, where the frontier gives no host up: its requests have errbacks.
         """
-        core = self._core
-        return not core.broad and host.record.failures > core.settings.project.retry_times
+        crawl = self._crawl
+        return not crawl.broad and host.record.failures > crawl.settings.project.retry_times
 
     def without_robots(self, host: HostState, asked: float) -> bool:
         """Whether the requests of *host*, whose robots.txt was not answered at *asked*, may fail.
@@ -127,7 +127,7 @@ class DeadHosts:
     def next_lease(self, now: float) -> Lease | None:
         """A URL of a host that is not visited for now, to be failed by `refuse`."""
         for key, until in self._until.items():
-            lease = self._core.frontier.take(key) if now < until else None
+            lease = self._crawl.frontier.take(key) if now < until else None
             if lease is not None:
                 self._doomed.add(lease)
                 return lease
@@ -163,9 +163,9 @@ class Outgoing:
     """One per crawl; where nothing may be sent, it has *scheduler* look again in time."""
 
     def __init__(
-        self, core: CrawlCore, scheduler: FrontierScheduler, errands: Errands, keeper: Keeper
+        self, crawl: Crawl, scheduler: FrontierScheduler, errands: Errands, keeper: Keeper
     ) -> None:
-        self._core = core
+        self._crawl = crawl
         self._scheduler = scheduler
         self._errands = errands
         self._keeper = keeper
@@ -174,25 +174,25 @@ class Outgoing:
 
     def next(self) -> Request | None:
         """The next request that may be sent now."""
-        core = self._core
-        while not self._scheduler.closing and not core.stopping and self._may():
+        crawl = self._crawl
+        while not self._scheduler.closing and not crawl.stopping and self._may():
             lease = self._next_lease()
             if lease is None:
                 break
             try:
-                request = core.translator.request(lease.entry)
+                request = crawl.translator.request(lease.entry)
             except CodecError as error:
                 logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
                 lease.event = Event.DROPPED
-                core.frontier.settle(lease, core.now())
-                core.visits.release(lease, core.now())
+                crawl.frontier.settle(lease, crawl.now())
+                crawl.visits.release(lease, crawl.now())
                 continue
-            core.filtering.open_scope(request, lease.entry)
-            core.leases[request] = lease
-            core.revisiting.leased(lease)
-            core.caps.book(lease, core.now())
+            crawl.filtering.open_scope(request, lease.entry)
+            crawl.leases[request] = lease
+            crawl.revisiting.leased(lease)
+            crawl.caps.book(lease, crawl.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
-            stats = core.crawler.stats
+            stats = crawl.crawler.stats
             stats.inc_value("scheduler/dequeued")
             stats.inc_value(f"scheduler/dequeued/{place}")
             return request
@@ -200,19 +200,19 @@ class Outgoing:
 
     def _may(self) -> bool:
         """Whether this process may fetch anything: an agent only while its own lease runs."""
-        agency = self._core.agency
+        agency = self._crawl.agency
         return agency is None or agency.may_fetch()
 
     def _next_lease(self) -> Lease | None:
-        core, scheduler = self._core, self._scheduler
+        crawl, scheduler = self._crawl, self._scheduler
         while True:
-            if core.visits.ready:
-                return core.visits.ready.pop()
-            now = core.now()
-            if scheduler.gate is not None and (lease := core.dead_hosts.next_lease(now)):
+            if crawl.visits.ready:
+                return crawl.visits.ready.pop()
+            now = crawl.now()
+            if scheduler.gate is not None and (lease := crawl.dead_hosts.next_lease(now)):
                 return lease
-            held = self._errands.full or core.caps.pause(now) > 0
-            leases = [] if held else core.frontier.acquire(now)
+            held = self._errands.full or crawl.caps.pause(now) > 0
+            leases = [] if held else crawl.frontier.acquire(now)
             if not leases:
                 if self._errands.resolve():
                     continue
@@ -220,16 +220,16 @@ class Outgoing:
                 self._keeper.sift(starving=not held)
                 return None
             if not self._errands.robots_first(leases):
-                return core.visits.hand_out(leases)
+                return crawl.visits.hand_out(leases)
 
     def _set_alarm(self, now: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         # With no room for errands, the end of one is what has the engine ask again.
-        wait = None if self._errands.full else self._core.frontier.wait(now)
+        wait = None if self._errands.full else self._crawl.frontier.wait(now)
         if wait is not None:
-            wait = max(wait, self._core.caps.pause(now))
+            wait = max(wait, self._crawl.caps.pause(now))
             self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._scheduler.wake)
 
     def stop(self) -> None:
@@ -245,8 +245,8 @@ class Ungated:
     retries, media) before it goes out.
     """
 
-    def __init__(self, core: CrawlCore, downloader: Downloader) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, downloader: Downloader) -> None:
+        self._crawl = crawl
         self._fetch = downloader.fetch
         vars(downloader)["fetch"] = self.fetch
 
@@ -255,7 +255,7 @@ class Ungated:
         self, request: Request, *spider: Spider
     ) -> Generator[Deferred[Any], Any, Request | Response]:
         """See Scrapy's downloader. The visit of *request* is released whatever becomes of it."""
-        lease = self._core.leases.get(request)
+        lease = self._crawl.leases.get(request)
         result: Request | Response | None = None
         error: BaseException | None = None
         try:
@@ -272,18 +272,18 @@ class Ungated:
         self, request: Request, lease: Lease, result: Request | Response | None,
         error: BaseException | None,
     ) -> None:  # fmt: skip
-        core = self._core
+        crawl = self._crawl
         if error is not None:
-            core.visits.heard(lease, event_of_error(error))
+            crawl.visits.heard(lease, event_of_error(error))
         elif isinstance(result, Response):
-            core.visits.heard(lease, event_of_status(result.status), result)
-            core.caps.received(request, lease, result)
-        visit, workbench, now = lease.visit, core.frontier.workbench, core.now()
+            crawl.visits.heard(lease, event_of_status(result.status), result)
+            crawl.caps.received(request, lease, result)
+        visit, workbench, now = lease.visit, crawl.frontier.workbench, crawl.now()
         if visit is not None and (error is None or _touched_the_wire(error)):
             visit.wired = True
             workbench.begin(visit.host, visit.address, now, visit=True)
             workbench.end(visit.host, visit.address, now, visit=True)
-        core.visits.fetched(lease, result, error)
+        crawl.visits.fetched(lease, result, error)
 
 
 def _touched_the_wire(error: BaseException) -> bool:
@@ -305,11 +305,11 @@ class Visits:
         unscheduled: is told of each request of another scheduler; None with the suite's.
     """
 
-    def __init__(self, core: CrawlCore) -> None:
+    def __init__(self, crawl: Crawl) -> None:
         self.bursts: dict[Lease, list[Lease]] = {}
         self.ready: list[Lease] = []
         self.unscheduled: Unscheduled | None = None
-        self._core = core
+        self._crawl = crawl
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
         self._told: set[str] = set()  # hosts whose waiting was explained
 
@@ -327,7 +327,7 @@ class Visits:
         """
         lease.heard = event
         lease.retry_after = None if response is None else _retry_after(response)
-        twins = self._core.normalizer.twins
+        twins = self._crawl.normalizer.twins
         if response is not None and twins is not None:
             note_redirect(twins, response)
 
@@ -335,9 +335,9 @@ class Visits:
         self, lease: Lease, result: Request | Response | None, error: BaseException | None
     ) -> None:
         """The downloader is done with the request of *lease*: its host is free again."""
-        core = self._core
-        now = core.now()
-        core.caps.settle(lease)
+        crawl = self._crawl
+        now = crawl.now()
+        crawl.caps.settle(lease)
         if error is not None:
             lease.event = event_of_error(error)
             if isinstance(error, UnwantedMediaType | NotModified):
@@ -351,23 +351,23 @@ class Visits:
             if isinstance(result, Response):
                 lease.status = result.status
             elif isinstance(result, Request):
-                core.parents[result] = lease
-        if core.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
+                crawl.parents[result] = lease
+        if crawl.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
             lease.event = Event.INTERRUPTED
         self.release(lease, now)
 
     def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
-        core = self._core
-        if core.dead_hosts.hopeless(host):
+        crawl = self._crawl
+        if crawl.dead_hosts.hopeless(host):
             lease.event = Event.HOST_DEAD
-            core.dead_hosts.warn(host, "gives no robots.txt")
+            crawl.dead_hosts.warn(host, "gives no robots.txt")
         else:
-            until = retry_at - core.frontier.wall_offset
-            core.frontier.residents.postpone(host, until, "robots.txt unavailable")
+            until = retry_at - crawl.frontier.wall_offset
+            crawl.frontier.residents.postpone(host, until, "robots.txt unavailable")
 
     def _barred(self, host: HostState, error: HostBarred) -> None:
         """Keep a host waiting of which a request was refused: its turn must not come at once."""
-        frontier, now = self._core.frontier, self._core.now()
+        frontier, now = self._crawl.frontier, self._crawl.now()
         if not frontier.reviser.barred(host, now, now + frontier.wall_offset):
             # The rule is for another host that shares its slot, or for some of its URLs.
             until = min(error.until - frontier.wall_offset, now + _BARRED)
@@ -375,7 +375,7 @@ class Visits:
 
     def release(self, lease: Lease, now: float) -> None:
         """The visit of *lease* is over, unless its burst has more."""
-        core = self._core
+        crawl = self._crawl
         heard = lease.heard or Event.IGNORED
         rest = self.bursts.pop(lease, None)
         if rest and OUTCOMES[heard].health in (Health.WELL, Health.NONE):
@@ -384,24 +384,24 @@ class Visits:
             return
         for other in rest or ():
             other.visit = None
-            core.frontier.put_back(other, now)
+            crawl.frontier.put_back(other, now)
         visit = lease.visit
         if visit is not None and not visit.wired:
-            core.frontier.workbench.refund(visit)
-            if core.sharing is not None:
-                core.sharing.drop(visit.host, visit.address)
-        core.frontier.release(lease, now, lease.retry_after, heard)
+            crawl.frontier.workbench.refund(visit)
+            if crawl.sharing is not None:
+                crawl.sharing.drop(visit.host, visit.address)
+        crawl.frontier.release(lease, now, lease.retry_after, heard)
         if visit is not None:
-            core.dead_hosts.heard(visit.host, heard)
-            if core.sharing is not None:
-                core.sharing.heard(visit.host, OUTCOMES[heard].health)
+            crawl.dead_hosts.heard(visit.host, heard)
+            if crawl.sharing is not None:
+                crawl.sharing.heard(visit.host, OUTCOMES[heard].health)
             self._say_why(visit.host)
 
     def put_back_what_was_not_begun(self) -> None:
         """The crawl stops: nothing follows what is out."""
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
             lease.visit = None
-            self._core.frontier.put_back(lease, self._core.now())
+            self._crawl.frontier.put_back(lease, self._crawl.now())
         self.ready.clear()
         self.bursts.clear()
 
@@ -409,10 +409,10 @@ class Visits:
 
     def begin_outside(self, request: Request, *, by_start: bool) -> None:
         """*request*, without a visit, has come to the downloader; ``start()`` itself may ask."""
-        core = self._core
-        core.outside += 1
-        if by_start and not core.broad:
-            core.trusted.add(hostname(request))
+        crawl = self._crawl
+        crawl.outside += 1
+        if by_start and not crawl.broad:
+            crawl.trusted.add(hostname(request))
         if self.unscheduled is not None:
             self.unscheduled.begin(request)
 
@@ -420,7 +420,7 @@ class Visits:
         self, request: Request, result: Request | Response | None, error: BaseException | None
     ) -> None:
         """The downloader is done with *request*, which had no visit."""
-        self._core.outside -= 1
+        self._crawl.outside -= 1
         if self.unscheduled is not None:
             self.unscheduled.end(request, result, error)
 
@@ -429,14 +429,14 @@ class Visits:
 
         The pause does not grow: an item waits for its images, and its crawl for the item.
         """
-        core = self._core
+        crawl = self._crawl
         if OUTCOMES[event_of_result(response)].health is Health.OVERLOADED:
             wait, why = _retry_after(response), "Retry-After"
             if wait is None:
-                wait, why = core.settings.backoff_base, f"status {response.status}"
-            core.frontier.residents.postpone(host, core.now() + wait, why)
-            if core.sharing is not None:
-                core.sharing.heard(host, Health.OVERLOADED)
+                wait, why = crawl.settings.backoff_base, f"status {response.status}"
+            crawl.frontier.residents.postpone(host, crawl.now() + wait, why)
+            if crawl.sharing is not None:
+                crawl.sharing.heard(host, Health.OVERLOADED)
 
     def failed_outside(self, host: HostState, error: Exception) -> None:
         """A request to *host* without a visit has failed: `silent` may want to know how."""
@@ -450,7 +450,7 @@ class Visits:
         refused = host.key in self._refusing
         self._refusing.discard(host.key)
         event = Event.REFUSED if refused else Event.CONNECTION_LOST
-        self._core.frontier.silent(host, self._core.now(), event)
+        self._crawl.frontier.silent(host, self._crawl.now(), event)
         self._say_why(host)
         return event
 
@@ -459,9 +459,9 @@ class Visits:
 
         The spider profile only: of the hosts of a broad crawl always some must wait.
         """
-        core = self._core
-        wait = host.next_fetch - core.now()
-        if core.broad or not host.why or wait <= host.gap() or host.key in self._told:
+        crawl = self._crawl
+        wait = host.next_fetch - crawl.now()
+        if crawl.broad or not host.why or wait <= host.gap() or host.key in self._told:
             return
         if len(self._told) < _NOTED_MAX:
             self._told.add(host.key)

@@ -28,7 +28,7 @@ from scrapy_spider_suite.urls.traps import Limits
 if TYPE_CHECKING:
     from scrapy import Spider
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.frontier.overrides import Overrides
     from scrapy_spider_suite.store.interface import KV
 
@@ -118,13 +118,13 @@ class Terms:
         return f"{name} = {words(self.values.get(name))} ({giver})"
 
 
-def keep(core: CrawlCore) -> None:
+def keep(crawl: Crawl) -> None:
     """Keep the terms of a crawl in its job, with the next batch."""
-    crawler = core.crawler
+    crawler = crawl.crawler
     began = Terms.of(crawler.settings, crawler.spider)
-    terms = Terms.of(crawler.settings, crawler.spider, core.settings)
+    terms = Terms.of(crawler.settings, crawler.spider, crawl.settings)
     changed = {name for name, value in terms.values.items() if value != began.values[name]}
     givers = {**terms.givers, **dict.fromkeys(changed, "scrapy frontier set")}
-    replace(terms, givers=givers).save(core.store.kv("terms"))
+    replace(terms, givers=givers).save(crawl.store.kv("terms"))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.tasks import Ticker
@@ -75,19 +75,19 @@ class Chronicler:
 
     def opened(self) -> None:
         """The crawl begins."""
-        core = core_of(self._crawler)
-        if core.job is None:
+        crawl = get_crawl(self._crawler)
+        if crawl.job is None:
             return
-        self._chronicle = JobHistory(core.job.folder)
+        self._chronicle = JobHistory(crawl.job.folder)
         last, self._filters = self._chronicle.last()
-        suite, scrapy = core.settings.as_stored(), self._scrapy(core.settings)
-        rows = [self._begun(core.settings, digest_of(suite))]
+        suite, scrapy = crawl.settings.as_stored(), self._scrapy(crawl.settings)
+        rows = [self._begun(crawl.settings, digest_of(suite))]
         if (last.get("suite"), last.get("scrapy")) != (suite, scrapy):
             rows.append(
                 self._row("settings", digest=digest_of(suite), suite=suite, scrapy=scrapy)
             )
         self._write(*rows, *self._other_filters())
-        self._hashing = asyncio.ensure_future(self._note_seeds(core.settings))
+        self._hashing = asyncio.ensure_future(self._note_seeds(crawl.settings))
         self._ticker.start()
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
@@ -102,7 +102,7 @@ class Chronicler:
         """The crawl is over."""
         self._ticker.stop()
         if self._chronicle is not None:
-            counters = core_of(self._crawler).frontier.counters
+            counters = get_crawl(self._crawler).frontier.counters
             counts = {name: getattr(counters, name) for name in _COUNTS}
             self._write(*self._other_filters(), self._row("ended", reason=reason, counts=counts))
         if self._hashing is not None:  # of a crawl that took no second

@@ -16,7 +16,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import Fetched, call_witness
 from scrapy_spider_suite.crawl.requests import VIA, event_of_error
 from scrapy_spider_suite.downloader import ADDRESS
@@ -88,12 +88,12 @@ class Evidence:
 
     def opened(self) -> None:
         """Open the log of the job, which is this process's by now, and take its tallies."""
-        core = core_of(self._crawler)
-        self._store = core.store
-        before, self._tallies = self._tallies, FetchTotals.load(core.store)
+        crawl = get_crawl(self._crawler)
+        self._store = crawl.store
+        before, self._tallies = self._tallies, FetchTotals.load(crawl.store)
         self._tallies.add(before)
         if self._log is None:
-            self._open(core.settings)
+            self._open(crawl.settings)
         self._wanted = self._log is not None
         if self._log is not None:
             for line, when in self._early:
@@ -112,7 +112,7 @@ class Evidence:
 
     def _open(self, settings: SuiteSettings) -> None:
         """Open the log that *settings* name in the place of the one there is."""
-        folder, job = settings.fetch_log, core_of(self._crawler).job
+        folder, job = settings.fetch_log, get_crawl(self._crawler).job
         if folder is True:
             folder = False if job is None else job.folder / FOLDER
         if self._log is not None and self._log.folder == folder:

@@ -16,7 +16,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
 from scrapy_spider_suite.control.pausing import reasons
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.explaining.judging import span
 from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.waits import WaitReason
@@ -157,10 +157,10 @@ class Progress:
 
     def _opened(self) -> None:
         # Kept, since the crawl's core is closed before the spider is.
-        self._core = core_of(self._crawler)
+        self._crawl = get_crawl(self._crawler)
         # A crawl that was refused is closed, too, and has nothing to say.
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         logger.info(
             "The crawl is open: %s done, %s to go",
             counted(frontier.counters.done, "page"), counted(frontier.pending, "URL"),
@@ -182,8 +182,8 @@ class Progress:
         return type(self._crawler.get_extension(LogStats)) is not LogStats
 
     def _note(self, now: float) -> None:
-        counters = self._core.frontier.counters
-        self._pace.note(now, counters.done, counters.bytes, self._core.frontier.pending)
+        counters = self._crawl.frontier.counters
+        self._pace.note(now, counters.done, counters.bytes, self._crawl.frontier.pending)
 
     def _sample(self) -> None:
         self._note(time.monotonic())
@@ -200,16 +200,16 @@ class Progress:
 
     def _pauses(self) -> list[str]:
         """Ways to say that the crawl is paused, the fullest first; none if it is not."""
-        known = self._core.paused_for()
+        known = self._crawl.paused_for()
         if known is None:
             return []
-        kv = self._core.store.kv("control")
+        kv = self._crawl.store.kv("control")
         named = [", ".join(reasons(kv, known, comment=each)) for each in (True, False)]
         return [*(f"paused by {printable(each)}" for each in named if each), "paused"]
 
     def parts(self) -> list[str]:
         """What the line on a terminal says, the most important first."""
-        frontier, (pages, received) = self._core.frontier, self._pace.rates()
+        frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
         counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
         return [
             f"{counted(frontier.counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s)",
@@ -220,7 +220,7 @@ class Progress:
 
     def line(self, now: float) -> str:
         """The line in the log. *now* is monotonic."""
-        frontier, (pages, received) = self._core.frontier, self._pace.rates()
+        frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
         counters = frontier.counters
         paused = "".join(f"{each}; " for each in self._pauses()[:1])
         return (
@@ -237,7 +237,7 @@ class Progress:
         if self._status is not None:
             self._status.stop()
         logging.getLogger(_LOGSTATS).removeFilter(self._is_wanted)
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         counters = frontier.counters
         outcomes = ", ".join(
             f"{count:,} {event.value.replace('_', ' ')}"

@@ -27,7 +27,7 @@ _CLOCK = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crawl:
+class CrawlNeeds:
     """A crawl as far as the machine is concerned.
 
     Attributes:
@@ -50,7 +50,7 @@ class Crawl:
     now: float = 0.0
 
 
-def findings(crawl: Crawl, root: Path = ROOT) -> list[str]:
+def findings(crawl: CrawlNeeds, root: Path = ROOT) -> list[str]:
     """Look at all of it; *root* is where ``proc`` and ``sys`` are looked for."""
     return [
         *_files(crawl),
@@ -62,7 +62,7 @@ def findings(crawl: Crawl, root: Path = ROOT) -> list[str]:
     ]
 
 
-def _files(crawl: Crawl) -> Iterator[str]:
+def _files(crawl: CrawlNeeds) -> Iterator[str]:
     needed = crawl.concurrency + crawl.idle + _OTHER_FILES
     if crawl.files < needed:
         yield (
@@ -72,7 +72,7 @@ def _files(crawl: Crawl) -> Iterator[str]:
         )
 
 
-def _memory(crawl: Crawl, root: Path) -> Iterator[str]:
+def _memory(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
     limit = memory_limit(root) if crawl.memory else None
     needed = crawl.memory + _PROCESS
     if limit is not None and limit.limit < needed:
@@ -82,7 +82,7 @@ def _memory(crawl: Crawl, root: Path) -> Iterator[str]:
         )
 
 
-def _connections(crawl: Crawl, root: Path) -> Iterator[str]:
+def _connections(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
     table = tracking(root)
     if table is None:
         return
@@ -99,7 +99,7 @@ def _connections(crawl: Crawl, root: Path) -> Iterator[str]:
         )
 
 
-def _folders(crawl: Crawl, root: Path) -> Iterator[str]:
+def _folders(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
     job = None if crawl.job is None else mount_of(crawl.job, root)
     if job is not None and job.remote:
         yield (
@@ -118,7 +118,7 @@ def _folders(crawl: Crawl, root: Path) -> Iterator[str]:
         yield f"the temporary folder {crawl.temporary} cannot be written; set JOBDIR, or TMPDIR"
 
 
-def _clock(crawl: Crawl) -> Iterator[str]:
+def _clock(crawl: CrawlNeeds) -> Iterator[str]:
     behind = 0.0 if crawl.last_write is None else crawl.last_write - crawl.now
     if behind > _CLOCK:
         yield (
@@ -127,7 +127,7 @@ def _clock(crawl: Crawl) -> Iterator[str]:
         )
 
 
-def _queue(crawl: Crawl) -> Iterator[str]:
+def _queue(crawl: CrawlNeeds) -> Iterator[str]:
     # Whoever goes on with the job has been told.
     left = count_pending(crawl.job) if crawl.job is not None and crawl.begins else 0
     if left:

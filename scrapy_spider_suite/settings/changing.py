@@ -1,7 +1,7 @@
 """Settings that change while a crawl runs: every one that a job does not fix, and two of Scrapy's.
 
 Most are read anew each time they are needed. The others are given to the parts that keep them:
-those that the core owns here, those of middlewares, extensions and handlers by the signal
+those that the crawl owns here, those of middlewares, extensions and handlers by the signal
 `settings_changed`. Before that, who cannot go by it says so (`settings_changing`).
 
 Private name touched: ``_timeout`` of Scrapy's DownloadTimeoutMiddleware.
@@ -48,7 +48,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
 
 Step = Callable[[], None]
 
@@ -67,7 +67,7 @@ _WINDOW = frozenset({"window", "window_size"})
 
 
 def change_setting(
-    core: CrawlCore, name: str, raw: object, *, dry: bool = False
+    crawl: Crawl, name: str, raw: object, *, dry: bool = False
 ) -> tuple[object, object]:
     """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*; return the old and
     the new one.
@@ -75,14 +75,14 @@ def change_setting(
     Raises `SettingsError` if that cannot be, and changes nothing then, nor if it is *dry*.
     """
     if name in LIVE:
-        return _change_scrapys(core, name, raw, dry=dry)
-    return prepare_change(core, name, raw).make(dry=dry)
+        return _change_scrapys(crawl, name, raw, dry=dry)
+    return prepare_change(crawl, name, raw).make(dry=dry)
 
 
 class Change(NamedTuple):
     """Another value for a *field*, that can be; *steps* have the core go by it."""
 
-    core: CrawlCore
+    crawl: Crawl
     field: str
     old: SuiteSettings
     new: SuiteSettings
@@ -91,15 +91,15 @@ class Change(NamedTuple):
     def make(self, *, dry: bool = False) -> tuple[object, object]:
         """See `change_setting`."""
         if self.old != self.new:
-            _ask(self.core, self.new)
+            _ask(self.crawl, self.new)
             if not dry:
                 for step in self.steps:
                     step()
-                _adopt(self.core, self.new)
+                _adopt(self.crawl, self.new)
         return getattr(self.old, self.field), getattr(self.new, self.field)
 
 
-def prepare_change(core: CrawlCore, name: str, raw: object) -> Change:
+def prepare_change(crawl: Crawl, name: str, raw: object) -> Change:
     """Read and check what the setting ``SUITE_…`` *name* is to be; in any thread.
 
     Raises `SettingsError`.
@@ -107,55 +107,55 @@ def prepare_change(core: CrawlCore, name: str, raw: object) -> Change:
     field = find_setting(name)
     if DECLARATIONS[field].kind is Kind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
-    old = core.settings
+    old = crawl.settings
     if old.cluster and field in _IDENTITY:
         raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")
     new = old.changed(field, raw)
     changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
-    return Change(core, field, old, new, list(_prepare(core, new, changed)))
+    return Change(crawl, field, old, new, list(_prepare(crawl, new, changed)))
 
 
-def _prepare(core: CrawlCore, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
-    """What has the core go by *new*. Raises `SettingsError`, and changes nothing."""
-    stats = core.crawler.stats
+def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
+    """What has the crawl go by *new*. Raises `SettingsError`, and changes nothing."""
+    stats = crawl.crawler.stats
     if "seeds" in changed:
         check_sources(new.seeds)
     if changed & _FILTERS:
-        filters = core.filtering.prepare(new, anew="countries" in changed)
-        yield partial(core.filtering.adopt, filters)
+        filters = crawl.filtering.prepare(new, anew="countries" in changed)
+        yield partial(crawl.filtering.adopt, filters)
     if "overrides" in changed:
-        yield partial(core.overriding.adopt, new.overrides, read_overrides(new.overrides))
+        yield partial(crawl.overriding.adopt, new.overrides, read_overrides(new.overrides))
     if "seen" in changed:
-        yield partial(_keep_seen, core, new)
+        yield partial(_keep_seen, crawl, new)
     if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
-        yield partial(core.ordering.adopt, order_of(new, stats))
+        yield partial(crawl.ordering.adopt, order_of(new, stats))
     if "ledger" in changed:
-        yield partial(replace_sharing, core, _sharing(core, new))
+        yield partial(replace_sharing, crawl, _sharing(crawl, new))
     if changed & _WINDOW:
-        yield partial(core.frontier.rotation.slide, window_of(new, core.store))
+        yield partial(crawl.frontier.rotation.slide, window_of(new, crawl.store))
 
 
-def _sharing(core: CrawlCore, new: SuiteSettings) -> Sharing | None:
+def _sharing(crawl: Crawl, new: SuiteSettings) -> Sharing | None:
     """What the crawl fetches by with the ledger of *new*. Raises `SettingsError`."""
     if new.cluster:
         raise SettingsError("SUITE_LEDGER is one for all agents of a crawl: stop them all first")
-    if core.crawler.engine is None or not hasattr(core.crawler.engine.downloader, "core"):
+    if crawl.crawler.engine is None or not hasattr(crawl.crawler.engine.downloader, "crawl"):
         raise SettingsError(NO_GATE)
-    return sharing_of(core, new)
+    return sharing_of(crawl, new)
 
 
-def _keep_seen(core: CrawlCore, new: SuiteSettings) -> None:
+def _keep_seen(crawl: Crawl, new: SuiteSettings) -> None:
     try:
-        core.open_seen(new)
+        crawl.open_seen(new)
     except JobError as error:
         raise SettingsError(f"SUITE_SEEN = {new.seen!r}: {error}") from error
-    core.frontier.use_sieve(active=new.seen == "sieve")
+    crawl.frontier.use_sieve(active=new.seen == "sieve")
 
 
-def _ask(core: CrawlCore, new: SuiteSettings) -> None:
+def _ask(crawl: Crawl, new: SuiteSettings) -> None:
     """Ask everybody whether they can go by *new*. Raises `SettingsError`."""
-    answers = core.crawler.signals.send_catch_log(
-        settings_changing, old=core.settings, new=new, spider=core.crawler.spider,
+    answers = crawl.crawler.signals.send_catch_log(
+        settings_changing, old=crawl.settings, new=new, spider=crawl.crawler.spider,
         dont_log=SettingsError,
     )  # fmt: skip
     for _, answer in answers:
@@ -166,10 +166,10 @@ def _ask(core: CrawlCore, new: SuiteSettings) -> None:
 
 
 def _change_scrapys(
-    core: CrawlCore, name: str, raw: object, *, dry: bool
+    crawl: Crawl, name: str, raw: object, *, dry: bool
 ) -> tuple[object, object]:
     """See `change_setting`; ``default`` is what the crawl began with."""
-    old, crawler = core.settings, core.crawler
+    old, crawler = crawl.settings, crawl.crawler
     if raw == "default":
         raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
     project = old.project.changed(name, raw)
@@ -182,37 +182,37 @@ def _change_scrapys(
         if name == "LOG_LEVEL" and (handler := get_scrapy_root_handler()) is not None:
             level = project.log_level
             handler.setLevel(int(level) if level.isdecimal() else level)
-        _adopt(core, replace(old, project=project))
+        _adopt(crawl, replace(old, project=project))
     return getattr(old.project, name.lower()), getattr(project, name.lower())
 
 
-def _adopt(core: CrawlCore, new: SuiteSettings) -> None:
+def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
     """Let everybody go by *new*."""
-    old, core.settings = core.settings, new
-    replace_settings(core.crawler, new)
-    _tell_core(core, old, new)
-    core.crawler.signals.send_catch_log(
-        settings_changed, old=old, new=new, spider=core.crawler.spider
+    old, crawl.settings = crawl.settings, new
+    replace_settings(crawl.crawler, new)
+    _tell_crawl(crawl, old, new)
+    crawl.crawler.signals.send_catch_log(
+        settings_changed, old=old, new=new, spider=crawl.crawler.spider
     )
-    core.wake()
+    crawl.wake()
 
 
-def _tell_core(core: CrawlCore, old: SuiteSettings, new: SuiteSettings) -> None:
-    core.frontier.policy.change(**policy_fields(new))
+def _tell_crawl(crawl: Crawl, old: SuiteSettings, new: SuiteSettings) -> None:
+    crawl.frontier.policy.change(**policy_fields(new))
     changed = {name for name in DECLARATIONS if getattr(old, name) != getattr(new, name)}
     if changed & _NAMES:
-        reconfigure(core.resolver, new)
+        reconfigure(crawl.resolver, new)
     if changed & _PLACE:
-        core.frontier.residents.look_up_again(core.now())
+        crawl.frontier.residents.look_up_again(crawl.now())
     if "prefer_https" in changed:
-        core.normalizer.twins = twins_of(new, core.store.kv(TWINS))
-    core.frontier.residents.capacity = core.capacity
-    if core.store.durable:
-        core.frontier.cache.resize(new.seen_cache)
-    if isinstance(core.store, RocksStore):
-        core.store.resize(new.workbench_memory)
-        core.store.sync(power_safe=new.sync == "power")
-        if core.store.sieve is not None:
-            core.store.sieve.sieve.capacity = new.sieve_waiting
+        crawl.normalizer.twins = twins_of(new, crawl.store.kv(TWINS))
+    crawl.frontier.residents.capacity = crawl.capacity
+    if crawl.store.durable:
+        crawl.frontier.cache.resize(new.seen_cache)
+    if isinstance(crawl.store, RocksStore):
+        crawl.store.resize(new.workbench_memory)
+        crawl.store.sync(power_safe=new.sync == "power")
+        if crawl.store.sieve is not None:
+            crawl.store.sieve.sieve.capacity = new.sieve_waiting
     if "storable" in changed:
-        core.renew_codec()
+        crawl.renew_codec()

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.context import core_of, has_core
+from scrapy_spider_suite.crawl.context import get_crawl, has_crawl
 from scrapy_spider_suite.crawl.empty_runs import ANSWERED, holds, note
 from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.crawl.requests import SITEMAP
@@ -55,9 +55,9 @@ class PageFilters:
 
     def _note_answer(self) -> None:
         self._noted = True
-        core = core_of(self._crawler) if has_core(self._crawler) else None
-        if core is not None and core.schedules and not holds(core, ANSWERED):
-            note(core, ANSWERED)
+        crawl = get_crawl(self._crawler) if has_crawl(self._crawler) else None
+        if crawl is not None and crawl.schedules and not holds(crawl, ANSWERED):
+            note(crawl, ANSWERED)
 
     def _ask(self, response: Response) -> None:
         request, filtering = response.request, filtering_of(self._crawler)
@@ -65,7 +65,7 @@ class PageFilters:
             return
         if SITEMAP in request.meta:
             return  # no page
-        lease = core_of(self._crawler).leases.get(request)
+        lease = get_crawl(self._crawler).leases.get(request)
         if lease is None:
             return
         address = str(response.ip_address or request.meta.get(ADDRESS, ""))

@@ -8,7 +8,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.links import Follower
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
@@ -37,7 +37,7 @@ class FollowMiddleware:
         return cls(crawler)
 
     def _opened(self) -> None:
-        core_of(self._crawler).sitemaps.make_follower = self._get
+        get_crawl(self._crawler).sitemaps.make_follower = self._get
 
     def process_spider_input(self, response: Response) -> None:
         """Follow the links of *response*, then let its callback have it."""
@@ -60,4 +60,4 @@ class FollowMiddleware:
                 choose = spider.choose_links
             if type(spider).link_priority is not BroadSpider.link_priority:
                 rank = spider.link_priority
-        return Follower(core_of(self._crawler), spider, choose, rank)
+        return Follower(get_crawl(self._crawler), spider, choose, rank)

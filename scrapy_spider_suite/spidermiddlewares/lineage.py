@@ -11,7 +11,7 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.context import STARTING, CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import STARTING, Crawl, get_crawl
 from scrapy_spider_suite.crawl.empty_runs import STARTED, holds, note
 from scrapy_spider_suite.crawl.preparation import trust_start
 from scrapy_spider_suite.crawl.requests import disown, is_disk_full
@@ -37,8 +37,8 @@ class LineageMiddleware:
         return cls(crawler)
 
     @property
-    def _core(self) -> CrawlCore:
-        return core_of(self._crawler)
+    def _crawl(self) -> Crawl:
+        return get_crawl(self._crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
         """Note the page that each request, and each item that is a page, came from."""
@@ -59,10 +59,10 @@ class LineageMiddleware:
             output.owner = response.request
         elif isinstance(output, Request) and response.request is not None:
             disown(output)
-            core = self._core
-            lease = core.leases.get(response.request)
+            crawl = self._crawl
+            lease = crawl.leases.get(response.request)
             if lease is not None:
-                core.parents[output] = lease
+                crawl.parents[output] = lease
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pass ``start()`` on, unless an earlier run of this job has been through all of it.
@@ -73,26 +73,26 @@ class LineageMiddleware:
         While it can send nothing more, Scrapy's engine reads without a pause: 100,000 URLs of a
         list would hold up everything else, so the reading is done in slices.
         """
-        core = self._core
-        once = core.job is not None and core.schedules
-        if once and holds(core, STARTED):
+        crawl = self._crawl
+        once = crawl.job is not None and crawl.schedules
+        if once and holds(crawl, STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
-        outputs, turns, items = aiter(start), Turns(), _StartItems(core.crawler)
+        outputs, turns, items = aiter(start), Turns(), _StartItems(crawl.crawler)
         while True:
             await turns.leave()
             # Between two of them, what runs in this task is the engine.
             STARTING.set(True)
-            core.reader = asyncio.current_task()
+            crawl.reader = asyncio.current_task()
             try:
                 output = await anext(outputs)
             except StopAsyncIteration:
                 break
             finally:
                 STARTING.set(False)
-                core.reader, core.start_waits = None, False
+                crawl.reader, crawl.start_waits = None, False
             if isinstance(output, Request):
-                trust_start(core, output)
+                trust_start(crawl, output)
             else:
                 items.begin()
             yield output
@@ -100,9 +100,9 @@ class LineageMiddleware:
             return
         await items.through()
         # What start() has queued may be another agent's.
-        came = items.any or core.agency is not None or core.frontier.counters.has_urls
-        if came and not (core.volatile_start or items.lost or core.stopping):
-            note(core, STARTED)
+        came = items.any or crawl.agency is not None or crawl.frontier.counters.has_urls
+        if came and not (crawl.volatile_start or items.lost or crawl.stopping):
+            note(crawl, STARTED)
 
 
 class _StartItems:

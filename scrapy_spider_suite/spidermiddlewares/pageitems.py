@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import NotConfigured
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Link
@@ -57,7 +57,7 @@ class PageItems:
         settings = suite_settings(self._crawler)
         if not settings.page_items or not (self._always or settings.follow):
             return
-        lease = core_of(self._crawler).leases.get(request)
+        lease = get_crawl(self._crawler).leases.get(request)
         links = None
         if lease is not None and lease.unread is None and isinstance(response, HtmlResponse):
             links = [Link(*edge) for edge in lease.outlinks]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.links import LinkReader, has_links
 from scrapy_spider_suite.settings.suite import suite_settings
 
@@ -36,11 +36,11 @@ class LinkReading:
 
     def process_spider_input(self, response: Response) -> None:
         """Read *response*, then let its callback have it."""
-        core, request = core_of(self._crawler), response.request
-        if core.counting is None or core.settings.page_items:
+        crawl, request = get_crawl(self._crawler), response.request
+        if crawl.counting is None or crawl.settings.page_items:
             return  # no links are counted, or those of page items
-        lease = None if request is None else core.leases.get(request)
+        lease = None if request is None else crawl.leases.get(request)
         if lease is None or lease.facts is None or not has_links(response):
             return
         page, lease.outlinks = self._reader.links_of(response)
-        core.counting.read(lease, response, page.links)
+        crawl.counting.read(lease, response, page.links)

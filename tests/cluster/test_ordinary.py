@@ -139,7 +139,7 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
     """So that no two agents visit it at a time; and nothing is fetched when the lease is over."""
     live = SimpleNamespace(may_fetch=lambda delay: delay < 5.0)
     here: Any = SimpleNamespace(
-        core=SimpleNamespace(settings=SimpleNamespace(ledger=ledger)), _members=live,
+        crawl=SimpleNamespace(settings=SimpleNamespace(ledger=ledger)), _members=live,
         shares=SimpleNamespace(elsewhere=lambda host, url: host == "b.test"),
     )  # fmt: skip
     theirs, ours = Request("http://b.test/1.png"), Request("http://a.test/1.png")

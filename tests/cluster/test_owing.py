@@ -51,9 +51,9 @@ class Scene:
         self.closing = False
         self.settings = SimpleNamespace(outbox_rows=most)
         stats = SimpleNamespace(inc_value=lambda name: self.stats.update([name]))
-        core = SimpleNamespace(settings=self.settings, crawler=SimpleNamespace(stats=stats))
+        crawl = SimpleNamespace(settings=self.settings, crawler=SimpleNamespace(stats=stats))
         self.agency: Any = SimpleNamespace(
-            _members=SimpleNamespace(may_fetch=lambda: True), _scheduler=self, core=core,
+            _members=SimpleNamespace(may_fetch=lambda: True), _scheduler=self, crawl=crawl,
             routing=SimpleNamespace(outbox=self.outbox),
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from websites import Site, links
 from websites import running as serving
 
 from scrapy_spider_suite.control.manifest import manifest
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.settings.changing import change_setting
@@ -39,10 +39,10 @@ class Operated(Broad):
 
     def parse_page(self, response: Any) -> None:
         """A setting, and a filter that lies in a file."""
-        core, filtering = core_of(self.crawler), filtering_of(self.crawler)
-        change_setting(core, "SUITE_HOST_MAX_PAGES", 70)
-        Path(core.settings.fetch_filter[1:]).write_text("URLMatchesRegex(.*)")
-        filtering.adopt(filtering.prepare(core.settings))
+        its_crawl, filtering = get_crawl(self.crawler), filtering_of(self.crawler)
+        change_setting(its_crawl, "SUITE_HOST_MAX_PAGES", 70)
+        Path(its_crawl.settings.fetch_filter[1:]).write_text("URLMatchesRegex(.*)")
+        filtering.adopt(filtering.prepare(its_crawl.settings))
 
 
 @pytest.fixture

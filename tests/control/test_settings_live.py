@@ -22,7 +22,7 @@ from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.live import LiveSite
 from scrapy_spider_suite.control.operator import WAITING
 from scrapy_spider_suite.control.setting import set_value
-from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.sinks.item_packs import ItemPacking, ItemPacks
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
@@ -59,20 +59,20 @@ class Parts:
     crawler: Crawler
 
     @property
-    def core(self) -> CrawlCore:
+    def crawl(self) -> Crawl:
         """The core."""
-        return core_of(self.crawler)
+        return get_crawl(self.crawler)
 
     @property
     def policy(self) -> Policy:
         """The policy that the frontier goes by."""
-        return self.core.frontier.policy
+        return self.crawl.frontier.policy
 
     @property
     def store(self) -> RocksStore:
         """The store on disk."""
-        assert isinstance(self.core.store, RocksStore)
-        return self.core.store
+        assert isinstance(self.crawl.store, RocksStore)
+        return self.crawl.store
 
     @cached_property
     def robots(self) -> RobotsMiddleware:
@@ -112,8 +112,8 @@ class Parts:
     @property
     def near(self) -> NearIndex:
         """What pages are compared with by what they nearly say."""
-        assert self.core.duplicates._near is not None
-        return self.core.duplicates._near
+        assert self.crawl.duplicates._near is not None
+        return self.crawl.duplicates._near
 
     def sink(self, kind: type[T]) -> T:
         """That of a kind."""
@@ -150,14 +150,14 @@ class Parts:
 
     def score(self, entry: Entry) -> float:
         """By which it takes its place in the queue of its host."""
-        order = self.core.ordering.key.__self__
+        order = self.crawl.ordering.key.__self__
         assert isinstance(order, BestFirst)
         return order._score(entry)
 
     def read(self, name: str) -> Any:
         """A setting that is read each time it is needed."""
-        assert self.core.settings is suite_settings(self.crawler)
-        return getattr(self.core.settings, name)
+        assert self.crawl.settings is suite_settings(self.crawler)
+        return getattr(self.crawl.settings, name)
 
 
 def _anew(name: str) -> Callable[[Parts], Any]:
@@ -166,8 +166,8 @@ def _anew(name: str) -> Callable[[Parts], Any]:
 
 def _revisiting(name: str) -> Callable[[Parts], Any]:
     def probe(parts: Parts) -> Any:
-        parts.core.revisiting.pulse()
-        return getattr(parts.core.frontier.planner.revisits.settings, name)
+        parts.crawl.revisiting.pulse()
+        return getattr(parts.crawl.frontier.planner.revisits.settings, name)
 
     return probe
 
@@ -198,14 +198,14 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "max_bytes": ("1G", 1 << 30, _anew("max_bytes")),
     "max_time": ("1d", 86400.0, _anew("max_time")),
     "max_bandwidth": ("9M", 9 << 20, lambda p: (
-        p.core.caps.pause(p.core.now()) * 0 or p.core.caps._bandwidth.rate
+        p.crawl.caps.pause(p.crawl.now()) * 0 or p.crawl.caps._bandwidth.rate
     )),
-    "prefer_https": ("true", True, lambda p: p.core.normalizer.twins is not None),
+    "prefer_https": ("true", True, lambda p: p.crawl.normalizer.twins is not None),
     "from_header": ("false", False, _anew("from_header")),
     "body_max": ("1M", 1 << 20, _anew("body_max")),
     "media_types": ("Text/*", ("text/*",), _anew("media_types")),
     **{
-        f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.core.filtering.of(stage)))
+        f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.crawl.filtering.of(stage)))
         for stage in Stage
     },
     **{
@@ -226,22 +226,22 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
         p.store._write_options.sync, p.plan.power
     )),
     "workbench_memory": ("64M", (64 << 20, 10922), lambda p: (
-        p.store._tuning.memory, p.core.frontier.residents.capacity
+        p.store._tuning.memory, p.crawl.frontier.residents.capacity
     )),
     "require_durable": ("true", True, _anew("require_durable")),
     "storable": ("pkg.mod", (True, True), lambda p: (
-        "pkg.mod" in p.core._codec().values.classes.allowed,
+        "pkg.mod" in p.crawl._codec().values.classes.allowed,
         "pkg.mod" in p.state._values.classes.allowed,
     )),
-    "dns_servers": ("127.0.0.1:5399", 1, lambda p: len(p.core.resolver._channels._servers)),
-    "dns_timeout": ("4", 4.0, lambda p: p.core.resolver._channels._timeout),
-    "dns_ttl_min": ("5", 5.0, lambda p: p.core.resolver.limits.ttl_min),
-    "dns_ttl_max": ("1d", 86400.0, lambda p: p.core.resolver.limits.ttl_max),
-    "dns_negative_ttl": ("8", 8.0, lambda p: p.core.resolver.limits.negative_ttl),
-    "dns_cache_size": ("12", 12, lambda p: p.core.resolver._cache._size),
-    "ip_family": ("4", "4", lambda p: p.core.resolver.family),
+    "dns_servers": ("127.0.0.1:5399", 1, lambda p: len(p.crawl.resolver._channels._servers)),
+    "dns_timeout": ("4", 4.0, lambda p: p.crawl.resolver._channels._timeout),
+    "dns_ttl_min": ("5", 5.0, lambda p: p.crawl.resolver.limits.ttl_min),
+    "dns_ttl_max": ("1d", 86400.0, lambda p: p.crawl.resolver.limits.ttl_max),
+    "dns_negative_ttl": ("8", 8.0, lambda p: p.crawl.resolver.limits.negative_ttl),
+    "dns_cache_size": ("12", 12, lambda p: p.crawl.resolver._cache._size),
+    "ip_family": ("4", "4", lambda p: p.crawl.resolver.family),
     "allow_private_addresses": (
-        "10.0.0.0/8", None, lambda p: p.core.resolver.policy.refuses("10.1.2.3", "a.test")
+        "10.0.0.0/8", None, lambda p: p.crawl.resolver.policy.refuses("10.1.2.3", "a.test")
     ),
     "idle_connections": ("13", 13, lambda p: crawler_pool(p.crawler).limit),
     "robots_ttl": ("1h", 3600.0, _anew("robots_ttl")),
@@ -266,32 +266,32 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "packs_age": ("9", 9.0, lambda p: p.plan.max_age),
     "score": (f"{__name__}.shallow", -3.0, lambda p: p.score(Entry("a.test", "", depth=3))),
     "scores": ("SCORES", 0.5, lambda p: p.score(Entry("a.test", "http://a.test/"))),
-    "window": ("top", 100, lambda p: p.core.frontier.residents.sliding._window.columns),
-    "window_size": ("7", 7, lambda p: p.core.frontier.residents.sliding._window.columns),
+    "window": ("top", 100, lambda p: p.crawl.frontier.residents.sliding._window.columns),
+    "window_size": ("7", 7, lambda p: p.crawl.frontier.residents.sliding._window.columns),
     "countries": ("COUNTRIES", "DE", lambda p: (
-        (of := p.core.filtering._set.given.country_of) and of("192.0.2.1")
+        (of := p.crawl.filtering._set.given.country_of) and of("192.0.2.1")
     )),
-    "seen_cache": ("1M", 1 << 20, lambda p: p.core.frontier.cache.statistics.bytes),
+    "seen_cache": ("1M", 1 << 20, lambda p: p.crawl.frontier.cache.statistics.bytes),
     # What several agents go by has tests of its own (tests/cluster).
     "agent_weight": ("2", 2.0, _anew("agent_weight")),
     "agent_address": ("192.0.2.1:7000", "192.0.2.1:7000", _anew("agent_address")),
     "agents": ("a=192.0.2.1:7000", ("a=192.0.2.1:7000",), _anew("agents")),
-    "cluster_key": ("0123456789abcdef", True, lambda p: p.core.settings.cluster_key is not None),
+    "cluster_key": ("0123456789abcdef", True, lambda p: p.crawl.settings.cluster_key is not None),
     "shared_seeds": ("false", False, _anew("shared_seeds")),
-    "handover_dir": ("FOLDER", "FOLDER", lambda p: p.core.settings.handover_dir.name),
+    "handover_dir": ("FOLDER", "FOLDER", lambda p: p.crawl.settings.handover_dir.name),
     "handover_rate": ("1M", 1 << 20, _anew("handover_rate")),
     "outbox_rows": ("9", 9, _anew("outbox_rows")),
-    "ledger": ("LEDGER", True, lambda p: p.core.frontier.permits.lender is p.core.sharing),
+    "ledger": ("LEDGER", True, lambda p: p.crawl.frontier.permits.lender is p.crawl.sharing),
     "seen": ("sieve", (True, True), lambda p: (
-        p.store.sieve is not None, p.core.frontier.sifter and p.core.frontier.sifter.active
+        p.store.sieve is not None, p.crawl.frontier.sifter and p.crawl.frontier.sifter.active
     )),
     "redis_url": ("redis://127.0.0.1:9/3", "redis://127.0.0.1:9/3", lambda p: (
-        p.core.settings.redis_url and p.core.settings.redis_url.url
+        p.crawl.settings.redis_url and p.crawl.settings.redis_url.url
     )),
     "sieve_waiting": ("2048", 2048, lambda p: p.store.sieve and p.store.sieve.sieve.capacity),
     "duplicates": ("near,payload", (True, True, False), lambda p: tuple(
         each is not None for each in
-        (p.core.duplicates._near, p.core.duplicates._payloads, p.core.duplicates._structures)
+        (p.crawl.duplicates._near, p.crawl.duplicates._payloads, p.crawl.duplicates._structures)
     )),
     "packs_dir": ("FOLDER", "FOLDER", lambda p: p.plan.folder.name),
     "packs_format": ("zst", "zst", lambda p: p.plan.form),
@@ -304,7 +304,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "items_dir": ("FOLDER", "FOLDER", lambda p: p.items and p.items._folder.name),
     "items_format": ("zst", "zst", lambda p: p.items and p.items._files._format),
     "page_items": ("true", True, _anew("page_items")),
-    "link_stats": ("hosts", True, lambda p: p.core.counting is not None),
+    "link_stats": ("hosts", True, lambda p: p.crawl.counting is not None),
     "index": ("true", True, lambda p: p.index._indexing is not None),
     "near_memory": ("1M", (1 << 20) // 136, lambda p: p.near.capacity),
 }  # fmt: skip
@@ -388,16 +388,16 @@ def test_every_setting_is_live(web: FakeWebProcess, tmp_path: Path, run: Any) ->
         for name, (text, expected, probe) in PROBES.items():
             if text in files:
                 text = str(tmp_path / text)
-            change_setting(parts.core, full_name(name), text)
+            change_setting(parts.crawl, full_name(name), text)
             assert probe(parts) == expected, name
             if name == "packs_keep":  # others make no sense with it
-                change_setting(parts.core, full_name(name), "default")
+                change_setting(parts.crawl, full_name(name), "default")
         for name in [each for each in reversed(PROBES) if each not in NOT_WITHOUT]:
-            change_setting(parts.core, full_name(name), "default")
+            change_setting(parts.crawl, full_name(name), "default")
         for name, declared in DECLARATIONS.items():
             if declared.kind is Kind.FIXED:
                 with pytest.raises(SettingsError, match="fixed for the life of a job"):
-                    change_setting(parts.core, full_name(name), "default")
+                    change_setting(parts.crawl, full_name(name), "default")
             else:
                 assert name in PROBES, f"{name}: where does it take effect?"
 
@@ -412,7 +412,7 @@ def test_what_scrapy_keeps_of_its_own_is_live(
     monkeypatch.setattr(Waiting, "download_timeout", 45, raising=False)
 
     def act(parts: Parts) -> None:
-        engine, core = parts.crawler.engine, parts.core
+        engine, crawl = parts.crawler.engine, parts.crawl
         assert engine is not None
         downloader = engine.downloader
 
@@ -428,19 +428,19 @@ def test_what_scrapy_keeps_of_its_own_is_live(
             found = parts.crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
             assert found is not None
             found.process_request(request)
-            assert core.settings.project.download_timeout == request.meta["download_timeout"]
+            assert crawl.settings.project.download_timeout == request.meta["download_timeout"]
             return request.meta["download_timeout"]
 
         for name, text, value, probe in (
             ("CONCURRENT_REQUESTS", "3", 3, places), ("DOWNLOAD_TIMEOUT", "2m", 120.0, timeout),
         ):
             before = probe()
-            assert change_setting(core, name, text) == (before, value)
+            assert change_setting(crawl, name, text) == (before, value)
             assert probe() == value
             for bad in ("-1", "many"):
                 with pytest.raises(SettingsError, match=f"{name} = '{bad}': expected a "):
-                    change_setting(core, name, bad)
-            assert change_setting(core, name, "default") == (value, before)
+                    change_setting(crawl, name, bad)
+            assert change_setting(crawl, name, "default") == (value, before)
             assert probe() == before
 
     _beside(web, tmp_path, act, run)
@@ -460,7 +460,7 @@ def test_what_is_refused_changes_nothing(
     bad.write_text("a.test delay=1\nb.test dealy=1\n")
 
     def act(parts: Parts) -> None:
-        before, revision = parts.core.settings, parts.policy.revision
+        before, revision = parts.crawl.settings, parts.policy.revision
         for name, value, said in (
             ("SUITE_HOST_DLAY", "4", "did you mean SUITE_HOST_DELAY"),
             ("DOWNLOAD_DELAY", "4", "use SUITE_HOST_DELAY"),
@@ -470,11 +470,11 @@ def test_what_is_refused_changes_nothing(
             ("SUITE_OVERRIDES", str(tmp_path / "none"), "a file that exists"),
         ):
             with pytest.raises(SettingsError, match=said):
-                change_setting(parts.core, name, value)
-        assert parts.core.settings is before
+                change_setting(parts.crawl, name, value)
+        assert parts.crawl.settings is before
         assert parts.policy.revision == revision
         assert parts.crawler.engine is not None
-        site = LiveSite(parts.core, parts.crawler.engine._slot.scheduler, lambda: None)
+        site = LiveSite(parts.crawl, parts.crawler.engine._slot.scheduler, lambda: None)
 
         def ask(path: Path) -> tuple[str, dict[str, Any]]:
             arguments = {"name": "SUITE_OVERRIDES", "value": str(path)}

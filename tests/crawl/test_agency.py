@@ -36,7 +36,7 @@ def agent(**store: Any) -> Any:
     async def written() -> None:
         """It does not wait for a disk any more."""
 
-    return SimpleNamespace(core=SimpleNamespace(store=SimpleNamespace(**store), written=written))
+    return SimpleNamespace(crawl=SimpleNamespace(store=SimpleNamespace(**store), written=written))
 
 
 def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(10):
             await asyncio.sleep(0)
         assert not written.done()
-        here.core.store.dirty = False
+        here.crawl.store.dirty = False
         async with asyncio.timeout(60):
             await written
 
@@ -59,8 +59,8 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
 def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
     """Also where several fetches at a time are allowed, and one by the ledger comes between."""
     address: Any = SimpleNamespace(key="10.0.0.1", wire=2, next_fetch=0.0, delay=3.0)
-    core = made({address.key: address}, floor=None)
-    company = Company(core, lambda addresses: None)
+    crawl = made({address.key: address}, floor=None)
+    company = Company(crawl, lambda addresses: None)
     company._book.answered(Question([], [], [], [], complete=True, known=1), [], [address.key])
     heard = []
     for address.wire in (2, 1, 0):

@@ -15,7 +15,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Answer, Site, Visit, links, running
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.preparation import Errands
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -81,9 +81,9 @@ class Robots:
 
 def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
-    core: Any = MagicMock(broad=False)
+    crawl: Any = MagicMock(broad=False)
     robots: Any = Robots()
-    errands = Errands(core, robots, lambda: None)
+    errands = Errands(crawl, robots, lambda: None)
     assert errands._crawl_delay("https://a.test/") == 7.0
     assert errands._crawl_delay("http://b.test/") == 0.0
 
@@ -113,10 +113,10 @@ class Returning(Visitor):
         """See the class."""
         first, *others = self.pages.split()
         yield Request(first)
-        core = core_of(self.crawler)
-        assert core.job is not None
-        rework = core.frontier.rework(core.job.store)
-        while not (core.frontier.counters.done and rework.forget_host("127.0.0.1", core.now())):
+        crawl = get_crawl(self.crawler)
+        assert crawl.job is not None
+        rework = crawl.frontier.rework(crawl.job.store)
+        while not (crawl.frontier.counters.done and rework.forget_host("127.0.0.1", crawl.now())):
             await asyncio.sleep(0.01)
         for page in others:
             yield Request(page)

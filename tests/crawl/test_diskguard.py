@@ -36,13 +36,13 @@ class Crawl:
         self.closing = False
         crawler = get_crawler(settings_dict=settings)
         crawler.stats = SimpleNamespace(inc_value=lambda name: None)  # type: ignore[assignment]
-        self.core: Any = SimpleNamespace(
+        self.crawl: Any = SimpleNamespace(
             now=lambda: self.time, crawler=crawler, job=None, temporary=None, store=self,
             frontier=SimpleNamespace(flush=lambda: None), settings=SimpleNamespace(
                 min_free=0, fetch_log=False, packs_dir=None, items_dir=None
             ),
         )  # fmt: skip
-        self.guard = DiskGuard(self.core, self)  # type: ignore[arg-type]
+        self.guard = DiskGuard(self.crawl, self)  # type: ignore[arg-type]
 
     def recover(self) -> None:
         """Of the store."""
@@ -113,7 +113,7 @@ def test_a_full_disk_of_packs_is_waited_for(
 
     monkeypatch.setattr(diskguard, "shortage", look)
     crawl = Crawl()
-    crawl.core.settings.packs_dir = tmp_path
+    crawl.crawl.settings.packs_dir = tmp_path
     crawl.guard.hold(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
     crawl.go_on(HOUR)
     assert crawl.guard.stuck
@@ -155,10 +155,10 @@ def test_folders_of_components_are_watched(
     names = ("images", "log", "fetches", "packs", "items", "job")
     folders = {name: tmp_path / name for name in names}
     crawl = Crawl(IMAGES_STORE=str(folders["images"]), LOG_FILE=str(folders["log"] / "crawl.log"))
-    settings = crawl.core.settings
+    settings = crawl.crawl.settings
     settings.fetch_log, settings.packs_dir = folders["fetches"], folders["packs"]
     settings.items_dir = folders["items"]
-    crawl.core.job = SimpleNamespace(folder=folders["job"])
+    crawl.crawl.job = SimpleNamespace(folder=folders["job"])
     asked: list[Path] = []
     monkeypatch.setattr(
         diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
@@ -167,7 +167,7 @@ def test_folders_of_components_are_watched(
     crawl.go_on(2)
     assert set(asked) == set(folders.values())
     asked.clear()
-    crawl.core.job, crawl.core.temporary = None, tmp_path
+    crawl.crawl.job, crawl.crawl.temporary = None, tmp_path
     crawl.go_on(2)
     assert tmp_path in asked
 
@@ -178,7 +178,7 @@ def test_systemd_hears_of_a_stop_at_once_and_of_an_end_when_it_has_come(crawling
     sent: list[str] = []
     notifier = SimpleNamespace(send=lambda **said: sent.extend(said), watchdog=False)
     watched: Any = object.__new__(Supervision)
-    watched._core = SimpleNamespace(crawler=SimpleNamespace(crawling=crawling))
+    watched._crawl = SimpleNamespace(crawler=SimpleNamespace(crawling=crawling))
     watched._scheduler = SimpleNamespace(pauses=[])
     watched._notifier, watched._status, watched._stopping = notifier, None, False
     watched._look_at_fetching = lambda now: None
@@ -193,7 +193,7 @@ def test_what_cannot_be_read_ends_the_crawl(
     """Once, with a line that says what to do; a crawl whose store is whole goes on."""
     crawl = Crawl()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    keeper: Any = SimpleNamespace(_core=SimpleNamespace(store=store), _scheduler=crawl)
+    keeper: Any = SimpleNamespace(_crawl=SimpleNamespace(store=store), _scheduler=crawl)
     assert not Keeper.end_if_damaged(keeper)
     assert crawl.stopped == []
     store.damage = "the store in x cannot be read: Corruption"

@@ -19,7 +19,7 @@ from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import SETTINGS, Filtering
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
@@ -301,27 +301,27 @@ def test_live(by: str, site: Site, tmp_path: Path, run: Any, caplog: Any) -> Non
                 await asyncio.sleep(0.01)
 
         await until(lambda: "/m3" in site.paths())
-        core = core_of(crawlers[0])
+        its_crawl = get_crawl(crawlers[0])
         if by == "set":
             with pytest.raises(SettingsError, match="line 1, column 5: no atom is called Wrong"):
-                change_setting(core, "SUITE_SCHEDULE_FILTER", "not Wrong()")
+                change_setting(its_crawl, "SUITE_SCHEDULE_FILTER", "not Wrong()")
             with pytest.raises(SettingsError, match="expected a filter such as"):
-                change_setting(core, "SUITE_SCHEDULE_FILTER", "@nowhere.filter")
+                change_setting(its_crawl, "SUITE_SCHEDULE_FILTER", "@nowhere.filter")
         else:
             path.write_text("TRUE or\nWrong()")
             await until(lambda: "the filter of before stays in force" in caplog.text)
         seen = len(site.paths())
         await until(lambda: any(path.startswith("/m") for path in site.paths()[seen:]))
         if by == "set":
-            change_setting(core, "SUITE_SCHEDULE_FILTER", "URLContainsOneOf(/n)")
+            change_setting(its_crawl, "SUITE_SCHEDULE_FILTER", "URLContainsOneOf(/n)")
         else:
             path.write_text("URLContainsOneOf(/n)")
             await until(lambda: "is in force" in caplog.text)
-        known = core.frontier.counters.pending
+        known = its_crawl.frontier.counters.pending
         seen = len(site.paths())
         await until(lambda: len(site.paths()) > seen + known + 10)
         assert not any(path.startswith("/m") for path in site.paths()[-8:])
-        change_setting(core, "SUITE_SCHEDULE_FILTER", "FALSE")
+        change_setting(its_crawl, "SUITE_SCHEDULE_FILTER", "FALSE")
         return await task
 
     done: Crawled = run(crawl_and_change())

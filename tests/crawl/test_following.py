@@ -9,7 +9,7 @@ from scrapy import Request, Spider
 from scrapy.http import HtmlResponse
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.links import Follower, product_of
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry
@@ -20,9 +20,9 @@ def follower() -> Iterator[Follower]:
     """That of a crawl as mybot."""
     agent = "Mozilla/5.0 (compatible; mybot/1.0; +https://example.org/bot)"
     crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "USER_AGENT": agent})
-    core = core_of(crawler)
-    yield Follower(core, Spider("name"), None, None)
-    core.let_go()
+    crawl = get_crawl(crawler)
+    yield Follower(crawl, Spider("name"), None, None)
+    crawl.let_go()
 
 
 @pytest.mark.parametrize(
@@ -81,25 +81,25 @@ def test_what_is_mined_is_asked_about_like_links(
 ) -> None:
     """By the follow filter, too, and as far beyond the scope as a link there would be."""
     crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "SUITE_MINE": "ancestors"} | settings)
-    core = core_of(crawler)
-    core.filtering.use_scope(["in.test"])
+    crawl = get_crawl(crawler)
+    crawl.filtering.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
-    lease = core.leases[request] = Lease(Entry("a.test", request.url, beyond=1), None)
+    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, beyond=1), None)
     response = HtmlResponse(request.url, body=b"<p>", request=request)
-    Follower(core, Spider("name"), None, None).follow(response)
+    Follower(crawl, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == expected
-    core.let_go()
+    crawl.let_go()
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) -> None:
     """Its row does not say how far out it was: that is one hop at least, and no link gains one."""
     settings = {"SUITE_PROFILE": "broad", "SUITE_SCHEDULE_FILTER": "HopsBeyondScopeLessThan(3)"}
-    core = core_of(get_crawler(Spider, settings))
-    core.filtering.use_scope(["in.test"])
+    crawl = get_crawl(get_crawler(Spider, settings))
+    crawl.filtering.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
-    lease = core.leases[request] = Lease(Entry("a.test", request.url, beyond=beyond), None)
+    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, beyond=beyond), None)
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
-    Follower(core, Spider("name"), None, None).follow(response)
+    Follower(crawl, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == [("http://far.test/", 2)]
-    core.let_go()
+    crawl.let_go()

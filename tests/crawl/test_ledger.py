@@ -16,7 +16,7 @@ from crawls import crawl, start, web_settings
 from inprocess import Crawled, crawl_here
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -109,7 +109,7 @@ def test_a_ledger_is_there_from_when_it_is_set(
         async def start(self) -> AsyncIterator[Any]:
             async for each in super().start():
                 yield each
-            change_setting(core_of(self.crawler), "SUITE_LEDGER", str(tmp_path / "ledger"))
+            change_setting(get_crawl(self.crawler), "SUITE_LEDGER", str(tmp_path / "ledger"))
 
     done = run(crawl_here(Late, within=100, **given))
     assert done.reason == "finished"

@@ -14,7 +14,7 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.crawl_policy import make_normalizer
 from scrapy_spider_suite.crawl.links import Follower
 from scrapy_spider_suite.crawl.queue.leases import Lease
@@ -238,14 +238,14 @@ def test_a_job_keeps_its_rules(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[CrawlCore]:
+def crawl(tmp_path: Path) -> Iterator[Crawl]:
     """That of a crawl with a job that looks for twins."""
-    made = _core(tmp_path)
+    made = _crawl(tmp_path)
     yield made
     made.let_go()
 
 
-def _core(folder: Path) -> CrawlCore:
+def _crawl(folder: Path) -> Crawl:
     settings = {
         "SUITE_PROFILE": "broad", "SUITE_PREFER_HTTPS": True, "JOBDIR": str(folder / "job"),
         "REDIRECT_ENABLED": True,
@@ -253,62 +253,62 @@ def _core(folder: Path) -> CrawlCore:
     crawler = get_crawler(Reading, settings)
     crawler.spider = crawler._create_spider("x")
     crawler.crawling = True
-    return core_of(crawler)
+    return get_crawl(crawler)
 
 
-def _redirected(core: CrawlCore, url: str, to: str, status: int = 301) -> str:
+def _redirected(crawl: Crawl, url: str, to: str, status: int = 301) -> str:
     """Where the redirect from *url* to *to* leads."""
-    middleware = LinkRedirectMiddleware.from_crawler(core.crawler)
+    middleware = LinkRedirectMiddleware.from_crawler(crawl.crawler)
     request = Request(url, meta={"suite_bulk": True})
     response = Response(url, status, headers={"Location": to}, request=request)
-    core.visits.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
+    crawl.visits.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
     found = middleware.process_response(request, response)
     assert isinstance(found, Request)
     return found.url
 
 
-def _followed(core: CrawlCore, url: str, *hrefs: str) -> list[str]:
+def _followed(crawl: Crawl, url: str, *hrefs: str) -> list[str]:
     """The links of a page at *url*."""
     request = Request(url, meta={"suite_bulk": True})
-    lease = core.leases[request] = Lease(Entry("a.test", url), None)
+    lease = crawl.leases[request] = Lease(Entry("a.test", url), None)
     body = "".join(f'<a href="{href}">' for href in hrefs).encode()
-    spider = core.crawler.spider
+    spider = crawl.crawler.spider
     assert spider is not None
-    follower = Follower(core, spider, None, None)
+    follower = Follower(crawl, spider, None, None)
     follower.follow(HtmlResponse(url, body=body, request=request))
     return lease.links
 
 
-def test_redirects_make_twins(core: CrawlCore, tmp_path: Path) -> None:
+def test_redirects_make_twins(crawl: Crawl, tmp_path: Path) -> None:
     """Links are taken for the other form from then on, in the next run as well."""
     http, https = "http://a.test", "https://a.test"
-    assert _followed(core, "http://b.test/", f"{http}/x") == [f"{http}/x"]
+    assert _followed(crawl, "http://b.test/", f"{http}/x") == [f"{http}/x"]
     for n in range(4):
-        assert _redirected(core, f"{http}/{n}", f"{https}/{n}") == f"{https}/{n}"
+        assert _redirected(crawl, f"{http}/{n}", f"{https}/{n}") == f"{https}/{n}"
     hrefs = (f"{http}/x", f"{https}/x", f"{http}:81/x", "http://c.test/x")
     merged = [f"{https}/x", f"{http}:81/x", "http://c.test/x"]
-    assert _followed(core, "http://b.test/1", *hrefs) == merged
-    stats = core.crawler.stats
+    assert _followed(crawl, "http://b.test/1", *hrefs) == merged
+    stats = crawl.crawler.stats
     assert stats.get_value("suite/twins/forms") == 1
     assert stats.get_value("suite/links/respelled") == 1
     # What was queued before, and the server that wants http after all.
-    assert _redirected(core, f"{http}/old", f"{https}/old") == f"{https}/old"
-    assert _redirected(core, f"{https}/back", f"{http}/back") == f"{http}/back"
-    core.frontier.flush()
-    core.let_go()
-    again = _core(tmp_path)
+    assert _redirected(crawl, f"{http}/old", f"{https}/old") == f"{https}/old"
+    assert _redirected(crawl, f"{https}/back", f"{http}/back") == f"{http}/back"
+    crawl.frontier.flush()
+    crawl.let_go()
+    again = _crawl(tmp_path)
     try:
         assert _followed(again, "http://b.test/2", *hrefs) == merged
     finally:
         again.let_go()
 
 
-def test_equal_pages_make_twins(core: CrawlCore) -> None:
+def test_equal_pages_make_twins(crawl: Crawl) -> None:
     """Pages that are followed are compared."""
     for form in ("http://a.test", "http://www.a.test"):
         for n in range(3):
-            _followed(core, f"{form}/{n}", "/x", f"/y{n}")
-    assert _followed(core, "http://b.test/", "http://www.a.test/z") == ["http://a.test/z"]
+            _followed(crawl, f"{form}/{n}", "/x", f"/y{n}")
+    assert _followed(crawl, "http://b.test/", "http://www.a.test/z") == ["http://a.test/z"]
 
 
 class Making(Reading):

@@ -27,12 +27,12 @@ GIVEN = {
 def _agent(**changes: Any) -> tuple[Phasing, Policy, Shares, SuiteSettings]:
     settings = SuiteSettings.from_settings(Settings(GIVEN | changes))
     policy = Policy(**policy_fields(settings))
-    core: Any = SimpleNamespace(
+    crawl: Any = SimpleNamespace(
         settings=settings, overriding=SimpleNamespace(policy=policy),
         crawler=SimpleNamespace(signals=SimpleNamespace(connect=lambda *_: None)),
     )  # fmt: skip
     shares = Shares(assignment_of("url-sum"), "m")
-    return Phasing(core, shares), policy, shares, settings
+    return Phasing(crawl, shares), policy, shares, settings
 
 
 def test_it_has_the_phase_of_its_rank(caplog: pytest.LogCaptureFixture) -> None:

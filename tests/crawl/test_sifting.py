@@ -32,13 +32,13 @@ class Crawl:
         self.frontier = Frontier(
             self.store, policy, now=0.0, wall=WALL, capacity=10, sift=True
         )
-        self.core: Any = SimpleNamespace(
+        self.crawl: Any = SimpleNamespace(
             now=lambda: self.time, store=self.store, frontier=self.frontier, outside=0
         )
 
     def flusher(self) -> Flusher:
         """A new one, in the loop that runs."""
-        return Flusher(self.core, self.frontier.flush, self.wake)
+        return Flusher(self.crawl, self.frontier.flush, self.wake)
 
     def wake(self) -> None:
         """Of the scheduler."""
@@ -217,7 +217,7 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
             extractor=SimpleNamespace(look=lambda *, starving: asked.append("stored pages")),
         ),
         _disk=SimpleNamespace(paused=paused, stuck=False),
-        _core=SimpleNamespace(settings=SimpleNamespace(seen="trie")),
+        _crawl=SimpleNamespace(settings=SimpleNamespace(seen="trie")),
         _flusher=SimpleNamespace(look=lambda *, starving: asked.append("sieve")),
     )  # fmt: skip
     Keeper._archive(keeper)

@@ -18,7 +18,7 @@ from scrapy.utils.test import get_crawler
 from websites import Site, links, running
 
 from scrapy_spider_suite.analysis.duplicates import PAYLOADS
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PlainLog
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
 from scrapy_spider_suite.errors import JobDamagedError
@@ -145,7 +145,7 @@ class Damaging(Items):
     async def start(self) -> AsyncIterator[Any]:
         """Begin."""
         digest = sha1_of(SAME.encode())
-        core_of(self.crawler).store.kv(PAYLOADS).put(digest, b"\xc1")
+        get_crawl(self.crawler).store.kv(PAYLOADS).put(digest, b"\xc1")
         async for each in super().start():
             yield each
 
@@ -165,7 +165,7 @@ def test_a_commit_that_meets_what_nobody_can_read(tmp_path: Path) -> None:
     def unhold(lease: Any, now: float) -> None:
         raise JobDamagedError("a row of the revisits is damaged")
 
-    core: Any = SimpleNamespace(
+    its_crawl: Any = SimpleNamespace(
         crawler=get_crawler(), settings=None, store=store, now=lambda: 0.0,
         wake=lambda: woken.append(1), frontier=SimpleNamespace(unhold=unhold),
     )  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_commit_that_meets_what_nobody_can_read(tmp_path: Path) -> None:
     scheduler: Any = SimpleNamespace(
         pause=nothing, unpause=nothing, hold_still=nothing, flush_soon=nothing
     )
-    FrontierLog(core, scheduler).written([object()])  # type: ignore[list-item]
+    FrontierLog(its_crawl, scheduler).written([object()])  # type: ignore[list-item]
     assert store.damage == "a row of the revisits is damaged"
     assert woken
     store.close()

@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from websites import Site, links, running
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs import open_items, open_packs
 from scrapy_spider_suite.settings.changing import change_setting
@@ -55,7 +55,7 @@ class Items(Spider):
     def parse(self, response: Response, n: int) -> Iterator[Any]:
         """Change what is to be changed there."""
         for name, value in self.changes.get(n, ()):
-            change_setting(core_of(self.crawler), name, value)
+            change_setting(get_crawl(self.crawler), name, value)
         yield {"url": response.url}
         self.made += n in self.changes
         if n in self.changes and self.made == len(self.changes):
@@ -114,7 +114,7 @@ class Broad(BroadSpider):
         """Change what is to be changed there."""
         value = self.changes.get(int(response.url.rpartition("/")[2]))
         if value is not None:
-            change_setting(core_of(self.crawler), "SUITE_SEEN", value)
+            change_setting(get_crawl(self.crawler), "SUITE_SEEN", value)
 
 
 def test_what_was_seen_is_known_however_it_is_kept(run: Run, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_packs_are_switched_on_and_off(site: Site, run: Run, tmp_path: Path) -> 
             if n == 30:
                 for name in ("SUITE_PACKS_DIR", "SUITE_ITEMS_DIR"):
                     with pytest.raises(SettingsError, match=name) as caught:
-                        change_setting(core_of(self.crawler), name, str(bad / "x"))
+                        change_setting(get_crawl(self.crawler), name, str(bad / "x"))
                     refused.append(str(caught.value))
             yield from super().parse(response, n)
             if n + 1 < PAGES:

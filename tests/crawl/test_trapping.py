@@ -33,10 +33,10 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
     limits = Limits(same=2, query=2, hosts=2, sessions=2, prefix=50, permuted=1)
     frontier = Crawl(MemoryStore(), Web({}), Policy(traps=limits)).frontier
     settings = SimpleNamespace(mine="ancestors", mine_max=9)
-    core = SimpleNamespace(
+    its_crawl = SimpleNamespace(
         frontier=frontier, settings=settings, normalizer=SimpleNamespace(idle=True)
     )
-    trapping = Trapping(cast("Any", core))
+    trapping = Trapping(cast("Any", its_crawl))
     lease = Lease(Entry("a.test", url, flags=Flag.USER), None)
     for _ in range(3):
         trapping.learn(lease, HtmlResponse(url, body=BODY), ["http://a.test/b"])

@@ -25,12 +25,12 @@ class Gate:
         self.host = HostState("a", 0.0, 1, 1)
         self.address = self.bench.addresses["10.0.0.1"] = AddressState("10.0.0.1", 0.0, 1, 0.0)
         self.bench.hosts["a"] = self.host
-        self.core: Any = SimpleNamespace(
+        self.crawl: Any = SimpleNamespace(
             stopping=False, now=lambda: self.now, wake=self._wake, sharing=None,
             frontier=SimpleNamespace(workbench=self.bench),
             settings=SimpleNamespace(max_wait=max_wait),
         )  # fmt: skip
-        self.wire = Wire(self.core)
+        self.wire = Wire(self.crawl)
         self.went: list[str] = []
 
     def _wake(self) -> None:
@@ -182,7 +182,7 @@ def test_a_stop_lets_everyone_go() -> None:
         gate.take()
         tasks = [gate.queue(name) for name in "xyz"]
         await _settle()
-        gate.core.stopping = True
+        gate.crawl.stopping = True
         gate.wire.wake()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(result) for result in results] == [StoppedError] * 3

@@ -11,7 +11,7 @@ import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.context import CrawlCore, core_of
+from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.errors import PrivateAddressError
 from scrapy_spider_suite.settings.changing import change_setting
 
@@ -22,11 +22,11 @@ class Named(Spider):
     name = "any"
 
 
-async def _addresses(core: CrawlCore, host: str) -> tuple[str, ...] | None:
+async def _addresses(crawl: Crawl, host: str) -> tuple[str, ...] | None:
     """Where *host* may be fetched from; None where that is refused."""
-    core.resolver.invalidate(host)
+    crawl.resolver.invalidate(host)
     try:
-        return (await core.resolver.resolve(host)).addresses
+        return (await crawl.resolver.resolve(host)).addresses
     except PrivateAddressError:
         return None
 
@@ -35,18 +35,18 @@ async def _addresses(core: CrawlCore, host: str) -> tuple[str, ...] | None:
 def use_job(nameserver: Any, tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario with the core of a job, the same one each time, and ends it."""
 
-    def use(scenario: Callable[[CrawlCore], Coroutine[Any, Any, None]]) -> None:
+    def use(scenario: Callable[[Crawl], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
             job = {"JOBDIR": str(tmp_path / "job"), "SUITE_DNS_SERVERS": [nameserver.address]}
             crawler = get_crawler(Named, job)
             crawler.crawling = True
-            core = core_of(crawler)
+            crawl = get_crawl(crawler)
             try:
-                await scenario(core)
-                core.close()
+                await scenario(crawl)
+                crawl.close()
             finally:
-                core.resolver.close()
-                core.let_go()
+                crawl.resolver.close()
+                crawl.let_go()
 
         asyncio.run(main())
 
@@ -60,15 +60,15 @@ def test_a_job_remembers_whom_it_trusts_no_more(
     nameserver.add("shop.example", "1.1.1.1")
     nameserver.add("intranet.example", "10.0.0.1")
 
-    async def before(core: CrawlCore) -> None:
+    async def before(crawl: Crawl) -> None:
         for host in ("shop.example", "intranet.example"):
-            core.trusted.add(host)
-            assert await _addresses(core, host)
+            crawl.trusted.add(host)
+            assert await _addresses(crawl, host)
 
-    async def after(core: CrawlCore) -> None:
-        core.trusted.add("shop.example")
-        assert await _addresses(core, "shop.example") is None
-        assert await _addresses(core, "intranet.example") == ("10.0.0.1",)
+    async def after(crawl: Crawl) -> None:
+        crawl.trusted.add("shop.example")
+        assert await _addresses(crawl, "shop.example") is None
+        assert await _addresses(crawl, "intranet.example") == ("10.0.0.1",)
 
     use_job(before)
     nameserver.add("shop.example", "10.0.0.1")
@@ -83,14 +83,14 @@ def test_trust_outlives_a_change_of_the_settings(
     nameserver.add("shop.example", "1.1.1.1")
     nameserver.add("intranet.example", "10.0.0.1")
 
-    async def scenario(core: CrawlCore) -> None:
-        core.trusted.add("shop.example")
-        core.trusted.add("intranet.example")
-        await _addresses(core, "shop.example")
+    async def scenario(crawl: Crawl) -> None:
+        crawl.trusted.add("shop.example")
+        crawl.trusted.add("intranet.example")
+        await _addresses(crawl, "shop.example")
         nameserver.add("shop.example", "10.0.0.1")
-        change_setting(core, "SUITE_DNS_TTL_MIN", "60")
-        core.trusted.add("shop.example")
-        assert await _addresses(core, "shop.example") is None
-        assert await _addresses(core, "intranet.example") == ("10.0.0.1",)
+        change_setting(crawl, "SUITE_DNS_TTL_MIN", "60")
+        crawl.trusted.add("shop.example")
+        assert await _addresses(crawl, "shop.example") is None
+        assert await _addresses(crawl, "intranet.example") == ("10.0.0.1",)
 
     use_job(scenario)

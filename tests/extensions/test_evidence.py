@@ -23,7 +23,7 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import Fetched
 from scrapy_spider_suite.extensions.evidence import Evidence
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
@@ -257,12 +257,12 @@ def test_changed_while_the_crawl_runs(run: Run, site: Site, tmp_path: Path) -> N
         async def start(self) -> AsyncIterator[Any]:
             engine = self.crawler.engine
             assert engine is not None
-            core = core_of(self.crawler)
+            its_crawl = get_crawl(self.crawler)
             for number, value in enumerate(("one", "two", "file/below", "two", "False", "one")):
                 path = value if value == "False" else str(tmp_path / value)
-                change_setting(core, "SUITE_FETCH_LOG", path)
+                change_setting(its_crawl, "SUITE_FETCH_LOG", path)
                 await engine.download_async(Request(f"{site.url}/page?{number}"))
-            change_setting(core, "SUITE_FETCH_LOG_SIZE", "1M")
+            change_setting(its_crawl, "SUITE_FETCH_LOG_SIZE", "1M")
             sizes.append(self.crawler.get_extension(Evidence)._log.size)
             for nothing in ():
                 yield nothing

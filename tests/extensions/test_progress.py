@@ -16,7 +16,7 @@ from scrapy import Spider
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.extensions import progress
 from scrapy_spider_suite.extensions.progress import Progress
@@ -42,14 +42,14 @@ def crawler_of(**settings: Any) -> Any:
 def crawler() -> Iterator[Any]:
     """A crawler whose frontier knows three URLs, one of which is done."""
     crawler = crawler_of()
-    core = core_of(crawler)
+    crawl = get_crawl(crawler)
     entries = [seed_entry(f"http://h{n}.test/") for n in range(3)]
-    core.frontier.schedule([each for each in entries if each is not None], core.now())
-    core.frontier.counters.done = 1_234
-    core.frontier.counters.failed = 5
-    core.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
+    crawl.frontier.schedule([each for each in entries if each is not None], crawl.now())
+    crawl.frontier.counters.done = 1_234
+    crawl.frontier.counters.failed = 5
+    crawl.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
     yield crawler
-    core.let_go()
+    crawl.let_go()
 
 
 def opened(crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float = 0.0) -> Progress:
@@ -84,7 +84,7 @@ def test_a_terminal_is_used_if_the_log_goes_there(monkeypatch: pytest.MonkeyPatc
 def test_the_line(crawler: Any, run: Any) -> None:
     """Pages, rates of the last minute, what is left and for how long, hosts, failures."""
     shown = opened(crawler, None, run)
-    counters, frontier = core_of(crawler).frontier.counters, core_of(crawler).frontier
+    counters, frontier = get_crawl(crawler).frontier.counters, get_crawl(crawler).frontier
     now = time.monotonic() + 2.0
     counters.done += 200
     counters.bytes += 3_000_000
@@ -133,7 +133,7 @@ def test_the_queue_is_looked_at_every_second(
 
     async def grow_and_shrink() -> None:
         shown = Progress(crawler, None)
-        frontier = core_of(crawler).frontier
+        frontier = get_crawl(crawler).frontier
         frontier.counters.pending = 0
         shown._opened()
         frontier.counters.pending = 100

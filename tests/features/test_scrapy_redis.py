@@ -20,7 +20,7 @@ from scrapy import signals
 from websites import Answer, Site, Visit, links
 
 from scrapy_spider_suite.cluster.pushed_seeds import LONGEST, Pushed, PushedSeeds
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.errors import RegistryError, SettingsError
 from scrapy_spider_suite.settings.changing import change_setting
 
@@ -82,8 +82,8 @@ def test_a_project_moves_over(
             redis.lpush("pages:start_urls", f"{site.url}/later")
             redis.move("pages:start_urls", 1)
             with pytest.raises(SettingsError, match="no connection can be made"):
-                change_setting(core_of(spider.crawler), "SUITE_REDIS_URL", f"{other}&no=option")
-            change_setting(core_of(spider.crawler), "SUITE_REDIS_URL", other)
+                change_setting(get_crawl(spider.crawler), "SUITE_REDIS_URL", f"{other}&no=option")
+            change_setting(get_crawl(spider.crawler), "SUITE_REDIS_URL", other)
 
     with caplog.at_level(logging.INFO):
         crawled = crawl(

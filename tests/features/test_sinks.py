@@ -14,7 +14,7 @@ from scrapy.http import Response
 from visitors import Visitor, walker
 from websites import Site, links
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
@@ -49,11 +49,11 @@ class Sink:
         asyncio.get_running_loop().call_later(0.05, self._write, written)
 
     def _write(self, written: asyncio.Future[None]) -> None:
-        core = core_of(self._crawler)
-        if core.leases:  # not everything else about the page is over
+        crawl = get_crawl(self._crawler)
+        if crawl.leases:  # not everything else about the page is over
             asyncio.get_running_loop().call_later(0.05, self._write, written)
             return
-        self.done.append(core.frontier.counters.done)
+        self.done.append(crawl.frontier.counters.done)
         outcome = self.outcomes.pop(0) if self.outcomes else lambda future: future.set_result(None)
         outcome(written)
 

@@ -14,7 +14,7 @@ from scrapy import Spider, signals
 from scrapy.exceptions import DropItem
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.empty_runs import STARTED
 from scrapy_spider_suite.spidermiddlewares.lineage import LineageMiddleware
 
@@ -54,7 +54,7 @@ class Slow:
             await asyncio.sleep(0.001)
         for _ in range(20):
             await asyncio.sleep(0)
-        self.seen.append(core_of(self._crawler).store.kv("start").get(STARTED))
+        self.seen.append(get_crawl(self._crawler).store.kv("start").get(STARTED))
         if item["number"] == 2:
             raise DropItem("seen enough")
         return item
@@ -84,10 +84,10 @@ def test_what_a_full_disk_did_not_take_comes_again(
     async def scenario() -> None:
         crawler = get_crawler(Handed, {"JOBDIR": str(tmp_path / "job")})
         crawler.crawling = True
-        core = core_of(crawler)
-        core.schedules = True
+        crawl = get_crawl(crawler)
+        crawl.schedules = True
         start = LineageMiddleware(crawler).process_start(Handed().start())
-        send, kv = crawler.signals.send_catch_log, core.store.kv("start")
+        send, kv = crawler.signals.send_catch_log, crawl.store.kv("start")
         assert [(await anext(start))["number"] for _ in range(2)] == [1, 2]
         end = asyncio.ensure_future(anext(start, None))
         about: dict[str, Any] = {"item": {}, "spider": None}
@@ -104,7 +104,7 @@ def test_what_a_full_disk_did_not_take_comes_again(
             send(signals.item_error, response=None, failure=Failure(error), **about)
         await end
         assert (kv.get(STARTED) is not None) is stored
-        core.close()
-        core.let_go()
+        crawl.close()
+        crawl.let_go()
 
     run(scenario())

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.guards.checks import Crawl, findings
+from scrapy_spider_suite.guards.checks import CrawlNeeds, findings
 from scrapy_spider_suite.guards.limits import Memory, memory_limit, tracking
 from scrapy_spider_suite.guards.mounts import mount_of
 
 G = 1 << 30
-FINE = Crawl(concurrency=100, idle=256, files=1024, memory=128 << 20, last_write=50.0, now=60.0)
+FINE = CrawlNeeds(
+    concurrency=100, idle=256, files=1024, memory=128 << 20, last_write=50.0, now=60.0
+)
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 23 22 0:21 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1G

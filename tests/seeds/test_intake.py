@@ -18,7 +18,7 @@ from scrapy.http import Response
 from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl import seeds as intake
-from scrapy_spider_suite.crawl.context import core_of
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.seeds import bad_lines
 from scrapy_spider_suite.runtime.refusal import ExitCode, code_of_reason
 from scrapy_spider_suite.settings.changing import change_setting
@@ -242,7 +242,7 @@ def test_a_crawl_in_memory_holds_some_seeds_only(
         def parse(self, response: Response) -> Any:
             """Note how many wait."""
             nonlocal most
-            most = max(most, core_of(self.crawler).frontier.pending)
+            most = max(most, get_crawl(self.crawler).frontier.pending)
             return super().parse(response)
 
     done = run(crawl_here(Watching, SUITE_SEEDS=[str(path)], **AT_ONCE))
@@ -258,7 +258,7 @@ def test_seeds_that_are_set_later(site: Site, tmp_path: Path, run: Run) -> None:
     class Setting(Ordinary):
         async def start(self) -> AsyncIterator[Any]:
             """Set it while the crawl runs."""
-            change_setting(core_of(self.crawler), "SUITE_SEEDS", f"{site.url}/8,{path}")
+            change_setting(get_crawl(self.crawler), "SUITE_SEEDS", f"{site.url}/8,{path}")
             yield Request(f"{site.url}/9")
 
     done = run(crawl_here(Setting, SUITE_SEEDS=f"{site.url}/8", **AT_ONCE))

@@ -58,10 +58,10 @@ def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nothing waits here by the time of the next look: they were for other agents, none
     were seeds, or their pages came at once."""
     clock, source = [0.0], Source()
-    core = crawl_without_requests(clock)
+    crawl = crawl_without_requests(clock)
     monkeypatch.setattr(PushedSeeds, "_at", lambda *_: source)
     key = SeedKey("seeds", "list", 1, "utf-8", decoded=False, max_idle=IDLE, requests="")
-    seeds = PushedSeeds(core, key, lambda planted: 0)
+    seeds = PushedSeeds(crawl, key, lambda planted: 0)
     seeds._read = lambda message: None  # the spider's own
     awaits = []
 
@@ -70,7 +70,7 @@ def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
         source.messages = iter(messages)
         await seeds._take()
         seeds._mind_idleness()
-        awaits.append(core.awaits_seeds)
+        awaits.append(crawl.awaits_seeds)
 
     async def test() -> None:
         await look(50.0, b"one")

@@ -33,7 +33,7 @@ from scrapy_spider_suite.settings.values import RedisUrl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.frontier.workbench import AddressState, HostState
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -211,24 +211,24 @@ _tasks: set[asyncio.Task[None]] = set()
 """Those that begin and end in a running crawl: the loop itself does not hold them."""
 
 
-def sharing_of(core: CrawlCore, settings: SuiteSettings) -> Sharing | None:
-    """What *core* needs to fetch politely with others by *settings*; None if it fetches alone.
+def sharing_of(crawl: Crawl, settings: SuiteSettings) -> Sharing | None:
+    """What *crawl* needs to fetch politely with others by *settings*; None if it fetches alone.
 
     Raises `SettingsError`: that is no place for a ledger.
     """
     if settings.ledger is not None:
-        return Sharing(core, _ledger(settings.ledger, NAME, _LEDGER))
-    if core.agency is None or settings.cluster != "peers" or settings.redis_url is None:
+        return Sharing(crawl, _ledger(settings.ledger, NAME, _LEDGER))
+    if crawl.agency is None or settings.cluster != "peers" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.
-    return Sharing(core, _ledger(settings.redis_url, core.agency.crawl, _REDIS), agents=True)
+    return Sharing(crawl, _ledger(settings.redis_url, crawl.agency.crawl_name, _REDIS), agents=True)
 
 
-def replace_sharing(core: CrawlCore, sharing: Sharing | None) -> None:
-    """Have *core*, which crawls, fetch by *sharing* from now on; what is out ends as it began."""
-    old, core.sharing = core.sharing, sharing
-    core.frontier.permits.let_go()
-    core.frontier.permits.lender = sharing
+def replace_sharing(crawl: Crawl, sharing: Sharing | None) -> None:
+    """Have *crawl*, which crawls, fetch by *sharing* from now on; what is out ends as it began."""
+    old, crawl.sharing = crawl.sharing, sharing
+    crawl.frontier.permits.let_go()
+    crawl.frontier.permits.lender = sharing
     loop = asyncio.get_running_loop()
     opening = [] if sharing is None else [sharing.open_late()]
     for work in opening if old is None else [*opening, old.close()]:
@@ -260,12 +260,12 @@ class Sharing:
             None, and every host and address is shared.
     """
 
-    def __init__(self, core: CrawlCore, ledger: Ledger, *, agents: bool = False) -> None:
-        self.company = Company(core, self._met) if agents else None
-        self._core = core
+    def __init__(self, crawl: Crawl, ledger: Ledger, *, agents: bool = False) -> None:
+        self.company = Company(crawl, self._met) if agents else None
+        self._crawl = crawl
         self._ledger = ledger
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
-        self._longest = core.settings.project.longest_fetch
+        self._longest = crawl.settings.project.longest_fetch
         self._process = secrets.token_hex(8)
         self.grants = Grants(
             self._process, timeout=self._longest, ahead=NEAR, everything=True
@@ -275,7 +275,7 @@ class Sharing:
         self._closed = False
         self._asked = 0.0  # when `pause` was
         # Connected after the scheduler's end: by then every fetch has said how it ended.
-        core.crawler.signals.connect(self.close, spider_closed)
+        crawl.crawler.signals.connect(self.close, spider_closed)
 
     @property
     def away(self) -> bool:
@@ -289,7 +289,7 @@ class Sharing:
         """
         if scheduler.gate is None:
             raise SettingsError(NO_GATE)
-        self._core.frontier.permits.lender = self
+        self._crawl.frontier.permits.lender = self
         await self._ask()
 
     async def _ask(self) -> None:
@@ -322,10 +322,10 @@ class Sharing:
 
     def publish(self) -> None:
         """Set the stats."""
-        stats = self._core.crawler.stats
+        stats = self._crawl.crawler.stats
         for name, value in asdict(self.grants.figures).items():
             stats.set_value(f"suite/ledger/{name}", value)
-        stats.set_value("suite/ledger/waiting", len(self._core.frontier.permits))
+        stats.set_value("suite/ledger/waiting", len(self._crawl.frontier.permits))
         if self.company is not None:
             for name, count in self.company.counts().items():
                 stats.set_value(f"suite/ledger/{name}", count)
@@ -391,11 +391,11 @@ class Sharing:
         """
         if self.company is not None:
             return  # nobody else has the host
-        agency = self._core.agency
+        agency = self._crawl.agency
         whole = agency is None or agency.assignment.by_host
         if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
             return
-        wait = host.next_fetch - self._core.now()
+        wait = host.next_fetch - self._crawl.now()
         if wait > host.gap():
             self.grants.postpone(host_key(host.key), boottime() + wait)
             self._lending.poke()
@@ -414,11 +414,11 @@ class Sharing:
             self._look_again(set(), addresses)
 
     def _look_again(self, hosts: set[str], addresses: set[str]) -> None:
-        core = self._core
-        core.frontier.permits.news(hosts, addresses, core.now())
-        if core.wire is not None and (hosts or addresses):
-            core.wire.wake(*hosts, *addresses)
-        core.wake()
+        crawl = self._crawl
+        crawl.frontier.permits.news(hosts, addresses, crawl.now())
+        if crawl.wire is not None and (hosts or addresses):
+            crawl.wire.wake(*hosts, *addresses)
+        crawl.wake()
 
     # What is shared
 

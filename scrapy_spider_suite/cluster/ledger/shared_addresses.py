@@ -33,7 +33,7 @@ from scrapy_spider_suite.runtime.tasks import Once
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.registry import Registry
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -177,12 +177,12 @@ _TROUBLE: Final = "trouble"
 
 
 class Company:
-    """Of the agent of *core*; *news* is told the addresses of which more is known."""
+    """Of the agent of *crawl*; *news* is told the addresses of which more is known."""
 
-    def __init__(self, core: CrawlCore, news: Callable[[set[str]], None]) -> None:
+    def __init__(self, crawl: Crawl, news: Callable[[set[str]], None]) -> None:
         self._away = False
         self._once = Once(logger, "addresses that agents share")
-        self._core = core
+        self._crawl = crawl
         self._news = news
         self._book = AddressBook(self._quiet)
         self._by_ledger: set[str] = set()
@@ -203,10 +203,11 @@ class Company:
 
     def quiet_in(self) -> float:
         """Seconds until all that was begun is over, and the delay of every address."""
-        core = self._core
-        longest, addresses = core.settings.project.longest_fetch, core.frontier.workbench.addresses
-        wires = (longest + each.delay for each in addresses.values() if each.wire)
-        return max(core.frontier.residents.clocks.over() - core.now(), *wires, 0.0)
+        crawl = self._crawl
+        longest = crawl.settings.project.longest_fetch
+        addresses = crawl.frontier.workbench.addresses.values()
+        wires = (longest + each.delay for each in addresses if each.wire)
+        return max(crawl.frontier.residents.clocks.over() - crawl.now(), *wires, 0.0)
 
     def forget(self) -> None:
         """Others may have thought that this agent is gone: all has to be asked anew."""
@@ -224,14 +225,14 @@ class Company:
             self._by_ledger.add(address.key)
 
     def _quiet(self, key: str) -> bool:
-        frontier = self._core.frontier
+        frontier = self._crawl.frontier
         address = frontier.workbench.addresses.get(key)
         if key in self._by_ledger:
             return True
         if address is not None and address.wire:
             return False
         # An earlier process may have been there just now.
-        return frontier.residents.clocks.next_fetch(key) <= self._core.now()
+        return frontier.residents.clocks.next_fetch(key) <= self._crawl.now()
 
     async def run(self, registry: Registry) -> None:
         """Ask, and hear, until it is cancelled."""
@@ -253,10 +254,10 @@ class Company:
             self._asked.clear()
 
     async def _ask(self, registry: Registry) -> None:
-        core = self._core
-        if core.now() - self._kept > _KEEP:
-            self._kept = core.now()
-            self._book.keep(core.frontier.workbench.addresses)
+        crawl = self._crawl
+        if crawl.now() - self._kept > _KEEP:
+            self._kept = crawl.now()
+            self._book.keep(crawl.frontier.workbench.addresses)
         asked = self._book.question(self._era or registry.answer.era)
         states, news = await registry.meet(asked)
         if asked.known != registry.answer.era:

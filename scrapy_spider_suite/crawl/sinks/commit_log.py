@@ -19,7 +19,7 @@ from scrapy import signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.context import CrawlCore
+from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.requests import is_disk_full
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import Ticker
@@ -79,7 +79,7 @@ class CommitLog(Protocol):
         """Those that hold now."""
 
     @property
-    def core(self) -> CrawlCore | None:
+    def crawl(self) -> Crawl | None:
         """The frontier and all that belongs to it; None: pages are none of the suite's business."""
 
     @property
@@ -105,9 +105,9 @@ class CommitLog(Protocol):
 class FrontierLog:
     """See `CommitLog`; with the suite's scheduler."""
 
-    def __init__(self, core: CrawlCore, scheduler: FrontierScheduler) -> None:
-        self.core = core
-        self.crawler = core.crawler
+    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+        self.crawl = crawl
+        self.crawler = crawl.crawler
         self._scheduler = scheduler
         self.pause, self.unpause = scheduler.pause, scheduler.unpause
         self.hold_still = scheduler.hold_still
@@ -115,26 +115,26 @@ class FrontierLog:
     @property
     def settings(self) -> SuiteSettings:
         """See `CommitLog`."""
-        return self.core.settings
+        return self.crawl.settings
 
     @property
     def waits(self) -> bool:
         """See `CommitLog`."""
-        frontier = self.core.frontier
+        frontier = self.crawl.frontier
         return bool(frontier.commits.held) and frontier.leased == frontier.commits.held
 
     def lease_of(self, request: Request | None) -> Lease | None:
         """See `CommitLog`."""
-        return None if request is None else self.core.leases.get(request)
+        return None if request is None else self.crawl.leases.get(request)
 
     def written(self, leases: Iterable[Lease]) -> None:
         """See `CommitLog`."""
-        core = self.core
-        with condemn_on_damage(core.store):
+        crawl = self.crawl
+        with condemn_on_damage(crawl.store):
             for lease in leases:
-                core.frontier.unhold(lease, core.now())
+                crawl.frontier.unhold(lease, crawl.now())
         self._scheduler.flush_soon()
-        core.wake()
+        crawl.wake()
 
 
 class PlainLog:
@@ -143,7 +143,7 @@ class PlainLog:
     There is one for each sink: `start` has *sink* pulse, `stop` ends that.
     """
 
-    core = None
+    crawl = None
     waits = False
 
     def __init__(self, crawler: Crawler) -> None:
@@ -207,10 +207,10 @@ class PlainLog:
 class Faults:
     """Notes the faults of each page in its lease; *full* is told of a full disk."""
 
-    def __init__(self, core: CrawlCore, full: Callable[[str], None]) -> None:
-        self._core = core
+    def __init__(self, crawl: Crawl, full: Callable[[str], None]) -> None:
+        self._crawl = crawl
         self._full = full
-        connect = core.crawler.signals.connect
+        connect = crawl.crawler.signals.connect
         connect(self._callback_failed, signals.spider_error)
         connect(self._item_failed, signals.item_error)
         connect(self._item_failed, item_not_exported)
@@ -219,14 +219,14 @@ class Faults:
     def lease_of(self, response: Response | Failure | None) -> Lease | None:
         """The lease of the page that *response* is, if it came of one that is still out."""
         request = getattr(response, "request", None)
-        return None if request is None else self._core.leases.get(request)
+        return None if request is None else self._crawl.leases.get(request)
 
     def hold(
         self, response: Response | Failure | None, durable: asyncio.Future[Any],
         then: Callable[[], None],
     ) -> bool:  # fmt: skip
         """See `sinks.hold`; *then* is called when the page is held no more."""
-        lease, core = self.lease_of(response), self._core
+        lease, crawl = self.lease_of(response), self._crawl
         if lease is None or lease.settled:
             return False
         lease.holds += 1
@@ -234,10 +234,10 @@ class Faults:
         def resolved(future: asyncio.Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
                 lease.faults.add(Event.INTERRUPTED)
-            with condemn_on_damage(core.store):
-                core.frontier.unhold(lease, core.now())
+            with condemn_on_damage(crawl.store):
+                crawl.frontier.unhold(lease, crawl.now())
             then()
-            core.wake()
+            crawl.wake()
 
         durable.add_done_callback(resolved)
         return True

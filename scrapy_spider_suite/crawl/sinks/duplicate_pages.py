@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from scrapy_spider_suite.analysis.near_duplicates import NearIndex
-    from scrapy_spider_suite.crawl.context import CrawlCore
+    from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
@@ -52,17 +52,17 @@ class DuplicatePages:
     Stats: ``suite/duplicates/…``, see there. Raises `SettingsError`: the extra ``near`` is missing.
     """
 
-    def __init__(self, core: CrawlCore) -> None:
-        self._core = core
-        self._stats = core.crawler.stats
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+        self._stats = crawl.crawler.stats
         self._near: NearIndex | None = None
         self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
         self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
-        self._check(core.settings)
-        self._go_by(core.settings)
-        core.frontier.commits.told.append(self._told)
-        core.crawler.signals.connect(self._check, settings_changing)
-        core.crawler.signals.connect(self._go_by, settings_changed)
+        self._check(crawl.settings)
+        self._go_by(crawl.settings)
+        crawl.frontier.commits.told.append(self._told)
+        crawl.crawler.signals.connect(self._check, settings_changing)
+        crawl.crawler.signals.connect(self._go_by, settings_changed)
 
     def _check(self, new: SuiteSettings) -> None:
         """Raise `SettingsError` if pages cannot be compared as *new* says."""
@@ -71,7 +71,7 @@ class DuplicatePages:
 
     def _go_by(self, new: SuiteSettings) -> None:
         """Compare as *new* says from the next page on."""
-        kinds, kv = new.duplicates, self._core.store.kv
+        kinds, kv = new.duplicates, self._crawl.store.kv
         self._packs = None if new.packs_dir is None else PackedBodies(new.packs_dir)
         self._payloads = Originals(kv(PAYLOADS)) if "payload" in kinds else None
         self._structures = Originals(kv(STRUCTURES)) if "structure" in kinds else None
@@ -79,7 +79,7 @@ class DuplicatePages:
             self._near = None
         elif self._near is None:
             near = _near_module()
-            rows = kv(NEAR) if self._core.store.durable else None
+            rows = kv(NEAR) if self._crawl.store.durable else None
             self._near = near.NearIndex(new.near_memory, rows=rows)
         else:
             self._near.resize(new.near_memory)
@@ -88,12 +88,12 @@ class DuplicatePages:
 
     def meets(self, lease: Lease, answer: Request | Response) -> bool:
         """An answer has come: compare it. True: `look_up` is to be awaited."""
-        with condemn_on_damage(self._core.store):
+        with condemn_on_damage(self._crawl.store):
             return self._meets(lease, answer)
         return False
 
     def _meets(self, lease: Lease, answer: Request | Response) -> bool:
-        if not self._core.settings.duplicates or not isinstance(answer, Response):
+        if not self._crawl.settings.duplicates or not isinstance(answer, Response):
             return False
         if not 200 <= answer.status < 300 or not answer.body:
             return False
@@ -220,7 +220,7 @@ class DuplicatePages:
         for other in self._waiting.pop(lease, ()):
             if event not in _STORED:
                 other.faults.add(Event.DISK_FULL)
-            self._core.frontier.unhold(other, self._core.now())
+            self._crawl.frontier.unhold(other, self._crawl.now())
 
 
 def _near_module() -> ModuleType:

@@ -66,8 +66,8 @@ class ItemFiles:
         self._format = settings.items_format
         self._form = FORMATS[self._format]()
         self._rows: KV | None = None
-        if log.core is not None and log.core.job is not None:
-            self._rows = log.core.store.kv(ROWS)
+        if log.crawl is not None and log.crawl.job is not None:
+            self._rows = log.crawl.store.kv(ROWS)
         self._file: ItemFile | None = None
         self._full: list[ItemFile] = []
         self._late: set[Path] = set()  # files that could not be closed at once, as was logged
@@ -182,11 +182,11 @@ class ItemFiles:
 
     def _durable(self) -> bool:
         """Write the batch of the store; whether that could be done."""
-        core = self._log.core
-        if core is None:
+        crawl = self._log.crawl
+        if crawl is None:
             return True
-        core.write()
-        return not core.store.dirty
+        crawl.write()
+        return not crawl.store.dirty
 
     async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -320,8 +320,8 @@ class ItemPacking:
     def _last(self, lease: Lease, pile: Pile) -> None:
         """Only the items of *lease* are left to be written, if its page is not fetched again."""
         self._held -= 1
-        core = self._log.core
-        state = State.DONE if core is None else lease.fate(core.frontier.policy.retry_times)[0]
+        crawl = self._log.crawl
+        state = State.DONE if crawl is None else lease.fate(crawl.frontier.policy.retry_times)[0]
         if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
             self._stats.inc_value("suite/items/dropped", pile.items)
             pile.close()

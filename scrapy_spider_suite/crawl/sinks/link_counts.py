@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scrapy.http import Response
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
-from scrapy_spider_suite.crawl.context import has_core
+from scrapy_spider_suite.crawl.context import has_crawl
 from scrapy_spider_suite.crawl.gate import Fetched, call_witness
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
@@ -61,13 +61,13 @@ class LinkCounting:
         if not self._on:
             return  # those that came are counted as was said then
         self._counts.tables = frozenset(new.link_stats)
-        core = self._log.core
-        if core is None or self._was_on:
+        crawl = self._log.crawl
+        if crawl is None or self._was_on:
             return
         self._was_on = True
-        core.counting = core.frontier.extraction.counting = self
-        call_witness(core.crawler, self._fetched)
-        if core.job is None:
+        crawl.counting = crawl.frontier.extraction.counting = self
+        call_witness(crawl.crawler, self._fetched)
+        if crawl.job is None:
             logger.warning(
                 "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
             )
@@ -147,7 +147,7 @@ class LinkCounting:
 
     def pulse(self) -> None:
         """See `Sink`."""
-        if self._log.core is None:
+        if self._log.crawl is None:
             self.save()
             try:
                 self._store.flush()
@@ -166,13 +166,13 @@ class LinkCounting:
 
     async def close(self) -> None:
         """See `Sink`. A job that nobody else has opened is closed."""
-        if self._log.core is None and not has_core(self._log.crawler):
+        if self._log.crawl is None and not has_crawl(self._log.crawler):
             close_job(self._log.crawler)
 
 
 def _store(log: CommitLog) -> Store:
-    if log.core is not None:
-        return log.core.store
+    if log.crawl is not None:
+        return log.crawl.store
     job = job_of(log.crawler)
     if job is None:
         raise SettingsError("SUITE_LINK_STATS needs a JOBDIR without the suite's scheduler")

@@ -279,7 +279,7 @@ def limits(settings: SuiteSettings) -> dict[str, Any]:
 def plan_of(log: CommitLog, folder: Path) -> Plan:
     """How packs are written in *folder*, by the settings of *log*'s crawl."""
     settings, crawler = log.settings, log.crawler
-    job = None if log.core is None else log.core.job
+    job = None if log.crawl is None else log.crawl.job
     agent = crawler.settings["USER_AGENT"] or ""
     spider = "" if crawler.spider is None else crawler.spider.name
     machine = socket.gethostname()
@@ -616,7 +616,7 @@ class PagePacks(Switch[PagePacking]):
         if settings.packs_dir is None:
             return None
         packing = PagePacking(self._log, settings.packs_dir, before)
-        if self._log.core is not None and not self._witness:
+        if self._log.crawl is not None and not self._witness:
             self._witness = True
             call_witness(self._log.crawler, self._fetched)
         return packing
