@@ -316,7 +316,8 @@ class Keeper:
         self._archiving = False
         crawl = self._crawl
         if self._archiver is None:  # it may have an archive from now on
-            self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
+            frontier = crawl.frontier
+            self._archiver = make_archiver(crawl.store, frontier.counters, frontier.flush)
         if self._archiver is None or self._scheduler.closing or self._disk.paused:
             return
         self._archiving = self._archiver.step(moving=crawl.settings.seen == "trie")
