@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fleet import Event, Fleet
 from polite import Size
-from verdict import SETTLE, Verdict, url_of
+from verdict import LATE, SETTLE, Verdict, url_of
 
 from scrapy_spider_suite.testing import Arrival, SyntheticWeb
 from scrapy_spider_suite.testing.loopback import address_text
@@ -97,11 +97,11 @@ def test_what_processes_did_is_told(web: SyntheticWeb, log: Log) -> None:
 
 
 def test_a_kill_excuses_what_was_in_flight_and_nothing_else(web: SyntheticWeb, log: Log) -> None:
-    """Before it was settled; once for each kill; never before the kill."""
+    """Before it was settled; once for each kill; never long before the kill."""
     twice = [*log, again(log, 0, 100)]
     end = log[0].end
     assert judged(web, twice, end + SETTLE / 2) == []
-    for other in (log[0].start - 0.01, end + SETTLE + 0.01, end + 200):
+    for other in (log[0].start - LATE - 0.01, end + SETTLE + 0.01, end + 200):
         assert judged(web, twice, other) != []
     thrice = [*twice, again(log, 0, 200)]
     assert judged(web, thrice, end + SETTLE / 2) != []
@@ -109,10 +109,12 @@ def test_a_kill_excuses_what_was_in_flight_and_nothing_else(web: SyntheticWeb, l
 
 
 def test_a_kill_takes_its_time(web: SyntheticWeb, log: Log) -> None:
-    """What began before the process was gone was in flight."""
+    """What was sent before the process was gone was in flight; a busy server reads it late."""
     twice, start = [*log, again(log, 0, 100)], log[0].start
     kept = {url_of(web, each): ["a"] for each in log}
-    for kill, expected in (((start - 0.2, start + 0.1), []), ((start - 0.2, start - 0.1), ["f"])):
+    for kill, expected in (
+        ((start - 2, start - LATE + 0.1), []), ((start - 2, start - LATE - 0.1), ["f"])
+    ):
         verdict = Verdict(web, SIZE, sorted(twice), [kill], kept)
         assert [wrong[0] for wrong in verdict.broken()] == expected
 
